@@ -1,0 +1,3 @@
+"""Tacit: deep learning with differential privacy, for PyTorch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,117 @@
+"""The exception tree, and validators whose messages name the value and the range.
+
+Every error that a user can cause derives from :class:`TacitError` and says what happened, why it is
+refused, and how to mend it, in one paragraph.  ``exit_code`` is what the command line returns:
+1 where a privacy rule or a budget refuses, 2 where the usage or the input is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import ClassVar
+
+__all__ = [
+    "BudgetExceeded",
+    "InvalidInput",
+    "MissingExtra",
+    "PrivacyRefusal",
+    "TacitError",
+    "UnsupportedEvent",
+    "UnsupportedModel",
+    "check_in",
+    "check_integer",
+    "check_probability",
+    "check_real",
+]
+
+
+class TacitError(Exception):
+    """Anything that Tacit refuses or cannot do; never raised itself."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class InvalidInput(TacitError, ValueError):
+    """A value, file or setting that makes no sense; exit code 2."""
+
+
+class MissingExtra(TacitError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed. "
+            f"Install it with: pip install 'tacit-dp[{extra}]'"
+        )
+
+
+class PrivacyRefusal(TacitError):
+    """A privacy rule would be broken; exit code 1."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UnsupportedEvent(PrivacyRefusal):
+    """An interpreter met an event that it has no proven bound for."""
+
+
+class UnsupportedModel(PrivacyRefusal):
+    """A model whose per-example gradients do not exist or cannot be bounded."""
+
+
+class BudgetExceeded(PrivacyRefusal):
+    """More privacy is asked for than the budget holds."""
+
+
+def check_real(
+    name: str,
+    value: object,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> float:
+    """Return ``value`` as a float if it is a finite real number in the range, else raise.
+
+    >>> check_real("sigma", 2, low=0.0, open_low=True)
+    2.0
+    """
+    left, right = ("(" if open_low else "["), (")" if open_high else "]")
+    wanted = f"a real number in {left}{low:g}, {high:g}{right}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidInput(f"{name} must be {wanted}; got {value!r}.")
+    number = float(value)
+    below = number <= low if open_low else number < low
+    above = number >= high if open_high else number > high
+    if not math.isfinite(number) or below or above:
+        raise InvalidInput(f"{name} must be {wanted}; got {number!r}.")
+    return number
+
+
+def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Return ``value`` as an int if it is an integer in ``[low, high]``, else raise.
+
+    >>> check_integer("steps", 3, low=1)
+    3
+    """
+    wanted = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidInput(f"{name} must be {wanted}; got {value!r}.")
+    number = int(value)
+    if number < low or (high is not None and number > high):
+        raise InvalidInput(f"{name} must be {wanted}; got {number}.")
+    return number
+
+
+def check_probability(name: str, value: object) -> float:
+    """Return ``value`` as a float if it lies in ``[0, 1]``, else raise."""
+    return check_real(name, value, low=0.0, high=1.0)
+
+
+def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of the allowed words, else raise."""
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}; got {value!r}.")
+    return value
