@@ -1,0 +1,8 @@
+"""Who takes part in a step; each sampler names the event that it really performs."""
+
+from tacit.sampling.base import Indices, Sampling
+from tacit.sampling.full import FullBatch
+from tacit.sampling.poisson import PoissonSampling
+from tacit.sampling.shuffled import ShuffledBatches
+
+__all__ = ["FullBatch", "Indices", "PoissonSampling", "Sampling", "ShuffledBatches"]

@@ -1,0 +1,123 @@
+"""The one maker of random numbers: AES in counter mode, addressed instead of advanced.
+
+A run has a key from the operating system.  Every random word that it ever uses has an address
+``(purpose, step, index)`` and a position under it, and is the AES encryption of that address
+(NIST SP 800-38A, section 6.5).  So no word is used twice, a resumed run draws what the interrupted
+one would have drawn, and the result does not depend on threads or on the order of the calls.
+
+Guarantee
+---------
+* Two different addresses never share a word: the address is the high 96 bits of the block counter,
+  and a request for more than the low 32 bits hold is refused.
+* Without the key the words cannot be told from uniform ones (AES is a pseudo-random permutation).
+* A generator whose key did not come from the operating system says so in ``secure``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InvalidInput, MissingExtra, check_integer
+
+__all__ = ["Generator", "Purpose"]
+
+_KEY_BYTES = 16
+_BLOCK_BYTES = 16
+_INDEX_BITS = 40
+_STEP_BITS = 40
+_BLOCK_BITS = 32
+# Encrypting zeros gives the key stream; slices of one shared array save making them anew.
+_ZEROS = bytes(1 << 20)
+
+
+class Purpose(IntEnum):
+    """What a random word is for; part of its address, and never renumbered."""
+
+    NOISE = 1
+    SAMPLING = 2
+    COUNT_NOISE = 3
+    AUGMENTATION = 4
+    MODEL = 5
+    PREPARATION = 6
+    INITIALISATION = 7
+
+
+class Generator:
+    """A keyed stream of random words with addresses; see the module's text.
+
+    Make one with :meth:`from_os`.  The key is secret: whoever has it can take the noise off again.
+    It is kept in the resume state of a run, apart from the model.
+
+    >>> Generator.from_os().words(3, purpose=Purpose.NOISE, step=0).shape
+    (3,)
+    """
+
+    __slots__ = ("_key", "_secure")
+
+    def __init__(self, key: bytes, *, secure: bool) -> None:
+        if len(key) != _KEY_BYTES:
+            raise InvalidInput(f"key must have {_KEY_BYTES} bytes; got {len(key)}.")
+        self._key = key
+        self._secure = secure
+
+    @classmethod
+    def from_os(cls) -> Generator:
+        """A generator with a fresh key from the operating system's entropy."""
+        return cls(secrets.token_bytes(_KEY_BYTES), secure=True)
+
+    @property
+    def secure(self) -> bool:
+        """Whether the key came from the operating system (false for keys made by ``tacit.testing``)."""
+        return self._secure
+
+    @property
+    def name(self) -> str:
+        """What the privacy statement says of the source of randomness."""
+        origin = "key from the operating system" if self._secure else "FIXED TEST KEY, not private"
+        return f"AES-128-CTR, {origin}"
+
+    def secret_state(self) -> tuple[bytes, bool]:
+        """Key and origin, for the resume state alone; never to be stored with a released model."""
+        return self._key, self._secure
+
+    def bytes(
+        self, count: int, *, purpose: Purpose, step: int, index: int = 0, first_block: int = 0
+    ) -> bytearray:
+        """``count`` random bytes at an address, from its 16-byte block ``first_block`` on; the same
+        address gives the same bytes."""
+        check_integer("first_block", first_block, low=0)
+        check_integer("count", count, low=0, high=_BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block))
+        check_integer("step", step, low=0, high=(1 << _STEP_BITS) - 1)
+        check_integer("index", index, low=0, high=(1 << _INDEX_BITS) - 1)
+        address = (int(purpose) << _STEP_BITS | step) << _INDEX_BITS | index
+        counter = (address << _BLOCK_BITS | first_block).to_bytes(_BLOCK_BYTES, "big")
+        return _key_stream(self._key, counter, count)
+
+    def words(self, count: int, *, purpose: Purpose, step: int, index: int = 0) -> NDArray[np.uint64]:
+        """``count`` uniform 64-bit words at an address."""
+        raw = self.bytes(8 * count, purpose=purpose, step=step, index=index)
+        return np.frombuffer(raw, dtype=np.uint64)
+
+    def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
+        """A NumPy generator seeded with 256 bits of this address: for shuffles and augmentations,
+        where the law matters and secrecy does not hang on each word."""
+        words = self.words(4, purpose=purpose, step=step, index=index)
+        return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))
+
+
+def _key_stream(key: bytes, counter: bytes, count: int) -> bytearray:
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError:
+        raise MissingExtra("cryptography", "torch", "cryptographic noise") from None
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+    out = bytearray(count)
+    view = memoryview(out)
+    for start in range(0, count, len(_ZEROS)):
+        size = min(len(_ZEROS), count - start)
+        encryptor.update_into(memoryview(_ZEROS)[:size], view[start : start + size])
+    return out

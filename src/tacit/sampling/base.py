@@ -1,0 +1,39 @@
+"""What every sampler is: frozen data that draws the participants of a step and names its own event."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.events import Adjacency, Event
+from tacit.noise.generator import Generator
+
+__all__ = ["Indices", "Sampling"]
+
+Indices = NDArray[np.int64]
+
+
+class Sampling(ABC):
+    """Who takes part in a step.
+
+    An implementation is a frozen dataclass of public facts.  The number of records and the generator
+    are arguments, because the one may be secret and the other is.
+    """
+
+    @abstractmethod
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        """What ``steps`` steps of ``mechanism`` on the sampled records do to the data.
+
+        Raises:
+            PrivacyRefusal: this sampler has no proven guarantee under this adjacency.
+        """
+
+    @abstractmethod
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        """The participants of step ``step`` (from 0), as sorted positions in ``[0, records)``."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for the privacy statement."""

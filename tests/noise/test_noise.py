@@ -1,0 +1,163 @@
+"""The generator's addresses, and the law of the noise."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from tacit.errors import InvalidInput
+from tacit.noise.gaussian import gaussian
+from tacit.noise.generator import Generator, Purpose
+from tacit.testing import seeded_generator
+
+
+def test_same_address_same_words_other_address_other_words() -> None:
+    generator = Generator.from_os()
+    first = generator.words(100, purpose=Purpose.NOISE, step=3, index=1)
+    assert np.array_equal(first, generator.words(100, purpose=Purpose.NOISE, step=3, index=1))
+    seen = {int(word) for word in first}
+    others = [(Purpose.SAMPLING, 3, 1), (Purpose.NOISE, 4, 1), (Purpose.NOISE, 3, 2), (Purpose.NOISE, 1, 3)]
+    for purpose, step, index in others:
+        words = {int(word) for word in generator.words(100, purpose=purpose, step=step, index=index)}
+        assert not words & seen
+        seen |= words
+
+
+def test_words_match_the_cipher_block_by_block() -> None:
+    """An oracle of its own: the address written out and encrypted one block at a time."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    key = bytes(range(16))
+    got = bytes(Generator(key, secure=False).bytes(48, purpose=Purpose.SAMPLING, step=5, index=7))
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # one block: no mode to speak of
+    blocks = b"".join(
+        encryptor.update(
+            bytes([0, 2]) + (5).to_bytes(5, "big") + (7).to_bytes(5, "big") + i.to_bytes(4, "big")
+        )
+        for i in range(3)
+    )
+    assert got == blocks
+
+
+def test_first_block_continues_the_same_stream() -> None:
+    generator = Generator.from_os()
+    whole = generator.bytes(3_000_000, purpose=Purpose.NOISE, step=1)
+    part = generator.bytes(1_000, purpose=Purpose.NOISE, step=1, first_block=100_000)
+    assert whole[1_600_000:1_601_000] == part
+
+
+def test_two_keys_from_the_system_differ() -> None:
+    first, second = Generator.from_os(), Generator.from_os()
+    assert first.secret_state() != second.secret_state()
+    assert first.secure
+    assert "operating system" in first.name
+
+
+def test_seeded_generator_is_marked() -> None:
+    assert not seeded_generator(3).secure
+    assert "not private" in seeded_generator(3).name
+    assert seeded_generator(3).secret_state() == seeded_generator(3).secret_state()
+    with pytest.raises(InvalidInput, match="seed"):
+        seeded_generator(-1)
+
+
+def test_numpy_generator_is_addressed() -> None:
+    generator = Generator.from_os()
+    first = generator.numpy(purpose=Purpose.AUGMENTATION, step=2).random(4)
+    assert np.array_equal(first, generator.numpy(purpose=Purpose.AUGMENTATION, step=2).random(4))
+    assert not np.array_equal(first, generator.numpy(purpose=Purpose.AUGMENTATION, step=3).random(4))
+
+
+@pytest.mark.parametrize(
+    ("count", "step", "index"), [(-1, 0, 0), (1, -1, 0), (1, 1 << 40, 0), (1, 0, 1 << 40), (1 << 40, 0, 0)]
+)
+def test_addresses_outside_the_counter_are_refused(count: int, step: int, index: int) -> None:
+    with pytest.raises(InvalidInput):
+        Generator.from_os().bytes(count, purpose=Purpose.NOISE, step=step, index=index)
+
+
+def test_key_length_is_checked() -> None:
+    with pytest.raises(InvalidInput, match="16 bytes"):
+        Generator(b"short", secure=True)
+
+
+def scale_test(draws: Tensor, std: float) -> float:
+    """Two-sided p-value of the chi-square test for the scale of centred normal draws."""
+    count = draws.numel()
+    statistic = float((draws.double() / std).square().sum())
+    return 2 * min(stats.chi2.cdf(statistic, count), stats.chi2.sf(statistic, count))
+
+
+def test_scale_is_accepted_and_wrong_scales_are_rejected() -> None:
+    """Seeded, so that the verdict is the same in each run; 1.05 needs a few thousand draws."""
+    draws = gaussian(seeded_generator(1), (20_000,), std=1.7, step=0)
+    assert scale_test(draws, 1.7) > 1e-3
+    for factor in (2 / 3, 3 / 2, 1.05, 1 / 1.05):
+        assert scale_test(draws, 1.7 * factor) < 1e-6
+
+
+def test_law_is_normal_in_body_and_tail() -> None:
+    draws = gaussian(seeded_generator(2), (2_000_001,), std=1.0, step=0).double().numpy()
+    assert stats.kstest(draws, "norm").pvalue > 1e-3
+    for bound in (3.0, 4.0, 4.5):
+        expected = 2 * stats.norm.sf(bound) * len(draws)
+        assert abs((abs(draws) > bound).sum() - expected) < 5 * math.sqrt(expected)
+
+
+def test_radius_reaches_past_six_sigma() -> None:
+    """The word that is all zeros gives the largest draw: 9.3 standard deviations."""
+    from tacit.noise.gaussian import _box_muller
+
+    out = torch.empty(2)
+    _box_muller(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), out, 1.0)
+    assert out.tolist() == pytest.approx([math.sqrt(2 * 64 * math.log(2)), 0.0])
+
+
+def test_draws_of_different_addresses_are_uncorrelated() -> None:
+    generator = seeded_generator(3)
+    streams = [gaussian(generator, (50_000,), std=1.0, step=s, index=i) for s in range(3) for i in range(3)]
+    correlations = torch.corrcoef(torch.stack(streams)) - torch.eye(9)
+    assert correlations.abs().max() < 5 / math.sqrt(50_000)
+
+
+def test_halves_of_a_pair_are_uncorrelated() -> None:
+    draws = gaussian(seeded_generator(4), (1 << 17,), std=1.0, step=0).view(-1, 1 << 15)
+    cosines, sines = draws[0::2].flatten(), draws[1::2].flatten()
+    assert abs(float(torch.corrcoef(torch.stack([cosines, sines]))[0, 1])) < 5 / math.sqrt(1 << 16)
+    assert abs(float(torch.corrcoef(torch.stack([cosines**2, sines**2]))[0, 1])) < 5 / math.sqrt(1 << 16)
+
+
+def test_result_does_not_depend_on_threads() -> None:
+    generator = Generator.from_os()
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = gaussian(generator, (200_003,), std=1.0, step=0)
+        torch.set_num_threads(2)
+        two = gaussian(generator, (200_003,), std=1.0, step=0)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one, two)
+
+
+def test_shapes_types_and_refusals() -> None:
+    generator = Generator.from_os()
+    assert gaussian(generator, (0,), std=1.0, step=0).shape == (0,)
+    assert gaussian(generator, (), std=1.0, step=0).shape == ()
+    assert gaussian(generator, (3, 5), std=1.0, step=0, dtype=torch.float64).dtype == torch.float64
+    assert not gaussian(generator, (3,), std=0.0, step=0).any()
+    with pytest.raises(InvalidInput, match="float32 or float64"):
+        gaussian(generator, (3,), std=1.0, step=0, dtype=torch.bfloat16)
+    with pytest.raises(InvalidInput, match="std"):
+        gaussian(generator, (3,), std=-1.0, step=0)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_noise_has_the_same_bits() -> None:
+    generator = Generator.from_os()
+    here = gaussian(generator, (1000,), std=1.0, step=0)
+    assert torch.equal(here, gaussian(generator, (1000,), std=1.0, step=0, device="cuda").cpu())

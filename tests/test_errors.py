@@ -1,0 +1,43 @@
+"""Errors carry exit codes and say what, why and how."""
+
+from typing import Any
+
+import pytest
+
+from tacit import errors
+
+
+def test_exit_codes() -> None:
+    assert errors.InvalidInput.exit_code == 2
+    assert errors.MissingExtra.exit_code == 2
+    for refusal in (
+        errors.PrivacyRefusal,
+        errors.UnsupportedEvent,
+        errors.UnsupportedModel,
+        errors.BudgetExceeded,
+    ):
+        assert refusal.exit_code == 1
+
+
+def test_missing_extra_names_the_command() -> None:
+    assert "pip install 'tacit-dp[plots]'" in str(errors.MissingExtra("matplotlib", "plots", "a figure"))
+
+
+@pytest.mark.parametrize("bad", [0, 1.5, "2", True, None])
+def test_check_integer(bad: Any) -> None:
+    assert errors.check_integer("steps", 3, low=1, high=3) == 3
+    with pytest.raises(errors.InvalidInput, match=r"steps must be an integer >= 1; got"):
+        errors.check_integer("steps", bad, low=1)
+    with pytest.raises(errors.InvalidInput, match=r"\[1, 3\]; got 4"):
+        errors.check_integer("steps", 4, low=1, high=3)
+
+
+def test_check_real_shows_the_range() -> None:
+    with pytest.raises(errors.InvalidInput, match=r"\(0, 1\); got 1.0"):
+        errors.check_real("delta", 1, low=0, high=1, open_low=True, open_high=True)
+
+
+def test_check_in() -> None:
+    assert errors.check_in("engine", "fast", ("fast", "reference")) == "fast"
+    with pytest.raises(errors.InvalidInput, match="fast, reference"):
+        errors.check_in("engine", "quick", ("fast", "reference"))
