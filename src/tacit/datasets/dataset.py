@@ -1,0 +1,86 @@
+"""What every loader returns: tensors, split into train and test, with the words a statement needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InvalidInput
+
+__all__ = ["Dataset", "TensorPair"]
+
+
+class TensorPair(NamedTuple):
+    """Records and what is to be predicted of them; it unpacks: ``inputs, targets = data.train``.
+
+    Shapes: ``inputs`` (n, ...) float32; ``targets`` (n,) int64 class numbers, or (n, k) float32.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set that is ready for training, and the public facts about it.
+
+    * ``classes``: names of the classes in the order of their numbers; ``()`` for regression.
+    * ``source``: one line for the privacy statement.
+    * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
+    * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
+    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
+
+    Errors: :class:`InvalidInput` where the tensors do not fit together.
+
+    >>> pair = TensorPair(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))
+    >>> Dataset("toy", pair, pair, classes=("no", "yes"), source="made up", unit="row").input_shape
+    (2,)
+    """
+
+    name: str
+    train: TensorPair
+    test: TensorPair
+    classes: tuple[str, ...]
+    source: str
+    unit: str
+    features: tuple[str, ...] = ()
+    target_bounds: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for part, pair in (("train", self.train), ("test", self.test)):
+            _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
+        if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
+            raise InvalidInput(
+                f"the records of {self.name} have shape {tuple(self.train.inputs.shape[1:])} in train but "
+                f"{tuple(self.test.inputs.shape[1:])} in test; both parts must have the same shape."
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record, without the record axis."""
+        return tuple(self.train.inputs.shape[1:])
+
+
+def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
+    inputs, targets = pair
+    if inputs.dtype != torch.float32 or inputs.ndim < 2:
+        raise InvalidInput(
+            f"{name}.inputs must be float32 (n, ...); got {inputs.dtype} {tuple(inputs.shape)}."
+        )
+    if len(inputs) != len(targets) or len(inputs) == 0:
+        raise InvalidInput(
+            f"{name} must hold as many targets as inputs, and at least one; "
+            f"got {len(inputs)} inputs and {len(targets)} targets."
+        )
+    wanted = (torch.int64, 1) if classes else (torch.float32, 2)
+    if (targets.dtype, targets.ndim) != wanted:
+        form = "int64 (n,) class numbers" if classes else "float32 (n, k) values"
+        raise InvalidInput(f"{name}.targets must be {form}; got {targets.dtype} {tuple(targets.shape)}.")
+    if classes and not (int(targets.min()) >= 0 and int(targets.max()) < classes):
+        raise InvalidInput(
+            f"{name}.targets must lie in 0..{classes - 1}, one number per class; "
+            f"got numbers from {int(targets.min())} to {int(targets.max())}."
+        )
