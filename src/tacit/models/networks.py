@@ -1,0 +1,405 @@
+"""The networks of the papers, as plain modules without cross-example layers, and a registry by name.
+
+Every network takes a batch (n, *input_shape) to logits (n, classes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tacit.errors import InvalidInput, check_in, check_integer
+from tacit.models.activations import activation_layer
+
+__all__ = [
+    "MLP",
+    "GroupNormalise",
+    "Logistic",
+    "abadi_cifar_cnn",
+    "abadi_mnist_mlp",
+    "build",
+    "group_normalise",
+    "names",
+    "papernot_cifar_cnn",
+    "papernot_mnist_cnn",
+    "scattering_cnn",
+    "scattering_linear",
+]
+
+Temper = tuple[float, float, float]
+_TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
+
+
+class Logistic(nn.Sequential):
+    """Logistic regression: flatten, then one linear layer to the logits.
+
+    Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
+
+    >>> sum(weight.numel() for weight in Logistic(64, 10).parameters())
+    650
+    """
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(_positive("inputs", inputs), _positive("classes", classes)))
+
+
+class MLP(nn.Sequential):
+    """Flatten, then linear layers with an activation after each but the last.
+
+    Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
+
+    >>> MLP(64, 10, hidden=(32,))[1]
+    Linear(in_features=64, out_features=32, bias=True)
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        classes: int,
+        *,
+        hidden: Sequence[int] = (128,),
+        activation: str = "tanh",
+        temper: Temper = _TANH_TEMPER,
+    ) -> None:
+        layers: list[nn.Module] = [nn.Flatten()]
+        width = _positive("inputs", inputs)
+        for position, units in enumerate(hidden):
+            layers.append(nn.Linear(width, _positive(f"hidden[{position}]", units)))
+            layers.append(activation_layer(activation, temper=temper))
+            width = units
+        super().__init__(*layers, nn.Linear(width, _positive("classes", classes)))
+
+
+class GroupNormalise(nn.Module):
+    """:func:`group_normalise` as a layer: it has no weights and no state."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = _positive("groups", groups)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Normalise (n, channels, ...) record by record."""
+        return group_normalise(features, groups=self.groups)
+
+    def extra_repr(self) -> str:
+        """The number of groups."""
+        return f"groups={self.groups}"
+
+
+def group_normalise(features: Tensor, *, groups: int) -> Tensor:
+    """Group normalisation without scale and shift (Wu and He, 1803.08494), record by record.
+
+    Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and places.
+    No record sees another, and no constant comes from data, so it costs no privacy.
+    Shapes: (n, channels, ...) to the same; ``groups`` divides ``channels``.
+
+    >>> import torch
+    >>> group_normalise(torch.tensor([[[1.0], [3.0]]]), groups=1).flatten()
+    tensor([-1.0000,  1.0000])
+    """
+    if features.ndim < 2 or features.shape[1] % check_integer("groups", groups, low=1):
+        raise InvalidInput(
+            f"groups must divide the number of channels of features (n, channels, ...); "
+            f"got groups={groups} for {tuple(features.shape)}."
+        )
+    return functional.group_norm(features, groups)
+
+
+def papernot_mnist_cnn(
+    *, classes: int = 10, channels: int = 1, activation: str = "tanh", temper: Temper = _TANH_TEMPER
+) -> nn.Sequential:
+    """The convolutional network for MNIST and Fashion-MNIST of Papernot et al. (2007.14191).
+
+    26,010 parameters with one channel and ten classes.  Shapes: (n, channels, 28, 28) to (n, classes).
+
+    >>> sum(weight.numel() for weight in papernot_mnist_cnn().parameters())
+    26010
+    """
+    return nn.Sequential(
+        nn.Conv2d(_positive("channels", channels), 16, 8, stride=2, padding=2),
+        activation_layer(activation, temper=temper),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        activation_layer(activation, temper=temper),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        activation_layer(activation, temper=temper),
+        nn.Linear(32, _positive("classes", classes)),
+    )
+
+
+def papernot_cifar_cnn(
+    *, classes: int = 10, channels: int = 3, activation: str = "tanh", temper: Temper = _TANH_TEMPER
+) -> nn.Sequential:
+    """The convolutional network for CIFAR-10 of Papernot et al. (2007.14191).
+
+    550,570 parameters with three channels and ten classes.  Shapes: (n, channels, 32, 32) to (n, classes).
+
+    >>> sum(weight.numel() for weight in papernot_cifar_cnn().parameters())
+    550570
+    """
+    layers: list[nn.Module] = []
+    width = _positive("channels", channels)
+    for filters in (32, 64, 128):
+        for _ in range(2):
+            layers += [nn.Conv2d(width, filters, 3, padding=1), activation_layer(activation, temper=temper)]
+            width = filters
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.Flatten(), nn.Linear(2048, 128), activation_layer(activation, temper=temper)]
+    return nn.Sequential(*layers, nn.Linear(128, _positive("classes", classes)))
+
+
+def scattering_linear(
+    *, input_shape: tuple[int, int, int], classes: int = 10, groups: int = 27
+) -> nn.Sequential:
+    """A linear model on scattering features, normalised in groups (Tramèr and Boneh, 2011.11660).
+
+    39,700 parameters for (81, 7, 7), 155,530 for (243, 8, 8), ten classes.
+    Shapes: (n, *input_shape) to (n, classes).
+
+    >>> sum(weight.numel() for weight in scattering_linear(input_shape=(81, 7, 7)).parameters())
+    39700
+    """
+    _check_groups(input_shape[0], groups)
+    return nn.Sequential(GroupNormalise(groups), Logistic(math.prod(input_shape), classes))
+
+
+def scattering_cnn(
+    *,
+    input_shape: tuple[int, int, int],
+    classes: int = 10,
+    groups: int = 27,
+    activation: str = "tanh",
+    temper: Temper = _TANH_TEMPER,
+) -> nn.Sequential:
+    """The small convolutional networks on scattering features (Tramèr and Boneh, 2011.11660).
+
+    Two variants: for features (channels, 7, 7) of 28x28 images, and (channels, 8, 8) of 32x32 images.
+    Shapes: (n, *input_shape) to (n, classes).
+
+    Errors: :class:`InvalidInput` for another feature size.
+
+    >>> sum(weight.numel() for weight in scattering_cnn(input_shape=(243, 8, 8)).parameters())
+    187210
+    """
+    channels, *size = input_shape
+    _check_groups(channels, groups)
+    _positive("classes", classes)
+
+    def act() -> nn.Module:
+        return activation_layer(activation, temper=temper)
+
+    if size == [7, 7]:
+        return nn.Sequential(
+            GroupNormalise(groups),
+            *(nn.Conv2d(channels, 16, 3, stride=2, padding=1), act()),
+            *(nn.Conv2d(16, 32, 3, padding=1), act()),
+            *(nn.Flatten(), nn.Linear(512, 32), act()),
+            nn.Linear(32, classes),
+        )
+    if size == [8, 8]:
+        return nn.Sequential(
+            GroupNormalise(groups),
+            *(nn.Conv2d(channels, 64, 3, padding=1), act(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(64, 64, 3, padding=1), act()),
+            *(nn.Flatten(), nn.Linear(1024, classes)),
+        )
+    raise InvalidInput(
+        f"scattering-cnn takes features of shape (channels, 7, 7), from 28x28 images, or (channels, 8, 8), "
+        f"from 32x32 images; got {input_shape}."
+    )
+
+
+def abadi_mnist_mlp(inputs: int = 60, hidden: int = 1000, classes: int = 10) -> MLP:
+    """One hidden layer of ReLUs on DP-PCA projections (Abadi et al., 1607.00133, section 5.2).
+
+    Shapes: (n, inputs) to (n, classes).
+
+    >>> sum(weight.numel() for weight in abadi_mnist_mlp().parameters())
+    71010
+    """
+    return MLP(inputs, classes, hidden=(hidden,), activation="relu")
+
+
+def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> nn.Sequential:
+    """The convolutional network for 24x24 crops of CIFAR-10 (Abadi et al., 1607.00133, section 5.3).
+
+    Two 5x5 convolutions with 64 filters, ReLU and 2x2 max pooling, two layers of 384 units, logits.
+    ``size`` is the side of the square images, a multiple of 4.
+    Shapes: (n, channels, size, size) to (n, classes).
+
+    >>> sum(weight.numel() for weight in abadi_cifar_cnn().parameters())
+    1144138
+    """
+    if check_integer("size", size, low=4) % 4:
+        raise InvalidInput(f"size must be a multiple of 4, for two 2x2 poolings; got {size}.")
+    return nn.Sequential(
+        *(nn.Conv2d(_positive("channels", channels), 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(64 * (size // 4) ** 2, 384), nn.ReLU()),
+        *(nn.Linear(384, 384), nn.ReLU()),
+        nn.Linear(384, _positive("classes", classes)),
+    )
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of :func:`build` with their values, None where the user gave none."""
+
+    activation: str
+    temper: Temper
+    hidden: tuple[int, ...]
+    groups: int
+
+
+def build(
+    name: str,
+    *,
+    input_shape: Sequence[int],
+    classes: int,
+    activation: str | None = None,
+    temper: Sequence[float] | None = None,
+    hidden: Sequence[int] | None = None,
+    groups: int | None = None,
+) -> nn.Sequential:
+    """Build a network by its name, as a configuration file does; see :func:`names`.
+
+    * ``activation``: "relu", "tanh" or "tempered-sigmoid", for mlp, papernot-* and scattering-cnn;
+    * ``temper``: (scale, inverse temperature, offset) of "tempered-sigmoid";
+    * ``hidden``: widths of the hidden layers of mlp;
+    * ``groups``: groups of the normalisation of scattering-*.
+
+    Errors: :class:`InvalidInput` for an unknown name, an option that the network does not have, or a shape
+    that does not fit it.
+
+    >>> build("mlp", input_shape=(1, 8, 8), classes=10, hidden=[32])[1]
+    Linear(in_features=64, out_features=32, bias=True)
+    """
+    entry = _NETWORKS[check_in("model", name, names())]
+    given = {"activation": activation, "temper": temper, "hidden": hidden, "groups": groups}
+    for option, value in given.items():
+        if value is not None and option not in entry.options:
+            raise InvalidInput(
+                f"the network {name!r} has no option {option!r}; it has {', '.join(entry.options) or 'none'}."
+            )
+    shape = tuple(_positive("input_shape", size) for size in input_shape)
+    if temper is not None and (activation != "tempered-sigmoid" or len(temper) != 3):
+        raise InvalidInput(
+            "temper must be the three numbers (scale, inverse temperature, offset), beside "
+            f"activation 'tempered-sigmoid'; got {temper!r} with activation {activation!r}."
+        )
+    options = _Options(
+        activation=activation or "tanh",
+        temper=_TANH_TEMPER if temper is None else (temper[0], temper[1], temper[2]),
+        hidden=(128,) if hidden is None else tuple(hidden),
+        groups=27 if groups is None else groups,
+    )
+    return entry.make(_Shape(name, shape), _positive("classes", classes), options)
+
+
+def names() -> tuple[str, ...]:
+    """The names that :func:`build` knows.
+
+    >>> names()[:2]
+    ('logistic', 'mlp')
+    """
+    return tuple(_NETWORKS)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The shape of one record, with the name of the network for error messages."""
+
+    network: str
+    sizes: tuple[int, ...]
+
+    @property
+    def values(self) -> int:
+        return math.prod(self.sizes)
+
+    def images(self) -> tuple[int, int, int]:
+        if len(self.sizes) != 3:
+            raise InvalidInput(
+                f"{self.network} takes (channels, height, width); got input_shape {self.sizes}."
+            )
+        channels, height, width = self.sizes
+        return channels, height, width
+
+    def channels_of(self, side: int) -> int:
+        channels, height, width = self.images()
+        if (height, width) != (side, side):
+            raise InvalidInput(f"{self.network} takes images of {side}x{side}; got input_shape {self.sizes}.")
+        return channels
+
+    def square(self) -> int:
+        _, height, width = self.images()
+        if height != width:
+            raise InvalidInput(f"{self.network} takes square images; got input_shape {self.sizes}.")
+        return height
+
+
+@dataclass(frozen=True)
+class _Network:
+    make: Callable[[_Shape, int, _Options], nn.Sequential]
+    options: tuple[str, ...] = ()
+
+
+_NETWORKS: dict[str, _Network] = {
+    "logistic": _Network(lambda shape, classes, _: Logistic(shape.values, classes)),
+    "mlp": _Network(
+        lambda shape, classes, o: MLP(
+            shape.values, classes, hidden=o.hidden, activation=o.activation, temper=o.temper
+        ),
+        ("hidden", "activation", "temper"),
+    ),
+    "papernot-mnist-cnn": _Network(
+        lambda shape, classes, o: papernot_mnist_cnn(
+            classes=classes, channels=shape.channels_of(28), activation=o.activation, temper=o.temper
+        ),
+        ("activation", "temper"),
+    ),
+    "papernot-cifar-cnn": _Network(
+        lambda shape, classes, o: papernot_cifar_cnn(
+            classes=classes, channels=shape.channels_of(32), activation=o.activation, temper=o.temper
+        ),
+        ("activation", "temper"),
+    ),
+    "scattering-linear": _Network(
+        lambda shape, classes, o: scattering_linear(
+            input_shape=shape.images(), classes=classes, groups=o.groups
+        ),
+        ("groups",),
+    ),
+    "scattering-cnn": _Network(
+        lambda shape, classes, o: scattering_cnn(
+            input_shape=shape.images(),
+            classes=classes,
+            groups=o.groups,
+            activation=o.activation,
+            temper=o.temper,
+        ),
+        ("groups", "activation", "temper"),
+    ),
+    "abadi-mnist-mlp": _Network(lambda shape, classes, _: abadi_mnist_mlp(shape.values, 1000, classes)),
+    "abadi-cifar-cnn": _Network(
+        lambda shape, classes, _: abadi_cifar_cnn(
+            size=shape.square(), classes=classes, channels=shape.images()[0]
+        )
+    ),
+}
+
+
+def _positive(name: str, value: object) -> int:
+    return check_integer(name, value, low=1)
+
+
+def _check_groups(channels: int, groups: int) -> None:
+    if channels % _positive("groups", groups):
+        raise InvalidInput(
+            f"groups must divide the number of channels; got {groups} for {channels} channels."
+        )
