@@ -1,0 +1,25 @@
+"""Bounding one record's influence: rules as data, and two engines that carry them out.
+
+The rules import no torch.  The engines are :class:`tacit.clipping.reference.ReferenceEngine`, which reads
+as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.
+"""
+
+from tacit.clipping.rules import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+    next_threshold,
+    split_noise,
+)
+
+__all__ = [
+    "AdaptiveClipping",
+    "AutomaticClipping",
+    "ClippingRule",
+    "FlatClipping",
+    "PerLayerClipping",
+    "next_threshold",
+    "split_noise",
+]

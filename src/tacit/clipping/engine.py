@@ -1,0 +1,229 @@
+"""The interface of the gradient engines, and what they share.
+
+An engine adds the sum of the clipped per-record gradients of a batch to buffers.  A *record* is what
+privacy protects; it enters a batch as K rows, its augmented views, and its gradient is that of the mean
+of its K losses, clipped once (De et al., 2204.13650, section 3.2).
+
+Letters: n records; K views; B = n K rows; G groups of parameters with a threshold each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping import validate
+from tacit.clipping.rules import ClippingRule
+from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
+
+__all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
+
+PerExampleLoss: TypeAlias = Callable[..., Tensor]
+"""``(model, *batch) -> (B,)`` losses, one per row of the batch, not reduced."""
+
+ROUNDING = 64
+"""Norms are enlarged by this many units of rounding before they are compared with a threshold."""
+
+
+@dataclass(frozen=True)
+class RawStatistics:
+    """What an engine saw on its way, before noise: never log, return to users or save it.
+
+    ``raw_norms`` (n, G), unclipped; ``raw_losses`` (n,), mean over views; both 0 for padding.
+    ``raw_below`` (G,), the sum over records that are not padding of 1[norm <= C_g] - 1/2.
+    """
+
+    raw_norms: Tensor
+    raw_losses: Tensor
+    raw_below: Tensor
+
+
+class GradientEngine(ABC):
+    """Adds the sum of clipped per-record gradients to buffers.
+
+    **Guarantee**
+
+    * Adding or removing one record changes the sum by at most ``rule.sensitivity(thresholds)`` in l2 norm
+      over all parameters; replacing one, by at most twice that.
+    * The result is a sum, never a mean: it does not depend on how many records the batch holds, nor on how
+      a batch is split into microbatches.
+    * A record whose mask is False contributes exactly nothing, whatever its rows hold, NaN included.
+    * A record whose gradient is infinite or NaN contributes exactly nothing to the sum, and counts as
+      above the threshold.
+    * What is not covered is refused by name: losses that mix rows, layers that mix rows, parameters that
+      a gradient reaches by an unseen way.
+    * Afterwards, and also after an exception, the model is as it was: no hooks, attributes or gradients,
+      same flags, same buffers.
+    """
+
+    def __init__(
+        self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
+    ) -> None:
+        validate.check_model(model)
+        self.model = model
+        self.per_example_loss = per_example_loss
+        self.rule = rule
+        self.views = check_integer("views", views, low=1)
+        self.parameters = trainable_parameters(model)
+        self.names = list(self.parameters)
+        self.groups = rule.groups(self.names)
+        self._probed = False
+
+    def add_clipped_sum(
+        self,
+        accumulator: dict[str, Tensor],
+        batch: tuple[Tensor, ...],
+        mask: Tensor,
+        thresholds: Tensor,
+    ) -> RawStatistics:
+        """Add sum_i mask_i factor_i g_i in place to ``accumulator``, one buffer per name in ``names``.
+
+        ``batch``: tensors with leading dimension n K, rows i K to i K + K - 1 being record i.
+        ``mask``: (n,) bool.  ``thresholds``: (G,).  The buffers may hold anything, noise for instance.
+        """
+        n = self._check_call(accumulator, batch, mask, thresholds)
+        present = mask.nonzero().squeeze(1)
+        if len(present) < n:  # padding is left out rather than multiplied by 0: 0 * inf is NaN
+            rows = mask.repeat_interleave(self.views)
+            batch = tuple(tensor[rows] for tensor in batch)
+        dtype = self._norm_dtype()
+        norms = torch.zeros(n, len(self.groups), dtype=dtype, device=mask.device)
+        losses = torch.zeros(n, dtype=dtype, device=mask.device)
+        thresholds = thresholds.to(norms)
+        if len(present) > 0:
+            with torch.no_grad(), untouched(self.model, self.parameters):
+                if not self._probed:
+                    validate.mixing_probe(self.model, self.per_example_loss, batch, views=self.views)
+                    self._probed = True
+                found, values = self._add(accumulator, batch, thresholds)
+            found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            norms[present], losses[present] = found.to(norms), values.to(losses)
+        below = (norms[present] <= thresholds).to(dtype) - 0.5
+        return RawStatistics(raw_norms=norms, raw_losses=losses, raw_below=below.sum(0))
+
+    @abstractmethod
+    def _add(
+        self, accumulator: dict[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add the clipped sum of a batch without padding; return (n, G) norms and (n,) losses."""
+
+    def _factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
+        """Return the (n, G) factors; 0 in all groups for a record with a norm that is not finite."""
+        enlarged = norms * (1 + ROUNDING * torch.finfo(norms.dtype).eps)
+        factors = self.rule.factors(enlarged, thresholds)
+        finite = norms.isfinite().all(dim=1, keepdim=True)
+        return torch.where(finite, factors, torch.zeros_like(factors))
+
+    def _norm_dtype(self) -> torch.dtype:
+        dtype = torch.float32
+        for parameter in self.parameters.values():
+            dtype = torch.promote_types(dtype, parameter.dtype)
+        return dtype
+
+    def _check_call(
+        self,
+        accumulator: dict[str, Tensor],
+        batch: tuple[Tensor, ...],
+        mask: Tensor,
+        thresholds: Tensor,
+    ) -> int:
+        """Refuse a call that does not fit the model or the batch; return n."""
+        if mask.dim() != 1 or mask.dtype != torch.bool:
+            raise InvalidInput(f"mask must be a (n,) bool tensor; got {mask.dtype}, {tuple(mask.shape)}.")
+        n = len(mask)
+        if not batch or any(t.dim() == 0 or len(t) != n * self.views for t in batch):
+            raise InvalidInput(
+                f"each tensor of the batch needs {n} records x {self.views} views = {n * self.views} rows; "
+                f"got shapes {[tuple(t.shape) for t in batch]}."
+            )
+        if thresholds.shape != (len(self.groups),):
+            raise InvalidInput(
+                f"thresholds must have shape ({len(self.groups)},), one per group; "
+                f"got {tuple(thresholds.shape)}."
+            )
+        self._check_parameters()
+        self._check_accumulator(accumulator)
+        return n
+
+    def _check_parameters(self) -> None:
+        """Refuse a model whose trainable parameters changed, or whose gradients are in use."""
+        current = trainable_parameters(self.model)
+        same = current.keys() == self.parameters.keys() and all(
+            current[name] is parameter for name, parameter in self.parameters.items()
+        )
+        if not same:
+            changed = sorted(current.keys() ^ self.parameters.keys()) or "replaced tensors"
+            raise UnsupportedModel(
+                f"the trainable parameters changed after the engine was made ({changed}). "
+                "Make a new engine after adding, freezing or moving parameters."
+            )
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                raise PrivacyRefusal(
+                    f"parameter {name!r} already has a gradient, from a backward pass that is not private. "
+                    "Call optimizer.zero_grad(set_to_none=True) first."
+                )
+
+    def _check_accumulator(self, accumulator: dict[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            buffer = accumulator.get(name)
+            if buffer is None or buffer.shape != parameter.shape:
+                found = "nothing" if buffer is None else tuple(buffer.shape)
+                raise InvalidInput(
+                    f"accumulator[{name!r}] must have shape {tuple(parameter.shape)}; got {found}."
+                )
+            if torch.promote_types(buffer.dtype, torch.float32) != buffer.dtype:
+                raise InvalidInput(
+                    f"accumulator[{name!r}] must be float32 or wider, not {buffer.dtype}: "
+                    "a sum of small contributions is lost in narrow types."
+                )
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require gradients, tied ones once, under their first name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the number of the group that each name belongs to."""
+    return {name: number for number, group in enumerate(groups) for name in group}
+
+
+@contextmanager
+def untouched(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Iterator[None]:
+    """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse."""
+    slots = [
+        (f"{prefix}.{name}".lstrip("."), module, name, buffer, buffer.clone())
+        for prefix, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        for parameter in parameters.values():
+            parameter.grad = None
+        for full_name, module, name, buffer, copy in slots:
+            if module._buffers.get(name) is not buffer or not _same(buffer, copy):
+                changed.append(full_name)
+                module._buffers[name] = buffer
+                with torch.no_grad():
+                    buffer.copy_(copy)
+    if changed:
+        raise UnsupportedModel(
+            f"the forward pass changes the buffers {changed}: they would carry raw data of the records into "
+            "the released model. Use layers without running statistics "
+            "(tacit.models.private_ready.make_private_ready)."
+        )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal bit for bit, NaN being equal to NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

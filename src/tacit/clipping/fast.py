@@ -1,0 +1,226 @@
+"""The fast engine: all per-record norms and the clipped sum from one forward and one backward pass.
+
+Letters: n records; K views; B = n K rows; G groups of parameters.
+
+**What is done how.**  A :class:`~tacit.clipping.layers.tape.Tape` sees every operation that reads a trainable
+parameter.  Operations in ``HANDLERS`` have a rule in :mod:`tacit.clipping.layers`; operations that read
+parameters alone are differentiated per record; for any other operation the whole batch goes to the
+reference engine, and ``FastEngine.route`` says why.  A gradient that reaches a parameter by a way that the
+tape did not see raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from tacit.clipping import validate
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, group_index
+from tacit.clipping.layers import conv, linear
+from tacit.clipping.layers.tape import Handler, Tape, Unseen
+from tacit.clipping.layers.use import Use, chunks
+from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.rules import ClippingRule
+from tacit.errors import UnsupportedModel
+
+__all__ = ["FastEngine"]
+
+HANDLERS: Mapping[Any, Handler] = {
+    F.linear: linear.linear,
+    F.conv1d: conv.conv1d,
+    F.conv2d: conv.conv2d,
+    F.conv3d: conv.conv3d,
+}
+
+
+class FastEngine(GradientEngine):
+    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed."""
+
+    def __init__(
+        self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
+    ) -> None:
+        super().__init__(model, per_example_loss, rule, views=views)
+        self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
+        self._unseen: str | None = None
+        self._known_sites: set[tuple[str, ...]] = set()
+
+    @property
+    def route(self) -> str:
+        """``"fast"``, or why batches go to the reference engine."""
+        return "fast" if self._unseen is None else f"reference: {self._unseen}"
+
+    def _add(
+        self, accumulator: dict[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self._unseen is None:
+            try:
+                tape, losses = self._run(batch)
+                if self._rows_are_leading(tape, batch):
+                    return self._add_from(tape, accumulator, batch, thresholds), losses
+            except Unseen as reason:
+                self._unseen = str(reason)
+        return self._reference._add(accumulator, batch, thresholds)
+
+    def _run(self, batch: tuple[Tensor, ...]) -> tuple[Tape, Tensor]:
+        """Forward and backward under a tape; return it and the (n,) losses."""
+        rows = len(batch[0])
+        trainable = {id(p) for p in self.parameters.values()}
+        constants = [p for p in self.model.parameters() if id(p) not in trainable]
+        tape = Tape(
+            self.parameters.values(),
+            [*constants, *self.model.buffers()],
+            HANDLERS,
+            rows=rows,
+            views=self.views,
+        )
+        with torch.enable_grad(), _refusing_gradients(self.parameters), tape:
+            losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
+            if losses.requires_grad:
+                (losses.sum() / self.views).backward()  # type: ignore[no-untyped-call]
+        return tape, losses.detach().view(-1, self.views).mean(1)
+
+    def _rows_are_leading(self, tape: Tape, batch: tuple[Tensor, ...]) -> bool:
+        """Whether each recorded first dimension counts rows, and is not another of the same length.
+
+        The same operations on another number of rows must be recorded alike; what fails goes to the
+        reference engine, this batch only.
+        """
+        sites = tuple(tape.sites)
+        if sites in self._known_sites:
+            return True
+        few = 4 if len(batch[0]) != 8 * self.views else 3
+        part = tuple(torch.cat([t[: few * self.views]] * 2) for t in batch)
+        with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
+            other, _ = self._run(part)
+        if tuple(other.sites) != sites:
+            return False
+        self._known_sites.add(sites)
+        return True
+
+    def _add_from(
+        self,
+        tape: Tape,
+        accumulator: dict[str, Tensor],
+        batch: tuple[Tensor, ...],
+        thresholds: Tensor,
+    ) -> Tensor:
+        """Add the clipped sum that the tape holds; return the (n, G) norms."""
+        gradients = {name: _Gradient(p, tape) for name, p in self.parameters.items()}
+        number = group_index(self.groups)
+        squares = thresholds.new_zeros(len(batch[0]) // self.views, len(self.groups))
+        for name, gradient in gradients.items():
+            squares[:, number[name]] += gradient.squared_norms(len(squares))
+        norms = squares.sqrt()
+        finite = norms.isfinite().all(1)
+        if not finite.all():
+            return self._without(~finite, norms, accumulator, batch, thresholds)
+        factors = self._factors(norms, thresholds)
+        for name, gradient in gradients.items():
+            gradient.add_weighted(accumulator[name], factors[:, number[name]])
+        return norms
+
+    def _without(
+        self,
+        dropped: Tensor,
+        norms: Tensor,
+        accumulator: dict[str, Tensor],
+        batch: tuple[Tensor, ...],
+        thresholds: Tensor,
+    ) -> Tensor:
+        """Add the batch without its records that are not finite: 0 * inf is NaN, so they cannot stay."""
+        norms[dropped] = torch.inf
+        if not dropped.all():
+            rows = (~dropped).repeat_interleave(self.views)
+            norms[~dropped], _ = self._add(accumulator, tuple(t[rows] for t in batch), thresholds)
+        return norms
+
+
+class _Gradient:
+    """All uses of one parameter, its own and those of sources derived from it."""
+
+    def __init__(self, parameter: nn.Parameter, tape: Tape) -> None:
+        self._parameter = parameter
+        self._own = tape.uses.get(id(parameter), [])
+        self._derived: list[tuple[Tensor, list[Use]]] = [
+            (source, tape.uses[key])
+            for key, source in tape.sources.items()
+            if key in tape.uses and not source.is_leaf and _depends(source, parameter)
+        ]
+
+    def squared_norms(self, n: int) -> Tensor | float:
+        """Return |g_i|^2, (n,); uses are summed before they are squared."""
+        if not self._own and not self._derived:
+            return 0.0
+        if len(self._own) == 1 and not self._derived:
+            return self._own[0].squared_norms()
+        size = self._parameter.numel() * self._parameter.element_size()
+        return torch.cat(
+            [self._formed(start, stop).flatten(1).square().sum(1) for start, stop in chunks(n, size)]
+        )
+
+    def _formed(self, start: int, stop: int) -> Tensor:
+        """Return g_i of the records start to stop - 1, (m, *shape)."""
+        total = sum(use.gradients(start, stop) for use in self._own)
+        for source, uses in self._derived:
+            parts = torch.stack([use.gradients(start, stop) for use in uses]).sum(0)
+            pulled = [_pull(source, self._parameter, part) for part in parts]
+            total = total + torch.stack([g for g in pulled if g is not None])
+        assert isinstance(total, Tensor)
+        return total
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i g_i to the accumulator, in place."""
+        for use in self._own:
+            use.add_weighted(accumulator, factors)
+        for source, uses in self._derived:
+            total = torch.zeros_like(source, dtype=accumulator.dtype)
+            for use in uses:
+                use.add_weighted(total, factors)
+            pulled = _pull(source, self._parameter, total)
+            assert pulled is not None
+            accumulator.add_(pulled)
+
+
+def _on_gradient(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    return handle
+
+
+def _pull(source: Tensor, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
+    """Return the gradient of a derived source pulled back to a parameter it is derived from, else None."""
+    return torch.autograd.grad(
+        source, parameter, gradient.to(source.dtype), retain_graph=True, allow_unused=True
+    )[0]
+
+
+def _depends(source: Tensor, parameter: nn.Parameter) -> bool:
+    return _pull(source, parameter, torch.zeros_like(source)) is not None
+
+
+@contextmanager
+def _refusing_gradients(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Raise in the backward pass if a gradient reaches a parameter past the tape."""
+
+    def hook_for(name: str) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                raise UnsupportedModel(
+                    f"a gradient reaches parameter {name!r} by a way that is not seen, so it cannot be "
+                    "clipped. Parameters must be read in the forward pass of this batch: do not keep tensors "
+                    "computed from them between calls."
+                )
+
+        return hook
+
+    handles = [_on_gradient(p, hook_for(name)) for name, p in parameters.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,1 @@
+"""Norm and contraction rules, one file per family of layers."""

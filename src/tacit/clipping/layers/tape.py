@@ -1,0 +1,163 @@
+"""The tape: sees every operation that reads a private parameter, and records how it is used.
+
+Letters: B = n K rows of a batch, n records of K views; T positions of a record.
+
+A tape is a scoped ``TorchFunctionMode``; the model is not touched.  Operations fall in three classes:
+
+* *Known* (``handlers``): linear, convolution, and so on.  The output is computed from detached parameters,
+  so autograd never forms their gradients, and passes through :class:`_Tap`, which hands the output's
+  gradient to the rule of the layer family in the backward pass.
+* *Derived*: an operation that reads nothing but private parameters and constants of the model, such as
+  ``W.t()``, weight normalisation or a penalty.  Its output is a source of its own, which known operations
+  may read; per-record gradients are pulled back through it one by one.
+* All others raise :class:`Unseen`, and the batch goes to the reference engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, overload
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from tacit.clipping.layers.use import Use
+
+__all__ = ["Handler", "Tape", "Unseen", "Uses"]
+
+Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
+"""``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
+Handler: TypeAlias = Callable[..., Any]
+"""An operation that records, with the tape before the operation's own arguments."""
+
+
+class Unseen(Exception):
+    """A private parameter is read in a way that the tape has no rule for; never leaves the fast engine."""
+
+
+class Tape(TorchFunctionMode):
+    """Records the uses of ``parameters`` in operations on batches of ``rows`` = n ``views`` rows."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        constants: Iterable[Tensor],
+        handlers: Mapping[Any, Handler],
+        *,
+        rows: int,
+        views: int,
+    ) -> None:
+        super().__init__()
+        self.rows, self.views = rows, views
+        self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
+        self.uses: dict[int, list[Use]] = {}
+        self.sites: list[str] = []
+        self._constants = {id(c) for c in constants}
+        self._handlers = handlers
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = list(_tensors((args, kwargs)))
+        if not any(self.owns(t) for t in tensors) or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        if all(self.owns(t) or id(t) in self._constants or t.dim() == 0 for t in tensors):
+            return self.derive(func, *args, **kwargs)
+        handler = self._handlers.get(func)
+        if handler is None:
+            raise Unseen(f"operation {_name(func)!r} has no per-example rule")
+        return handler(self, *args, **kwargs)
+
+    def owns(self, tensor: Tensor | None) -> bool:
+        """Whether ``tensor`` is a private parameter or derived from private parameters alone."""
+        return id(tensor) in self.sources
+
+    @overload
+    def plain(self, tensor: Tensor) -> Tensor: ...
+    @overload
+    def plain(self, tensor: Tensor | None) -> Tensor | None: ...
+    def plain(self, tensor: Tensor | None) -> Tensor | None:
+        """Return the tensor's value if it is private: what autograd must not differentiate by itself."""
+        return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
+
+    def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run ``func``, which reads no record, and make what it returns sources of their own."""
+        result = func(*args, **kwargs)
+        for tensor in _tensors(result):
+            if tensor.requires_grad and not self.owns(tensor):
+                self.sources[id(tensor)] = tensor
+                self.sites.append(f"derived by {_name(func)}")
+        return result
+
+    def check_rows(self, operation: str, input: Tensor, dimensions: int) -> None:  # noqa: A002
+        """Raise :class:`Unseen` unless the first dimension of ``input`` counts the rows of the batch."""
+        if input.dim() < dimensions or len(input) != self.rows:
+            raise Unseen(
+                f"operation {operation!r} reads an input of shape {tuple(input.shape)}, whose first "
+                f"dimension is not the {self.rows} rows of the batch"
+            )
+
+    def positions(self, tensor: Tensor) -> Tensor:
+        """Return (B, ..., d) as (n, K ..., d): all positions of a record, views included, on one axis."""
+        return tensor.reshape(self.rows // self.views, -1, tensor.shape[-1])
+
+    def tap(
+        self,
+        operation: str,
+        output: Tensor,
+        uses: Uses,
+        *,
+        saved: tuple[Tensor, ...],
+        sources: tuple[Tensor | None, ...],
+    ) -> Tensor:
+        """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``, and nothing the sources."""
+        self.sites.append(operation)
+        owned = [s for s in sources if self.owns(s)]
+        result: Tensor = _Tap.apply(  # type: ignore[no-untyped-call]
+            output, self, uses, len(saved), *saved, *owned
+        )
+        return result
+
+    def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
+        """Keep the uses of a backward pass under their source."""
+        for source, use in uses:
+            self.uses.setdefault(id(source), []).append(use)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity; its backward pass records, and gives the sources no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, tape: Tape, uses: Uses, count: int, *tensors: Tensor) -> Tensor:
+        ctx.tape, ctx.uses, ctx.total = tape, uses, len(tensors)
+        ctx.save_for_backward(*tensors[:count])
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.tape.record(ctx.uses(g, *ctx.saved_tensors))
+        return (g, None, None, None, *([None] * ctx.total))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested arguments."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return str(getattr(func, "__name__", func))

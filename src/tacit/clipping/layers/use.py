@@ -1,0 +1,73 @@
+"""One use of one parameter in a batch: its per-record gradients, without forming them where possible.
+
+Letters: n records; m records of a chunk; P numbers of the parameter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kept", "Use", "chunks", "over_views", "widened"]
+
+CHUNK_BYTES = 32 * 2**20
+"""Per-record gradients that are formed at once where they are not kept."""
+
+
+class Use(ABC):
+    """What a backward pass left of one use of a parameter: enough for norms and for a weighted sum."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """Return |g_i|^2, (n,), never below the true value by more than rounding."""
+
+    @abstractmethod
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return g_i of the records start to stop - 1, (m, *shape)."""
+
+    @abstractmethod
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i g_i to ``accumulator`` (*shape) in place; ``factors`` (n,)."""
+
+
+@final
+class Kept(Use):
+    """Per-record gradients that are small enough to be formed, (n, *shape)."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self._gradients = gradients
+
+    def squared_norms(self) -> Tensor:
+        """Return the sums of squares, (n,)."""
+        return self._gradients.flatten(1).square().sum(1)
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return a slice, (m, *shape)."""
+        return self._gradients[start:stop]
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records."""
+        accumulator.add_(torch.tensordot(factors, self._gradients, dims=1))
+
+
+def chunks(n: int, bytes_per_record: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of chunks of records whose gradients fit in ``CHUNK_BYTES``.
+
+    >>> chunks(5, CHUNK_BYTES // 2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    m = max(1, CHUNK_BYTES // max(1, bytes_per_record))
+    return [(start, min(start + m, n)) for start in range(0, n, m)]
+
+
+def over_views(per_row: Tensor, views: int) -> Tensor:
+    """Sum gradients of rows (n K, ...) over the K views of each record, to (n, ...)."""
+    return per_row if views == 1 else per_row.reshape(-1, views, *per_row.shape[1:]).sum(1)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32 or wider: norms and sums are never formed in less."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

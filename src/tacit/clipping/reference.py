@@ -1,0 +1,97 @@
+"""The reference engine: per-record gradients as the definition says, one after the other or by vmap.
+
+Letters: n records; K views; B = n K rows; G groups of parameters; m records of a chunk.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from tacit.clipping import validate
+from tacit.clipping.engine import GradientEngine, PerExampleLoss
+
+__all__ = ["ReferenceEngine"]
+
+CHUNK_BYTES = 64 * 2**20
+"""Per-record gradients that are held at once."""
+
+
+class ReferenceEngine(GradientEngine):
+    """sum_i min(1, C / |g_i|) g_i from one gradient per record, g_i = d(mean of K losses) / d parameters.
+
+    Records go through ``vmap`` in chunks; a model that ``vmap`` cannot carry goes record by record.
+    """
+
+    _use_vmap = True
+
+    def _add(
+        self, accumulator: dict[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        records = tuple(t.reshape(-1, self.views, *t.shape[1:]) for t in batch)  # (n, K, ...)
+        size = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        m = max(1, CHUNK_BYTES // max(size, 1))
+        found = [
+            self._add_chunk(accumulator, tuple(t[start : start + m] for t in records), thresholds)
+            for start in range(0, len(records[0]), m)
+        ]
+        return torch.cat([norms for norms, _ in found]), torch.cat([losses for _, losses in found])
+
+    def _add_chunk(
+        self, accumulator: dict[str, Tensor], records: tuple[Tensor, ...], thresholds: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        gradients, losses = self._gradients(records)
+        norms = torch.stack(
+            [
+                torch.cat([gradients[name].flatten(1) for name in group], 1).norm(dim=1)
+                for group in self.groups
+            ],
+            dim=1,
+        )
+        factors = self._factors(norms, thresholds)
+        kept = norms.isfinite().all(dim=1).nonzero().squeeze(1)
+        for number, group in enumerate(self.groups):
+            for name in group:
+                scaled = torch.tensordot(factors[kept, number], gradients[name][kept], dims=1)
+                accumulator[name].add_(scaled)
+        return norms, losses
+
+    def _gradients(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        """Return {name: (m, *shape)} gradients and (m,) losses of records with (m, K, ...) rows."""
+        bound = _Loss(self.model, self.per_example_loss)
+        values = {name: p.detach() for name, p in self.parameters.items()}
+
+        def loss(parameters: dict[str, Tensor], *rows: Tensor) -> Tensor:
+            state = {f"model.{name}": p for name, p in parameters.items()}
+            losses: Tensor = functional_call(bound, state, rows)
+            return validate.check_losses(losses, self.views).mean()
+
+        one = grad_and_value(loss)
+        if self._use_vmap:
+            try:
+                mapped = vmap(one, in_dims=(None,) + (0,) * len(records), randomness="different")
+                gradients, losses = mapped(values, *records)
+                return _widen(gradients), losses
+            except RuntimeError:  # an operation without a batching rule
+                self._use_vmap = False
+        each = [one(values, *rows) for rows in zip(*records, strict=True)]
+        stacked = {name: torch.stack([g[name] for g, _ in each]) for name in values}
+        return _widen(stacked), torch.stack([value for _, value in each])
+
+
+class _Loss(nn.Module):
+    """The loss as a module, so that ``functional_call`` can lend it other parameters."""
+
+    def __init__(self, model: nn.Module, per_example_loss: PerExampleLoss) -> None:
+        super().__init__()
+        self.model = model
+        self.per_example_loss = per_example_loss
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.per_example_loss(self.model, *batch)
+
+
+def _widen(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gradients in float32 or wider."""
+    return {name: g.to(torch.promote_types(g.dtype, torch.float32)) for name, g in gradients.items()}

@@ -1,0 +1,274 @@
+"""Clipping rules: how far one record may push a step, as frozen data.  Imports no torch.
+
+A rule sees only the norms of a record's gradient and returns factors; an engine
+(:mod:`tacit.clipping.engine`) finds the norms and forms the sum.  A rule also states the sensitivity of
+that sum, which is what ``noise_multiplier`` multiplies: sum and sensitivity come from one object, so they
+cannot drift apart.
+
+Letters: n records; G groups of parameters, each with a threshold C_g of its own; C one threshold.
+
+==========================  ===================================  ============================
+rule                        factor of a record with norm r       sum changes by at most
+==========================  ===================================  ============================
+:class:`FlatClipping`       min(1, C / r)                        C
+:class:`PerLayerClipping`   min(1, C_g / r_g) in each group      sqrt(sum_g C_g^2)
+:class:`AutomaticClipping`  C / (r + stability)                  C
+:class:`AdaptiveClipping`   min(1, C_t / r), C_t moves           C_t
+==========================  ===================================  ============================
+
+"Changes" means that a record is added, removed or zeroed out; when a record is *replaced* the sum changes
+by up to twice as much, and accountants take that factor into account.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacit.errors import InvalidInput, check_probability, check_real
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "AdaptiveClipping",
+    "AutomaticClipping",
+    "ClippingRule",
+    "FlatClipping",
+    "PerLayerClipping",
+    "next_threshold",
+    "split_noise",
+]
+
+
+class ClippingRule(ABC):
+    """How one record's gradient is scaled, and what that makes the sensitivity of the sum.
+
+    **Guarantee**
+
+    * A record's scaled gradient has l2 norm at most C_g in group g, thus at most
+      ``sensitivity(thresholds)`` over all parameters together.
+    * A record whose norm is infinite or NaN has factor 0.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def norm(self) -> float:
+            """The l2 bound on one record's whole contribution, at the initial thresholds."""
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Split the parameter ``names`` into the G groups that are clipped apart; here: one group."""
+        return [list(names)]
+
+    @abstractmethod
+    def initial_thresholds(self, names: Sequence[str]) -> list[float]:
+        """Return the thresholds of the first step, one per group, (G,)."""
+
+    def sensitivity(self, thresholds: Sequence[float]) -> float:
+        """Return sqrt(sum_g C_g^2): the l2 bound of one record's contribution under ``thresholds``.
+
+        >>> FlatClipping(1.0).sensitivity([3.0, 4.0])
+        5.0
+        """
+        return math.hypot(*(check_real("threshold", float(c), low=0.0, open_low=True) for c in thresholds))
+
+    def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
+        """Return min(1, C_g / norm): (n, G) norms and (G,) thresholds to (n, G) factors."""
+        return (thresholds / norms).clamp(max=1.0).nan_to_num(nan=0.0)
+
+
+@dataclass(frozen=True)
+class FlatClipping(ClippingRule):
+    """Scale a record's whole gradient to norm at most ``norm`` (Abadi et al., 1607.00133, algorithm 1)."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        _set_positive(self, "norm")
+
+    def initial_thresholds(self, names: Sequence[str]) -> list[float]:
+        """Return the one threshold, [C]."""
+        del names
+        return [self.norm]
+
+
+@dataclass(frozen=True)
+class PerLayerClipping(ClippingRule):
+    """Clip the parameters of each module (weight and bias together) apart (1607.00133, section 3.1).
+
+    ``norms`` names a bound for every module that owns a trainable parameter, as pairs (module, C_g) with
+    sqrt(sum_g C_g^2) <= ``norm``; left empty, every group gets C_g = norm / sqrt(G).
+
+    >>> PerLayerClipping(2.0).initial_thresholds(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"])
+    [1.0, 1.0, 1.0, 1.0]
+    """
+
+    norm: float
+    norms: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _set_positive(self, "norm")
+        pairs = tuple((str(m), check_real(f"norms[{m!r}]", c, low=0.0, open_low=True)) for m, c in self.norms)
+        if len(dict(pairs)) != len(pairs):
+            raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")
+        if pairs and (total := math.hypot(*(c for _, c in pairs))) > self.norm * (1 + 1e-12):
+            raise InvalidInput(
+                f"norms add up to sqrt(sum C_g^2) = {total:g}, above norm = {self.norm:g}, "
+                f"which is what noise is scaled by. Raise norm to {total!r} or lower the norms."
+            )
+        object.__setattr__(self, "norms", pairs)
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Return one group per module, in the order of first appearance."""
+        by_module: dict[str, list[str]] = {}
+        for name in names:
+            by_module.setdefault(_module_of(name), []).append(name)
+        return list(by_module.values())
+
+    def initial_thresholds(self, names: Sequence[str]) -> list[float]:
+        """Return C_g for each group: norm / sqrt(G), or the bound that ``norms`` names."""
+        modules = [_module_of(group[0]) for group in self.groups(names)]
+        if not self.norms:
+            return [self.norm / math.sqrt(len(modules))] * len(modules)
+        given = dict(self.norms)
+        if set(given) != set(modules):
+            raise InvalidInput(
+                f"norms must name exactly the modules that own trainable parameters, {sorted(modules)}; "
+                f"got {sorted(given)}."
+            )
+        return [given[module] for module in modules]
+
+
+@dataclass(frozen=True)
+class AutomaticClipping(ClippingRule):
+    """Normalise a record's gradient: factor C / (r + stability) (Bu et al., 2206.07136, "AUTO-S").
+
+    The scaled gradient has norm C r / (r + stability) < C, so the sensitivity is C as with
+    :class:`FlatClipping`.
+    """
+
+    norm: float
+    stability: float = 0.01
+
+    def __post_init__(self) -> None:
+        _set_positive(self, "norm", "stability")
+
+    def initial_thresholds(self, names: Sequence[str]) -> list[float]:
+        """Return the one threshold, [C]."""
+        del names
+        return [self.norm]
+
+    def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
+        """Return C / (norm + stability): (n, G) norms to (n, G) factors."""
+        return (thresholds / (norms + self.stability)).nan_to_num(nan=0.0)
+
+
+@dataclass(frozen=True)
+class AdaptiveClipping(ClippingRule):
+    """Flat clipping whose threshold follows a quantile of the norms (Andrew et al., 1905.03871).
+
+    Each step clips with the threshold C_t of the step before, and releases besides the noisy sum a noisy
+    count of the records whose unclipped norm was at most C_t; :func:`next_threshold` moves C from it.
+    Noise of std ``count_noise`` on the centred count costs privacy, which :func:`split_noise` pays by more
+    noise on the sum: both together cost what the stated noise multiplier says.  ``count_noise=None`` means
+    expected batch size / 20.  C stays in ``[low, high]``.
+    """
+
+    initial_norm: float
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    count_noise: float | None = None
+    low: float = 1e-6
+    high: float = 1e6
+
+    def __post_init__(self) -> None:
+        _set_positive(self, "initial_norm", "learning_rate", "low", "high")
+        object.__setattr__(self, "quantile", check_probability("quantile", self.quantile))
+        if self.count_noise is not None:
+            _set_positive(self, "count_noise")
+        if not self.low <= self.initial_norm <= self.high:
+            raise InvalidInput(
+                f"initial_norm must be in [low, high] = [{self.low:g}, {self.high:g}]; "
+                f"got {self.initial_norm!r}."
+            )
+
+    @property
+    def norm(self) -> float:
+        """The norm bound of the first step; later steps have their own, by ``sensitivity(thresholds)``."""
+        return self.initial_norm
+
+    def initial_thresholds(self, names: Sequence[str]) -> list[float]:
+        """Return the threshold of the first step, [C_0]."""
+        del names
+        return [self.initial_norm]
+
+    def count_std(self, expected_batch_size: float) -> float:
+        """Return the std of the noise on the centred count of norms below the threshold."""
+        return expected_batch_size / 20 if self.count_noise is None else self.count_noise
+
+    def move(self, threshold: float, noisy_fraction: float) -> float:
+        """Return the threshold of the next step: :func:`next_threshold` with the rule's settings."""
+        return next_threshold(
+            threshold,
+            noisy_fraction,
+            quantile=self.quantile,
+            learning_rate=self.learning_rate,
+            low=self.low,
+            high=self.high,
+        )
+
+
+def split_noise(noise_multiplier: float, count_noise: float) -> float:
+    """Return z_g, the noise multiplier of the sum, such that sum and count together cost z.
+
+    The count of centred bits changes by 1/2 per record and gets noise of std s_b = ``count_noise``, the
+    sum changes by C and gets z_g C; jointly they are one Gaussian mechanism of multiplier z if
+    z^-2 = z_g^-2 + (2 s_b)^-2 (1905.03871, theorem 1).
+
+    >>> round(split_noise(1.0, 5.0), 4)
+    1.005
+    """
+    z = check_real("noise_multiplier", noise_multiplier, low=0.0)
+    s_b = check_real("count_noise", count_noise, low=0.0, open_low=True)
+    if z == 0.0:
+        return 0.0
+    if z >= 2 * s_b:
+        raise InvalidInput(
+            f"noise_multiplier {z:g} must be below 2 * count_noise = {2 * s_b:g}: the count alone would cost "
+            f"more privacy than the whole step may. Raise count_noise above {z / 2:g}."
+        )
+    return float(z / math.sqrt((1 - z / (2 * s_b)) * (1 + z / (2 * s_b))))
+
+
+def next_threshold(
+    threshold: float,
+    noisy_fraction: float,
+    *,
+    quantile: float,
+    learning_rate: float,
+    low: float,
+    high: float,
+) -> float:
+    """Return C exp(-eta (b - gamma)), kept in ``[low, high]`` (1905.03871, algorithm 1).
+
+    ``noisy_fraction`` is 1/2 + (sum of centred bits + noise) / expected batch size, b after clamping it to
+    [0, 1].
+
+    >>> round(next_threshold(1.0, 1.0, quantile=0.5, learning_rate=0.2, low=1e-6, high=1e6), 4)
+    0.9048
+    """
+    fraction = min(max(noisy_fraction, 0.0), 1.0)
+    return min(max(threshold * math.exp(-learning_rate * (fraction - quantile)), low), high)
+
+
+def _module_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _set_positive(rule: ClippingRule, *fields: str) -> None:
+    for field in fields:
+        object.__setattr__(rule, field, check_real(field, getattr(rule, field), low=0.0, open_low=True))

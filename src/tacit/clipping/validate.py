@@ -1,0 +1,136 @@
+"""What is refused before a step: models and losses in which one record's row reaches another's gradient.
+
+Letters: n records; B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.overrides import TorchFunctionMode
+
+from tacit.errors import InvalidInput, UnsupportedModel
+
+__all__ = ["check_losses", "check_model", "mixing_probe"]
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model with nothing to train, or with a layer that mixes the records of a batch."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UnsupportedModel(
+            "the model has no trainable parameters, so there is nothing to train privately. "
+            "Set requires_grad on the parameters to train."
+        )
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
+        if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+            raise UnsupportedModel(
+                f"{where} normalises with statistics of the whole batch, so one record reaches every "
+                "gradient and no per-record bound holds. Replace it: "
+                "model = tacit.models.private_ready.make_private_ready(model) puts GroupNorm in its place."
+            )
+        if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
+            raise UnsupportedModel(
+                f"{where} keeps running statistics of the records, which would leave with the model without "
+                "noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
+            )
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise UnsupportedModel(
+                f"{where} copies the model or sums gradients before they are clipped. "
+                "Pass the module inside it (model.module)."
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+            module.max_norm is not None or module.scale_grad_by_freq
+        ):
+            raise UnsupportedModel(
+                f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. "
+                "Make it without these options."
+            )
+
+
+def check_losses(losses: object, rows: int) -> Tensor:
+    """Return ``losses`` if it is a (rows,) floating tensor, else say how to get one.
+
+    >>> check_losses(torch.zeros(3), 3).shape
+    torch.Size([3])
+    """
+    if not isinstance(losses, Tensor):
+        raise InvalidInput(f"the loss function must return a tensor of losses; got {type(losses).__name__}.")
+    if losses.shape != (rows,) or not losses.is_floating_point():
+        raise InvalidInput(
+            f"the loss function must return one loss per row, shape ({rows},); got {losses.dtype} of shape "
+            f'{tuple(losses.shape)}. Use reduction="none", and take the mean over all dimensions but the '
+            "first."
+        )
+    return losses
+
+
+def mixing_probe(
+    model: nn.Module, per_example_loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *, views: int = 1
+) -> None:
+    """Refuse a model or loss in which a record's loss depends on the other records of the batch.
+
+    Computes the losses of a few records with the same random numbers beside copies of themselves, then with
+    the later, then with the earlier half of the batch replaced by zeros: the losses of the other half must
+    be the same bit for bit.  Then, where the losses are not random (dropout is left out), alone: they must
+    be the same up to rounding, for a divisor such as the number of rows would make each record's gradient
+    depend on how many others there are.  Rare branches that the few records do not enter are not seen.
+    """
+    few = tuple(t[: 4 * views] for t in batch)
+    zeros = tuple(torch.zeros_like(t) for t in few)
+    rows = len(few[0])
+
+    def losses(*parts: tuple[Tensor, ...], seed: int = 0) -> Tensor:
+        joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        devices = sorted({t.device.index or 0 for t in joined if t.is_cuda})
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            return check_losses(per_example_loss(model, *joined), len(joined[0])).nan_to_num(nan=0.0)
+
+    twice = losses(few, few)
+    same_first = torch.equal(twice[:rows], losses(few, zeros)[:rows])
+    if not same_first or not torch.equal(twice[rows:], losses(zeros, few)[rows:]):
+        raise UnsupportedModel(
+            "a record's loss changes when other records of the batch change: the model or the loss mixes "
+            "records, and clipping cannot bound a record that reaches other records' gradients. Look for "
+            "batch statistics (x - x.mean(0), batch_norm) in the model and for sums over the batch in the "
+            "loss."
+        )
+    with _WithoutDropout():
+        alone, twice = losses(few), losses(few, few)
+        random = not torch.equal(alone, losses(few, seed=1))
+    tolerance = 1e-3 * (1 + twice.abs().max())
+    if not random and (alone - twice[:rows]).abs().max() > tolerance:
+        raise UnsupportedModel(
+            "a record's loss changes with the number of records in the batch, so each gradient depends on "
+            "how many others there are and clipping bounds nothing. Divide by the number of positions of the "
+            "record itself, never by a number of the batch; a layer may also take its batch dimension "
+            "for another one (batch_first=False)."
+        )
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Within it, dropout functions return their input."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in _DROPOUTS:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+_DROPOUTS = frozenset(
+    {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
+)
