@@ -1,6 +1,7 @@
 """Reference networks, tempered sigmoids, scattering features, DP-PCA."""
 
 from tacit.models.activations import TemperedSigmoid, activation_layer
+from tacit.models.dp_pca import DPPCA, fit_dp_pca
 from tacit.models.networks import (
     MLP,
     GroupNormalise,
@@ -15,20 +16,27 @@ from tacit.models.networks import (
     scattering_cnn,
     scattering_linear,
 )
+from tacit.models.public_pictures import dead_leaves
+from tacit.models.scattering import Scattering, scattering_features
 
 __all__ = [
+    "DPPCA",
     "MLP",
     "GroupNormalise",
     "Logistic",
+    "Scattering",
     "TemperedSigmoid",
     "abadi_cifar_cnn",
     "abadi_mnist_mlp",
     "activation_layer",
     "build",
+    "dead_leaves",
+    "fit_dp_pca",
     "group_normalise",
     "names",
     "papernot_cifar_cnn",
     "papernot_mnist_cnn",
     "scattering_cnn",
+    "scattering_features",
     "scattering_linear",
 ]
