@@ -25,9 +25,9 @@ def dead_leaves(
     *,
     seed: int,
     size: int = 32,
-    leaves: int = 96,
+    leaves: int = 160,
     exponent: float = 3.0,
-    radii: tuple[float, float] = (1.5, 16.0),
+    radii: tuple[float, float] = (2.0, 20.0),
     textured: bool = True,
 ) -> Tensor:
     """Draw dead-leaves pictures.
@@ -102,8 +102,8 @@ def _power_law(uniform: Tensor, exponent: float, radii: tuple[float, float]) -> 
     power = 1.0 - exponent
     if abs(power) < 1e-9:
         return low * torch.exp(math.log(high / low) * uniform)
-    radii_to_power = low**power + uniform * (high**power - low**power)
-    return radii_to_power.pow(1 / power)
+    first, last = math.pow(low, power), math.pow(high, power)
+    return (first + uniform * (last - first)).pow(1 / power)
 
 
 def _uniform(generator: torch.Generator, numbers: int) -> Tensor:
