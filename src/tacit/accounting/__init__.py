@@ -1,0 +1,11 @@
+"""What a run costs: from an event to epsilon and delta, without torch.
+
+``account`` prices an event, ``calibrate`` finds the noise for a budget, ``largest_steps`` the number of
+steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return one ``PrivacyCurve``.
+"""
+
+from tacit.accounting.curve import PrivacyCurve
+from tacit.accounting.dispatch import METHODS, account
+from tacit.accounting.search import calibrate, epsilon_schedule, largest_steps
+
+__all__ = ["METHODS", "PrivacyCurve", "account", "calibrate", "epsilon_schedule", "largest_steps"]

@@ -1,0 +1,47 @@
+"""From an event and the name of a method to a privacy curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+from tacit.accounting import gaussian, pld, rdp
+from tacit.accounting.curve import Price, PrivacyCurve
+from tacit.accounting.steps import Steps, flatten
+from tacit.errors import check_in
+from tacit.events import Adjacency, Event
+
+__all__ = ["METHODS", "account"]
+
+METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingProxyType(
+    {
+        "pld": pld.price,
+        "rdp": rdp.price,
+        "gaussian": gaussian.price,
+    }
+)
+"""The accountants by name: each prices a flattened event under an adjacency."""
+
+
+def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:
+    """Say what ``event`` costs.
+
+    :param event: any nesting of the events in :mod:`tacit.events`.
+    :param adjacency: what neighbours are: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
+    :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``strong`` or ``basic``.
+    :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
+    :raises InvalidInput: if the adjacency or the method is unknown.
+
+    Guarantee
+    ---------
+    * Every number on the curve is an upper bound, whatever the method.
+    * An event n times, and a list of n such events, cost the same.
+
+    >>> from tacit.events import Gaussian, PoissonSampled, Repeat
+    >>> event = Repeat(PoissonSampled(0.01, Gaussian(noise_multiplier=4.0)), 10_000)
+    >>> round(account(event, adjacency="add-remove").epsilon(delta=1e-5), 3)
+    0.947
+    """
+    relation = Adjacency.parse(adjacency)
+    accountant = METHODS[check_in("method", method, tuple(METHODS))]
+    return PrivacyCurve(method, relation, event, accountant(flatten(event), relation))

@@ -1,0 +1,198 @@
+"""The inverse questions: how much noise, how many steps; and epsilon along a run.
+
+Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from scipy.optimize import brentq
+
+from tacit.accounting.dispatch import account
+from tacit.accounting.pld import estimate
+from tacit.accounting.steps import flatten
+from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
+from tacit.events import Adjacency, Event
+
+__all__ = ["calibrate", "epsilon_schedule", "largest_steps"]
+
+_LEAST_NOISE, _MOST_NOISE = 0.02, 1e6
+_MOST_STEPS = 10**9
+_TOLERANCE = 1e-4  # of the noise multiplier, relative
+_TINY = 1e-15
+
+
+def calibrate(
+    family: Callable[[float], Event],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency | str,
+    method: str = "pld",
+) -> float:
+    """Find the smallest noise multiplier with which a plan stays within (epsilon, delta).
+
+    :param family: from a noise multiplier to the event of the whole plan; more noise, less epsilon.
+        It may hold parts that do not depend on the noise multiplier.
+    :param epsilon: target, > 0, in nats.
+    :param delta: target, in (0, 1).
+    :returns: a noise multiplier in [0.02, 1e6].
+    :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
+
+    Guarantee
+    ---------
+    * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
+    * 1.0002 times less noise would not do, unless the result is 0.02, the least that is looked at.
+
+    >>> from tacit.events import Gaussian, PoissonSampled, Repeat
+    >>> def plan(sigma):
+    ...     return Repeat(PoissonSampled(0.01, Gaussian(sigma)), 10_000)
+    >>> round(calibrate(plan, epsilon=2.0, delta=1e-5, adjacency="add-remove"), 3)
+    2.127
+    """
+    target = check_real("epsilon", epsilon, low=0.0, open_low=True)
+    relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+
+    @cache
+    def excess(log_noise: float) -> float:
+        event = family(math.exp(log_noise))
+        return math.log(max(_TINY, account(event, adjacency=relation, method=method).epsilon(delta)) / target)
+
+    def rough_excess(log_noise: float) -> float:
+        return math.log(max(_TINY, rough(family(math.exp(log_noise)))) / target)
+
+    low, high = math.log(_LEAST_NOISE), math.log(_MOST_NOISE)
+    if rough_excess(low) <= 0.0 and excess(low) <= 0.0:
+        return _LEAST_NOISE
+    if rough_excess(high) > 0.0:
+        raise BudgetExceeded(
+            f"no noise multiplier up to {_MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
+            f"{delta:g} under {relation.value} (method {method!r}): with that much noise it still costs "
+            f"epsilon {rough(family(_MOST_NOISE)):.6g}, so the part that does not depend on "
+            "the noise is too dear. Leave out or weaken that part, or raise epsilon or delta."
+        )
+    start = float(brentq(rough_excess, low, high, xtol=1e-4)) if rough_excess(low) > 0.0 else low
+    return math.exp(_refine(excess, start, high))
+
+
+def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[Event], float]:
+    """A cheap guess at epsilon, to start from."""
+    relation = Adjacency.parse(adjacency)
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    if method == "pld":
+        return lambda event: estimate(flatten(event), relation, delta)
+    return lambda event: account(event, adjacency=relation, method=method).epsilon(delta)
+
+
+def _refine(excess: Callable[[float], float], start: float, most: float) -> float:
+    """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0."""
+    low, high, step = start, start, 0.01
+    while excess(high) > 0.0:
+        low, high, step = high, high + step, 4.0 * step
+        if high > most:
+            raise BudgetExceeded(
+                f"the accountant's upper bound stays above the target for every noise multiplier up to "
+                f"{_MOST_NOISE:g}. Raise epsilon or delta, or use method 'pld'."
+            )
+    while excess(low) <= 0.0:
+        low, high, step = low - step, low, 4.0 * step
+    root = float(brentq(excess, low, high, xtol=_TOLERANCE / 4.0, rtol=1e-14))
+    while excess(root) > 0.0:
+        root += _TOLERANCE / 4.0
+    return root
+
+
+def largest_steps(
+    family: Callable[[int], Event],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency | str,
+    method: str = "pld",
+) -> int:
+    """Find the largest count with which a plan stays within (epsilon, delta).
+
+    :param family: from a count >= 1 to the event of the whole plan; more steps, more epsilon.
+    :param epsilon: target, >= 0, in nats.
+    :param delta: target, in (0, 1).
+    :returns: a count in [0, 1e9); 0 if not even one step fits.
+    :raises InvalidInput: if 1e9 steps still fit: the plan then hardly depends on the count.
+
+    Guarantee
+    ---------
+    * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
+    * The same bound at ``result + 1`` is above epsilon.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> largest_steps(lambda n: Repeat(Gaussian(50.0), n), epsilon=2.0, delta=1e-5, adjacency="add-remove")
+    628
+    """
+    target = check_real("epsilon", epsilon, low=0.0)
+    relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+
+    @cache
+    def fits(count: int) -> bool:
+        return (
+            count == 0 or account(family(count), adjacency=relation, method=method).epsilon(delta) <= target
+        )
+
+    low, high = 0, 1
+    while high <= _MOST_STEPS and rough(family(high)) <= target:
+        low, high = high, 2 * high
+    while high - low > 1 + low // 100_000:
+        middle = (low + high) // 2
+        low, high = (middle, high) if rough(family(middle)) <= target else (low, middle)
+    return _boundary(fits, low, _MOST_STEPS)
+
+
+def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
+    """The count from which on ``fits`` is false, less one; gallops away from ``guess``, then bisects."""
+    low, high, stride = guess, guess, 1 + guess // 20_000
+    while low > 0 and not fits(low):
+        low, high, stride = max(0, low - stride), low, 4 * stride
+    if high == low:
+        high = low + stride
+        while fits(high):
+            low, high, stride = high, high + stride, 4 * stride
+            if low >= most:
+                raise InvalidInput(
+                    f"{most} steps still fit into this budget: the plan hardly depends on the number of "
+                    "steps. Check that the family uses its argument."
+                )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def epsilon_schedule(
+    family: Callable[[int], Event],
+    counts: Sequence[int],
+    *,
+    delta: float,
+    adjacency: Adjacency | str,
+    method: str = "pld",
+) -> list[float]:
+    """epsilon after each of ``counts`` steps: what a progress bar or a plot shows.
+
+    Grids are kept from one count to the next, so a point costs one composition, some ten milliseconds.
+
+    :param family: from a count to the event of that many steps.
+    :param counts: each >= 1, in any order.
+    :param delta: in (0, 1).
+    :returns: upper bounds on epsilon, in nats, in the order of ``counts``.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> [round(e, 3) for e in epsilon_schedule(
+    ...     lambda n: Repeat(Gaussian(10.0), n), [1, 100], delta=1e-5, adjacency="add-remove")]
+    [0.341, 4.377]
+    """
+    return [
+        account(family(check_integer("count", count, low=1)), adjacency=adjacency, method=method).epsilon(
+            delta
+        )
+        for count in counts
+    ]
