@@ -22,9 +22,9 @@ from torch.utils.hooks import RemovableHandle
 
 from tacit.clipping import validate
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, group_index
-from tacit.clipping.layers import conv, linear
+from tacit.clipping.layers import affine, attention, conv, embedding, linear, recurrent
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
-from tacit.clipping.layers.use import Use, chunks
+from tacit.clipping.layers.use import Kept, Use, chunks
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import UnsupportedModel
@@ -36,6 +36,28 @@ HANDLERS: Mapping[Any, Handler] = {
     F.conv1d: conv.conv1d,
     F.conv2d: conv.conv2d,
     F.conv3d: conv.conv3d,
+    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), linear.matmul),
+    F.embedding: embedding.embedding,
+    F.layer_norm: affine.layer_norm,
+    F.rms_norm: affine.rms_norm,
+    F.group_norm: affine.group_norm,
+    F.instance_norm: affine.instance_norm,
+    F.batch_norm: affine.batch_norm,
+    F.prelu: affine.prelu,
+    Tensor.expand: affine.expand,
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__), affine.add),
+    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), affine.mul),
+    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.__sub__), affine.sub),
+    **dict.fromkeys((torch.rsub, Tensor.__rsub__), affine.rsub),
+    F.multi_head_attention_forward: attention.multi_head_attention_forward,
+    torch.lstm: recurrent.lstm,
+    torch.gru: recurrent.gru,
+    torch.rnn_tanh: recurrent.rnn_tanh,
+    torch.rnn_relu: recurrent.rnn_relu,
+    torch.lstm_cell: recurrent.lstm_cell,
+    torch.gru_cell: recurrent.gru_cell,
+    torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
+    torch.rnn_relu_cell: recurrent.rnn_relu_cell,
 }
 
 
@@ -146,7 +168,9 @@ class _Gradient:
 
     def __init__(self, parameter: nn.Parameter, tape: Tape) -> None:
         self._parameter = parameter
-        self._own = tape.uses.get(id(parameter), [])
+        own = tape.uses.get(id(parameter), [])
+        one = linear.merged(own)
+        self._own = own if one is None else [one]
         self._derived: list[tuple[Tensor, list[Use]]] = [
             (source, tape.uses[key])
             for key, source in tape.sources.items()
@@ -160,9 +184,7 @@ class _Gradient:
         if len(self._own) == 1 and not self._derived:
             return self._own[0].squared_norms()
         size = self._parameter.numel() * self._parameter.element_size()
-        return torch.cat(
-            [self._formed(start, stop).flatten(1).square().sum(1) for start, stop in chunks(n, size)]
-        )
+        return torch.cat([Kept(self._formed(start, stop)).squared_norms() for start, stop in chunks(n, size)])
 
     def _formed(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape)."""

@@ -5,6 +5,8 @@ Letters: n records; K views; B = n K rows; G groups of parameters; m records of 
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -44,7 +46,7 @@ class ReferenceEngine(GradientEngine):
         gradients, losses = self._gradients(records)
         norms = torch.stack(
             [
-                torch.cat([gradients[name].flatten(1) for name in group], 1).norm(dim=1)
+                torch.cat([gradients[name].reshape(len(losses), -1) for name in group], 1).norm(dim=1)
                 for group in self.groups
             ],
             dim=1,
@@ -71,7 +73,9 @@ class ReferenceEngine(GradientEngine):
         if self._use_vmap:
             try:
                 mapped = vmap(one, in_dims=(None,) + (0,) * len(records), randomness="different")
-                gradients, losses = mapped(values, *records)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "There is a performance drop")
+                    gradients, losses = mapped(values, *records)
                 return _widen(gradients), losses
             except RuntimeError:  # an operation without a batching rule
                 self._use_vmap = False

@@ -12,17 +12,17 @@ The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Three forms, chosen by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.layers.tape import Tape
+from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, widened
 
-__all__ = ["Outer", "ghost_squared_norms", "linear", "row_squares"]
+__all__ = ["Outer", "ghost_squared_norms", "linear", "matmul", "merged", "row_squares"]
 
 SLACK = 2
 
@@ -32,7 +32,7 @@ class Outer(Use):
     """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d)."""
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
-        self._left, self._right = widened(left), widened(right)
+        self.left, self.right = widened(left), widened(right)
         T, p, d = left.shape[1], left.shape[2], right.shape[2]
         keep = T > 1 and p * d <= SLACK * T * (p + d)
         self._kept = Kept(self.gradients(0, len(left))) if keep else None
@@ -41,20 +41,20 @@ class Outer(Use):
         """Return |G_i|^2, (n,), in the form that the shapes choose."""
         if self._kept is not None:
             return self._kept.squared_norms()
-        if self._left.shape[1] == 1:
-            return (row_squares(self._left) * row_squares(self._right)).squeeze(1)
-        return ghost_squared_norms(self._left, self._right)
+        if self.left.shape[1] == 1:
+            return (row_squares(self.left) * row_squares(self.right)).squeeze(1)
+        return ghost_squared_norms(self.left, self.right)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
-        return self._left[start:stop].transpose(1, 2) @ self._right[start:stop]
+        return self.left[start:stop].transpose(1, 2) @ self.right[start:stop]
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
         if self._kept is not None:
             self._kept.add_weighted(accumulator, factors)
             return
-        left, right, weights = self._left, self._right, factors[:, None, None]
+        left, right, weights = self.left, self.right, factors[:, None, None]
         if left.shape[2] < right.shape[2]:
             left = left * weights
         else:
@@ -82,6 +82,32 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     spread = (row_squares(left) * row_squares(right)).sqrt().sum(1)
     kappa = 8 * torch.finfo(left.dtype).eps
     return grams.sum((1, 2)).clamp(min=0.0) + kappa * spread.square()
+
+
+def merged(uses: Sequence[Use]) -> Use | None:
+    """Return several uses of one weight as one use at all their positions, if all are outer products."""
+    outer = [use for use in uses if isinstance(use, Outer)]
+    if not uses or len(outer) < len(uses):
+        return None
+    return (
+        uses[0]
+        if len(uses) == 1
+        else Outer(
+            torch.cat([use.left for use in outer], dim=1), torch.cat([use.right for use in outer], dim=1)
+        )
+    )
+
+
+def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
+    """``input @ other`` with a private matrix (d, p) on the right."""
+    if tape.owns(input) or other.dim() != 2:
+        raise Unseen("operation 'matmul' with a parameter that is not a matrix on the right")
+    tape.check_rows("matmul", input, 2)
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        yield other, Outer(tape.positions(x), tape.positions(g))
+
+    return tape.tap("matmul", input @ tape.plain(other), uses, saved=(input,), sources=(other,))
 
 
 def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002

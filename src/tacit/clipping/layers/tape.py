@@ -53,6 +53,7 @@ class Tape(TorchFunctionMode):
         self.rows, self.views = rows, views
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
         self.uses: dict[int, list[Use]] = {}
+        self._anchor = next(iter(self.sources.values()))  # makes a tapped output require a gradient
         self.sites: list[str] = []
         self._constants = {id(c) for c in constants}
         self._handlers = handlers
@@ -68,6 +69,8 @@ class Tape(TorchFunctionMode):
         tensors = list(_tensors((args, kwargs)))
         if not any(self.owns(t) for t in tensors) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
+        if func is Tensor.expand:
+            return self._handlers[func](self, *args, **kwargs)
         if all(self.owns(t) or id(t) in self._constants or t.dim() == 0 for t in tensors):
             return self.derive(func, *args, **kwargs)
         handler = self._handlers.get(func)
@@ -89,7 +92,10 @@ class Tape(TorchFunctionMode):
 
     def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run ``func``, which reads no record, and make what it returns sources of their own."""
+        versions = {id(t): t._version for t in _tensors((args, kwargs))}
         result = func(*args, **kwargs)
+        if any(t._version != versions[id(t)] for t in _tensors((args, kwargs))):
+            raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
         for tensor in _tensors(result):
             if tensor.requires_grad and not self.owns(tensor):
                 self.sources[id(tensor)] = tensor
@@ -119,9 +125,10 @@ class Tape(TorchFunctionMode):
     ) -> Tensor:
         """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``, and nothing the sources."""
         self.sites.append(operation)
-        owned = [s for s in sources if self.owns(s)]
+        if not any(self.owns(source) for source in sources):
+            return output
         result: Tensor = _Tap.apply(  # type: ignore[no-untyped-call]
-            output, self, uses, len(saved), *saved, *owned
+            output, self, uses, self._anchor, *saved
         )
         return result
 
@@ -135,17 +142,19 @@ class _Tap(torch.autograd.Function):
     """The identity; its backward pass records, and gives the sources no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, tape: Tape, uses: Uses, count: int, *tensors: Tensor) -> Tensor:
-        ctx.tape, ctx.uses, ctx.total = tape, uses, len(tensors)
-        ctx.save_for_backward(*tensors[:count])
+    def forward(ctx: Any, output: Tensor, tape: Tape, uses: Uses, anchor: Tensor, *saved: Tensor) -> Tensor:
+        del anchor
+        ctx.tape, ctx.uses = tape, uses
+        ctx.save_for_backward(*saved)
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.tape.record(ctx.uses(g, *ctx.saved_tensors))
-        return (g, None, None, None, *([None] * ctx.total))
+        saved = ctx.saved_tensors
+        ctx.tape.record(ctx.uses(g, *saved))
+        return (g, None, None, None, *([None] * len(saved)))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -42,7 +42,7 @@ class Kept(Use):
 
     def squared_norms(self) -> Tensor:
         """Return the sums of squares, (n,)."""
-        return self._gradients.flatten(1).square().sum(1)
+        return self._gradients.reshape(len(self._gradients), -1).square().sum(1)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""

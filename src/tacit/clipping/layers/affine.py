@@ -1,0 +1,219 @@
+"""Parameters that act element by element: scales and biases, alone or after a normalisation.
+
+Letters: n records; B = n K rows; s... the other dimensions of an activation; C channels (dimension 1).
+
+If y = f(x, w) with w broadcast over x, the gradient of a row is g * df/dw, summed over the dimensions that
+w was broadcast along.  It has the shape of the parameter, so it is formed and kept.  A normalisation layer
+is its normalisation without parameters, which autograd differentiates, followed by a scale and a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.layers.tape import Handler, Tape, Unseen
+from tacit.clipping.layers.use import Kept, Use, over_views, widened
+
+__all__ = [
+    "add",
+    "batch_norm",
+    "expand",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "mul",
+    "prelu",
+    "rms_norm",
+    "rsub",
+    "sub",
+]
+
+
+def layer_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.layer_norm``."""
+    tape.check_rows("layer_norm", input, len(normalized_shape) + 1)
+    return _affine(tape, "layer_norm", F.layer_norm(input, normalized_shape, eps=eps), weight, bias)
+
+
+def rms_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """``F.rms_norm``."""
+    tape.check_rows("rms_norm", input, len(normalized_shape) + 1)
+    return _affine(tape, "rms_norm", F.rms_norm(input, normalized_shape, eps=eps), weight, None)
+
+
+def group_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.group_norm``."""
+    tape.check_rows("group_norm", input, 2)
+    normal = F.group_norm(input, num_groups, eps=eps)
+    return _affine(tape, "group_norm", normal, weight, bias, channels=True)
+
+
+def instance_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.instance_norm``."""
+    tape.check_rows("instance_norm", input, 3)
+    normal = F.instance_norm(input, running_mean, running_var, None, None, use_input_stats, momentum, eps)
+    return _affine(tape, "instance_norm", normal, weight, bias, channels=True)
+
+
+def batch_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.batch_norm`` with fixed statistics; in training it mixes rows, which the mixing probe refuses."""
+    if training:
+        raise Unseen("operation 'batch_norm' mixes the rows of the batch in training")
+    tape.check_rows("batch_norm", input, 2)
+    normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
+    return _affine(tape, "batch_norm", normal, weight, bias, channels=True)
+
+
+def _affine(
+    tape: Tape,
+    operation: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *,
+    channels: bool = False,
+) -> Tensor:
+    """Return x * weight + bias, (B, s...); the parameters are (C,), or of the last dimensions' shape."""
+
+    def spread(parameter: Tensor | None) -> Tensor | None:
+        if parameter is None:
+            return None
+        plain = tape.plain(parameter)
+        return plain.view(-1, *[1] * (x.dim() - 2)) if channels else plain
+
+    scale, shift = spread(weight), spread(bias)
+    y = x * scale if scale is not None else x.clone()
+    if shift is not None:
+        y = y + shift
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        if weight is not None and scale is not None and tape.owns(weight):
+            yield weight, _kept(tape, g * x, scale.shape, weight)
+        if bias is not None and shift is not None and tape.owns(bias):
+            yield bias, _kept(tape, g, shift.shape, bias)
+
+    return tape.tap(operation, y, uses, saved=(x,), sources=(weight, bias))
+
+
+def _kept(tape: Tape, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:
+    """Return gradients of a parameter broadcast from ``shape`` over (B, s...), summed to its own shape."""
+    per_row = _summed_to(widened(elementwise), shape).reshape(-1, *parameter.shape)
+    return Kept(over_views(per_row, tape.views))
+
+
+def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
+    """Sum (B, s...) over the dimensions but the first along which ``shape`` was broadcast."""
+    new = elementwise.dim() - len(shape)
+    repeated = [new + i for i, size in enumerate(shape) if size == 1 and new + i > 0]
+    over = [*range(1, new), *repeated]
+    return elementwise.sum(over) if over else elementwise
+
+
+def _binary(operation: str, compute: Callable[..., Tensor], sign: int | None) -> Handler:
+    """Return the recording form of ``compute(x, w)``, x the operand with the rows, w the private one.
+
+    The gradient of w, element by element, is ``sign`` g, or g x if ``sign`` is None.
+    """
+
+    def binary(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+        w, x = (a, b) if tape.owns(a) else (b, a)
+        if options or tape.owns(x):
+            raise Unseen(f"operation {operation!r} with two private operands or options")
+        tape.check_rows(operation, x, 1)
+        y = compute(x, tape.plain(w))
+        if y.dim() != x.dim() or (w.dim() == y.dim() and len(w) != 1):
+            raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
+
+        def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            yield w, _kept(tape, g * saved[0] if sign is None else sign * g, w.shape, w)
+
+        return tape.tap(operation, y, uses, saved=(x,) if sign is None else (), sources=(w,))
+
+    return binary
+
+
+add = _binary("add", torch.add, 1)
+mul = _binary("mul", torch.mul, None)
+_minus = _binary("sub", torch.sub, -1)
+_from = _binary("sub", torch.rsub, 1)
+
+
+def sub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+    """``a - b``."""
+    result: Tensor = (_from if tape.owns(a) else _minus)(tape, a, b, **options)
+    return result
+
+
+def rsub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+    """``b - a``."""
+    return sub(tape, b, a, **options)
+
+
+def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
+    """``F.prelu`` with one slope, (1,), or one per channel, (C,)."""
+    tape.check_rows("prelu", input, 2)
+    y = F.prelu(input, tape.plain(weight))
+    shape = torch.Size([len(weight), *[1] * (input.dim() - 2)])
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        yield weight, _kept(tape, g * x.clamp(max=0.0), shape, weight)
+
+    return tape.tap("prelu", y, uses, saved=(input,), sources=(weight,))
+
+
+def expand(tape: Tape, input: Tensor, *sizes: Any) -> Tensor:  # noqa: A002
+    """``w.expand(B, ...)``: one copy of a parameter per row, as for a class token; else a derived source."""
+    y = tape.plain(input).expand(*sizes)
+    if len(y) != tape.rows or (input.dim() == y.dim() and len(input) != 1):
+        derived: Tensor = tape.derive(Tensor.expand, input, *sizes)
+        return derived
+
+    def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        yield input, _kept(tape, g, input.shape, input)
+
+    return tape.tap("expand", y.clone(), uses, saved=(), sources=(input,))

@@ -1,0 +1,80 @@
+"""Embedding: rows of a table, looked up by number.
+
+Letters: n records; T positions of a record, views included; V rows of the table; d their width; U pairs
+(record, number) that occur.
+
+The gradient of a record is 0 but for the numbers that it holds, where it is the sum of g over their
+positions.  Positions are summed by pair (record, number), so nothing of size V d is formed per record and
+nothing cancels unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.layers.tape import Tape, Unseen
+from tacit.clipping.layers.use import Use, widened
+
+__all__ = ["embedding"]
+
+
+@final
+class _Lookup(Use):
+    """Gradients of a table (V, d) from numbers (n, T) and output gradients g (n, T, d)."""
+
+    def __init__(self, numbers: Tensor, g: Tensor, V: int) -> None:
+        self._numbers, self._g, self._V = numbers, widened(g), V
+
+    def squared_norms(self) -> Tensor:
+        """Return the squares summed over the pairs of each record, (n,)."""
+        n, _, d = self._g.shape
+        record = torch.arange(n, device=self._numbers.device)[:, None]
+        pairs, place = torch.unique(record * self._V + self._numbers, return_inverse=True)  # (U,), (n, T)
+        sums = self._g.new_zeros(len(pairs), d).index_add_(0, place.flatten(), self._g.flatten(0, 1))
+        return self._g.new_zeros(n).index_add_(0, pairs // self._V, sums.square().sum(1))
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return whole gradients, (m, V, d)."""
+        found = self._g.new_zeros(stop - start, self._V, self._g.shape[2])
+        for gradient, numbers, g in zip(found, self._numbers[start:stop], self._g[start:stop], strict=True):
+            gradient.index_add_(0, numbers, g)
+        return found
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add each position's g, scaled by its record's factor, to its row of the table."""
+        scaled = (self._g * factors[:, None, None]).flatten(0, 1)
+        accumulator.index_add_(0, self._numbers.flatten(), scaled.to(accumulator.dtype))
+
+
+def embedding(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """``F.embedding`` of a table (V, d); numbers that do not come by row, such as positions, are derived."""
+    del norm_type, sparse  # the one goes with max_norm, the other with p.grad
+    if max_norm is not None or scale_grad_by_freq:
+        raise Unseen("operation 'embedding' has max_norm or scale_grad_by_freq, which mix rows")
+    if input.dim() == 0 or len(input) != tape.rows:
+        derived: Tensor = tape.derive(F.embedding, input, weight, padding_idx)
+        return derived
+    V = len(weight)
+    y = F.embedding(input, tape.plain(weight))
+
+    def uses(g: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        if padding_idx is not None:
+            g = g.masked_fill((numbers == padding_idx % V)[..., None], 0.0)
+        n = tape.rows // tape.views
+        yield weight, _Lookup(numbers.reshape(n, -1), tape.positions(g), V)
+
+    return tape.tap("embedding", y, uses, saved=(input,), sources=(weight,))
