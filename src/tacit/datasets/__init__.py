@@ -3,6 +3,22 @@
 from tacit.datasets.arrays import load_idx, load_npz
 from tacit.datasets.cifar import normalise
 from tacit.datasets.dataset import Dataset, TensorPair
+from tacit.datasets.pictures import load_image_folder
 from tacit.datasets.registry import load, names
+from tacit.datasets.tables import Categorical, Column, Numeric, load_table, parse_schema
 
-__all__ = ["Dataset", "TensorPair", "load", "load_idx", "load_npz", "names", "normalise"]
+__all__ = [
+    "Categorical",
+    "Column",
+    "Dataset",
+    "Numeric",
+    "TensorPair",
+    "load",
+    "load_idx",
+    "load_image_folder",
+    "load_npz",
+    "load_table",
+    "names",
+    "normalise",
+    "parse_schema",
+]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -123,7 +124,7 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     Errors: :class:`InvalidInput` for an unreadable file or a missing array.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with _open_npz(path) as archive:
             missing = [key for key in keys if key not in archive]
             if missing:
                 raise InvalidInput(
@@ -131,10 +132,17 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
                     f"{', '.join(archive) or 'nothing'}."
                 )
             return {key: archive[key] for key in keys}
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError, AttributeError) as problem:
-        if isinstance(problem, InvalidInput):
-            raise
+    except InvalidInput:
+        raise
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as problem:
         raise InvalidInput(f"cannot read {path} as an npz file: {problem}.") from None
+
+
+def _open_npz(path: Path) -> NpzFile:
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, NpzFile):
+        raise InvalidInput(f"cannot read {path} as an npz file: it holds a single array, not named ones.")
+    return archive
 
 
 def to_inputs(values: NDArray[Any], *, scale: float = 255.0, name: str) -> Tensor:

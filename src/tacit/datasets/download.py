@@ -103,13 +103,15 @@ def _progress_bar(title: str, progress: Progress | None) -> Iterator[Progress]:
         yield progress
         return
     try:
+        from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, TextColumn
         from rich.progress import Progress as Bar
     except ImportError:
         yield lambda _done, _total: None
         return
     began = time.monotonic()
-    bar = Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), transient=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    bar = Bar(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(title, total=None)
 
     def report(done: int, total: int | None) -> None:

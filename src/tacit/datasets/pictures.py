@@ -1,0 +1,129 @@
+"""Pictures in folders, one folder per class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tacit.datasets.arrays import to_inputs
+from tacit.datasets.dataset import Dataset, TensorPair
+from tacit.datasets.splitting import choose_test
+from tacit.errors import InvalidInput, MissingExtra, check_integer
+
+__all__ = ["load_image_folder"]
+
+_MODES = {1: "L", 3: "RGB"}
+
+Progress = Callable[[int, int], None]
+
+
+def load_image_folder(
+    path: Path,
+    *,
+    size: tuple[int, int],
+    classes: tuple[str, ...],
+    colours: int = 3,
+    test_fraction: float | None = None,
+    unit: str = "image",
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Read pictures from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
+
+    * ``size``: (height, width) in pixels that every picture is scaled to (bilinear, aspect not kept).
+    * ``classes``: the declared classes, each with a folder of its name; a folder may be empty.
+    * ``colours``: 3 for red, green and blue, 1 for grey.
+    * ``test_fraction``: share of test pictures where there are no folders train and test; a picture's part
+      depends on that picture alone.
+    * ``progress(done, total)`` is called after every picture.
+
+    Shapes: inputs (n, colours, height, width) in [0, 1].
+
+    Errors: :class:`InvalidInput` for missing or undeclared folders, and for a picture that cannot be read,
+    by its name; :class:`MissingExtra` without Pillow.
+    """
+    root = Path(path)
+    height, width = (check_integer("size", side, low=1) for side in size)
+    if colours not in _MODES:
+        raise InvalidInput(f"colours must be 1 or 3; got {colours!r}.")
+    ready = (root / "train").is_dir() and (root / "test").is_dir()
+    if ready == (test_fraction is not None):
+        found = "has folders train and test" if ready else "has no folders train and test"
+        raise InvalidInput(
+            f"{root} {found}: test_fraction must be {'left out' if ready else 'given, such as 0.2'}; got "
+            f"{test_fraction!r}."
+        )
+    folders = [root / "train", root / "test"] if ready else [root]
+    files = [_list_files(folder, tuple(classes)) for folder in folders]
+    total, done, pairs = sum(map(len, files)), 0, []
+    for part in files:
+        pixels = np.empty((len(part), height, width, colours), dtype=np.uint8)
+        for number, (file, _) in enumerate(part):
+            pixels[number] = _read_picture(file, (height, width), colours)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        pairs.append((pixels, np.array([label for _, label in part], dtype=np.int64)))
+    train, test = pairs if ready else _split(*pairs[0], test_fraction or 0.0)
+    title = name or root.name
+    source = f"{title}, pictures scaled to {height}x{width}, pixels / 255"
+    return Dataset(title, _pair(*train), _pair(*test), tuple(classes), source, unit)
+
+
+def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    """Every file below the class folders with its class number, in the order of classes and names."""
+    if not folder.is_dir():
+        raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
+    present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
+    for what, names in (("lacks", set(classes) - present), ("has undeclared", present - set(classes))):
+        if names:
+            raise InvalidInput(
+                f"{folder} {what} class folders: {', '.join(sorted(names))}. It must hold exactly one folder "
+                f"for each declared class: {', '.join(classes)}."
+            )
+    files = [
+        (file, number)
+        for number, label in enumerate(classes)
+        for file in sorted((folder / label).rglob("*"))
+        if file.is_file() and not file.name.startswith(".")
+    ]
+    if not files:
+        raise InvalidInput(f"the class folders of {folder} hold no pictures.")
+    return files
+
+
+def _read_picture(file: Path, size: tuple[int, int], colours: int) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise MissingExtra("pillow", "images", "Reading pictures") from None
+    try:
+        with Image.open(file) as picture:
+            upright = ImageOps.exif_transpose(picture).convert(_MODES[colours])
+            pixels = np.asarray(upright.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+        raise InvalidInput(f"cannot read the picture {file}: {problem}. Mend or remove it.") from None
+    return pixels.reshape(*size, colours)
+
+
+_Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def _split(pixels: NDArray[np.uint8], labels: NDArray[np.int64], test_fraction: float) -> tuple[_Raw, _Raw]:
+    records = (picture.tobytes() + label.tobytes() for picture, label in zip(pixels, labels, strict=True))
+    marks = choose_test(records, test_fraction)
+    if marks.all() or not marks.any():
+        raise InvalidInput(
+            f"test_fraction={test_fraction:g} leaves no picture for "
+            f"{'training' if marks.all() else 'testing'} among {len(marks)}; "
+            "use another fraction, or folders train and test."
+        )
+    return (pixels[~marks], labels[~marks]), (pixels[marks], labels[marks])
+
+
+def _pair(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> TensorPair:
+    return TensorPair(to_inputs(pixels, name="pictures"), torch.from_numpy(labels))

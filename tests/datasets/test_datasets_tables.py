@@ -1,0 +1,236 @@
+"""Tables: encoding by a public schema, refusals, and a split that keeps neighbours neighbours."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tacit.datasets import Categorical, Column, Dataset, Numeric, load_table, parse_schema
+from tacit.datasets.splitting import choose_test
+from tacit.errors import InvalidInput, PrivacyRefusal
+
+DATA = Path(os.environ.get("TACIT_DATA", "/nowhere"))
+SCHEMA: dict[str, Column] = {
+    "age": Numeric(0, 100),
+    "work": Categorical(("office", "field")),
+    "rich": Categorical(("no", "yes")),
+}
+ROWS = "age,work,rich,note\n50,office,no,a\n150, field ,yes,b\n-3,sea,no,c\n"
+
+
+def write(folder: Path, text: str, name: str = "people.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(
+    path: Path, schema: dict[str, Column] = SCHEMA, target: str = "rich", missing: str = "refuse"
+) -> Dataset:
+    return load_table(path, target=target, schema=schema, test_path=path, missing=missing)
+
+
+def test_encoding(tmp_path: Path) -> None:
+    data = read(write(tmp_path, ROWS))
+    assert data.features == ("age", "work=office", "work=field", "work=other")
+    wanted = [[0.0, 1, 0, 0], [1.0, 0, 1, 0], [-1.0, 0, 0, 1]]  # clamped; "sea" was not declared
+    assert torch.equal(data.train.inputs, torch.tensor(wanted))
+    assert data.train.targets.tolist() == [0, 1, 0]
+    assert data.classes == ("no", "yes")
+    assert (data.name, data.unit) == ("people", "row")
+
+
+def test_numeric_target_is_scaled_by_its_bounds(tmp_path: Path) -> None:
+    data = read(write(tmp_path, ROWS), target="age")
+    assert data.train.targets.tolist() == [[0.0], [1.0], [-1.0]]
+    assert data.target_bounds == ((0.0, 100.0),)
+    assert data.classes == ()
+
+
+def test_csv_gz_and_parquet_give_the_same(tmp_path: Path) -> None:
+    plain = read(write(tmp_path, ROWS))
+    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(ROWS.encode()))
+    frame = pd.DataFrame(
+        {"age": [50, 150, -3], "work": ["office", "field", "sea"], "rich": ["no", "yes", "no"]}
+    )
+    frame.to_parquet(tmp_path / "people.parquet")
+    for other in ("people.csv.gz", "people.parquet"):
+        data = read(tmp_path / other)
+        assert torch.equal(data.train.inputs, plain.train.inputs)
+        assert torch.equal(data.train.targets, plain.train.targets)
+
+
+def test_numbers_as_categories_in_parquet(tmp_path: Path) -> None:
+    """A column of whole numbers becomes one of floats when a value is missing: 2.0 is still the value 2."""
+    frame = pd.DataFrame(
+        {"rooms": [1.0, 2.0, math.nan], "age": [1.0, math.nan, 3.0], "sold": [True, False, True]}
+    )
+    frame.to_parquet(tmp_path / "flats.parquet")
+    schema: dict[str, Column] = {
+        "rooms": Categorical(("1", "2")),
+        "age": Numeric(1, 3),
+        "sold": Categorical(("False", "True")),
+    }
+    data = read(tmp_path / "flats.parquet", schema, "sold", missing="constant")
+    assert data.train.inputs.tolist() == [[1, 0, 0, -1], [0, 1, 0, 0], [0, 0, 1, 1]]
+    assert data.train.targets.tolist() == [1, 0, 1]
+
+
+def test_an_encoded_row_depends_on_that_row_alone(tmp_path: Path) -> None:
+    alone = read(write(tmp_path, "age,work,rich\n50,office,no\n"))
+    crowd = read(write(tmp_path, "age,work,rich\n50,office,no\n99,sea,yes\n" + "0,field,no\n" * 20))
+    assert torch.equal(alone.train.inputs[0], crowd.train.inputs[0])
+
+
+def test_missing_values_are_refused_with_their_number_or_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS + "?,office,no,d\n20,,yes,e\nNaN,NA,yes,f\n")
+    with pytest.raises(InvalidInput, match=r'3 of 6 rows of .* lack a value.*missing="constant"') as caught:
+        read(path)
+    assert not re.search(r"row\w* [345]", str(caught.value))  # how many, not which
+    data = read(path, missing="constant")
+    assert data.train.inputs[3:].tolist() == [[0, 1, 0, 0], [pytest.approx(-0.6), 0, 0, 1], [0, 0, 0, 1]]
+
+
+def test_a_missing_word_may_be_a_declared_value(tmp_path: Path) -> None:
+    schema = {**SCHEMA, "work": Categorical(("None", "office"))}
+    data = read(write(tmp_path, "age,work,rich\n1,None,no\n2,office,yes\n"), schema)
+    assert data.train.inputs[:, 1:].tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS + "20,office,?,d\n")
+    with pytest.raises(InvalidInput, match=r"1 of 4 rows of .* lack the target 'rich'"):
+        read(path, missing="constant")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age,wrok,rich\n1,a,no\n", "no column 'work'; did you mean 'wrok'"),
+        ("a,b,c\n1,2,3\n", "no column 'age'"),
+        ("age,work,rich\n", "holds no rows"),
+        ("", "cannot read .* as CSV"),
+        ('age,work,rich\n"1,a,no\n', "cannot read .* as CSV"),
+        ("age,work,rich\nold,office,no\n", "1 values in column 'age' .* are not numbers"),
+        ("age,work,rich\n1,office,no.\n", r"1 labels in column 'rich' .* \(no, yes\), such as 'no\.'"),
+    ],
+)
+def test_faulty_tables(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read(write(tmp_path, text))
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="there is no table at"):
+        read(tmp_path / "absent.csv")
+    for name, form in (("x.parquet", "Parquet"), ("x.csv.gz", "CSV"), ("x.csv", "CSV")):
+        (tmp_path / name).write_bytes(b"\x00\xff\xfe not a table")
+        with pytest.raises(InvalidInput, match=f"cannot read .* as {form}|has no column"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        None,
+        "auto",
+        {"low": "min", "high": "max"},
+        {"low": None, "high": 3},
+        {"values": "auto"},
+        {"values": None},
+    ],
+)
+def test_bounds_from_the_data_are_refused_with_the_reason(column: object) -> None:
+    with pytest.raises(PrivacyRefusal, match=r"column 'age'.*depend on single records.*Numeric\(0, 120\)"):
+        parse_schema({"age": column})
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"low": 3, "high": 3}, "low must be below high"),
+        ({"low": 0}, r"it must be \{ low, high \}"),
+        ({"low": 0, "high": 1, "mean": 0.5}, r"it must be \{ low, high \}"),
+        ([0, math.inf], "high must be a real number"),
+        ({"values": "yes"}, "list of the declared values"),
+        ({"values": []}, "at least one"),
+        ({"values": ["a", "a"]}, "all different"),
+    ],
+)
+def test_faulty_schemas(column: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        parse_schema({"age": column})
+
+
+def test_schema_from_a_configuration() -> None:
+    schema = parse_schema(
+        {"a": [0, 1], "b": {"low": 2, "high": 3}, "c": {"values": [1, 2]}, "d": Numeric(0, 1)}
+    )
+    assert schema == {
+        "a": Numeric(0, 1),
+        "b": Numeric(2, 3),
+        "c": Categorical(("1", "2")),
+        "d": Numeric(0, 1),
+    }
+
+
+def test_settings_that_make_no_sense(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS)
+    with pytest.raises(InvalidInput, match="target must be a column of the schema"):
+        read(path, target="wealth")
+    with pytest.raises(InvalidInput, match="beside the target"):
+        read(path, {"rich": SCHEMA["rich"]})
+    with pytest.raises(InvalidInput, match="exactly one of"):
+        load_table(path, target="rich", schema=SCHEMA)
+    with pytest.raises(InvalidInput, match="exactly one of"):
+        load_table(path, target="rich", schema=SCHEMA, test_fraction=0.2, test_path=path)
+    with pytest.raises(InvalidInput, match="missing must be one of"):
+        read(path, missing="mean")
+    with pytest.raises(InvalidInput, match="leaves no row for testing"):
+        load_table(path, target="rich", schema=SCHEMA, test_fraction=1e-9)
+
+
+def test_one_record_more_moves_no_other_record() -> None:
+    records = [str(number).encode() for number in range(2000)]
+    marks = choose_test(records, 0.2)
+    for left_out in (0, 77, 1999):
+        fewer = choose_test(records[:left_out] + records[left_out + 1 :], 0.2)
+        assert np.array_equal(fewer, np.delete(marks, left_out))
+    assert abs(marks.mean() - 0.2) < 5 * math.sqrt(0.2 * 0.8 / 2000)
+    assert np.array_equal(choose_test(records[::-1], 0.2), marks[::-1])
+
+
+def test_split_of_a_table_keeps_neighbours_neighbours(tmp_path: Path) -> None:
+    lines = [f"{number / 7},office,{'no' if number % 3 else 'yes'}" for number in range(300)]
+
+    def train_rows(rows: list[str]) -> set[tuple[float, ...]]:
+        path = write(tmp_path, "\n".join(["age,work,rich", *rows]))
+        data = load_table(path, target="rich", schema=SCHEMA, test_fraction=0.3)
+        assert 150 < len(data.train.inputs) < 270
+        return {tuple(row) for row in data.train.inputs.tolist()}
+
+    whole, fewer = train_rows(lines), train_rows(lines[1:])
+    assert len(whole ^ fewer) <= 1
+
+
+@pytest.mark.skipif(not (DATA / "adult.csv.gz").is_file(), reason="TACIT_DATA has no adult.csv.gz")
+def test_adult() -> None:
+    frame = pd.read_csv(DATA / "adult.csv.gz", nrows=5)
+    target = str(frame.columns[-1])
+    schema: dict[str, Column] = {
+        "age": Numeric(17, 90),
+        str(frame.columns[1]): Categorical(("Private", "State-gov")),
+        target: Categorical(("<=50K", ">50K")),
+    }
+    data = load_table(DATA / "adult.csv.gz", target=target, schema=schema, test_fraction=0.2, unit="person")
+    assert len(data.train.inputs) + len(data.test.inputs) == 30_162
+    assert data.train.inputs.shape[1] == 4
+    assert 0.7 < float((data.train.targets == 0).float().mean()) < 0.8
