@@ -74,11 +74,28 @@ def test_published_sizes(activation: str) -> None:
 def test_build(name: str, shape: tuple[int, ...], count: int) -> None:
     model = build(name, input_shape=shape, classes=10)
     assert parameters(model) == count
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.1)  # a linear model starts at zero
     batch = torch.rand(3, *shape)
     logits = model(batch)
     assert logits.shape == (3, 10)
     # No layer looks at another record.
-    assert torch.allclose(model(batch[1:2]), logits[1:2], atol=1e-5)
+    assert torch.allclose(model(batch[1:2]), logits[1:2], rtol=1e-3, atol=1e-4)
+
+
+def test_linear_models_start_at_zero() -> None:
+    for name, shape in (("logistic", (64,)), ("scattering-linear", (81, 7, 7))):
+        model = build(name, input_shape=shape, classes=10)
+        assert not any(bool(weight.any()) for weight in model.parameters())
+
+
+def test_logistic_normalises_each_record_by_itself() -> None:
+    model = build("logistic", input_shape=(1, 8, 8), classes=2, normalise=True)
+    assert parameters(model) == 130
+    nn.init.normal_(next(model.parameters()))
+    batch = torch.rand(3, 1, 8, 8)
+    assert torch.allclose(model(batch), model(5 * batch + 3), atol=1e-3)
+    assert torch.allclose(model(batch)[1:2], model(batch[1:2]), atol=1e-4)
 
 
 def test_build_reaches_every_name_and_refuses_others() -> None:
@@ -103,7 +120,7 @@ def test_build_passes_options_on() -> None:
 
 
 def test_build_refuses_options_the_network_does_not_have() -> None:
-    with pytest.raises(InvalidInput, match=r"'logistic' has no option 'activation'; it has none"):
+    with pytest.raises(InvalidInput, match=r"'logistic' has no option 'activation'; it has normalise"):
         build("logistic", input_shape=(64,), classes=10, activation="relu")
     with pytest.raises(InvalidInput, match=r"no option 'hidden'; it has groups, activation, temper"):
         build("scattering-cnn", input_shape=(81, 7, 7), classes=10, hidden=[3])
