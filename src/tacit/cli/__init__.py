@@ -1,0 +1,23 @@
+"""The command line: one command per verb, and no logic but showing and exit codes.
+
+Exit codes: 0 done, 1 refused by a privacy rule or a budget, 2 bad usage or bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; errors that Tacit knows are one paragraph without a traceback."""
+    try:
+        from tacit.cli.app import run
+    except ImportError as problem:
+        sys.stderr.write(
+            f"The command line needs more packages ({problem.name} is missing). "
+            "Install them with: pip install 'tacit-dp[all]'\n"
+        )
+        sys.exit(2)
+    sys.exit(run(sys.argv[1:]))

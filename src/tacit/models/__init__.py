@@ -16,6 +16,7 @@ from tacit.models.networks import (
     scattering_cnn,
     scattering_linear,
 )
+from tacit.models.private_ready import make_private_ready, replacements
 from tacit.models.public_pictures import dead_leaves
 from tacit.models.scattering import Scattering, scattering_features
 
@@ -33,9 +34,11 @@ __all__ = [
     "dead_leaves",
     "fit_dp_pca",
     "group_normalise",
+    "make_private_ready",
     "names",
     "papernot_cifar_cnn",
     "papernot_mnist_cnn",
+    "replacements",
     "scattering_cnn",
     "scattering_features",
     "scattering_linear",

@@ -1,0 +1,22 @@
+"""Private training: the step, the session around it, the loop, evaluation and resume."""
+
+from tacit.training.augmentation import Augmentation, FlipAndCrop
+from tacit.training.averaging import AveragedWeights
+from tacit.training.evaluation import Evaluation, evaluate
+from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.session import Batch, PrivateSession, StepReport
+
+__all__ = [
+    "Augmentation",
+    "AveragedWeights",
+    "Batch",
+    "Evaluation",
+    "FlipAndCrop",
+    "History",
+    "PrivateSession",
+    "Row",
+    "StepReport",
+    "Watcher",
+    "evaluate",
+    "train",
+]

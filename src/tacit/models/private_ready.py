@@ -1,0 +1,81 @@
+"""Make a model ready for private training: replace the layers in which records of a batch meet.
+
+Letters: C channels; G groups of channels.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+__all__ = ["make_private_ready", "replacements"]
+
+
+def make_private_ready(model: nn.Module) -> nn.Module:
+    """Return a copy of ``model`` without layers that mix records; the original stays as it is.
+
+    BatchNorm of any kind becomes GroupNorm, as is usual for private networks (De et al., 2204.13650,
+    section 3.1), with G the largest divisor of C up to 32 that leaves four channels to a group; scale and
+    bias are carried over, running statistics are dropped.  InstanceNorm loses its running statistics.
+    Shared layers stay shared.  :func:`replacements` says beforehand what will change.
+
+    **Guarantee**
+
+    * The returned model passes :func:`tacit.clipping.validate.check_model`, as far as norms are concerned.
+    * The original is not changed, and shares no tensor with the copy.
+
+    >>> make_private_ready(nn.BatchNorm2d(48)).num_groups
+    12
+    """
+    ready = copy.deepcopy(model)
+    if (new := _replacement(ready)) is not None:
+        return new
+    made: dict[int, nn.Module] = {}
+    for parent in list(ready.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            new = made.get(id(child)) or _replacement(child)
+            if new is not None:
+                made[id(child)] = new
+                setattr(parent, name, new)
+    return ready
+
+
+def replacements(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield (module name, kind of layer in its place) for each layer that `make_private_ready` replaces.
+
+    >>> list(replacements(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))))
+    [('1', 'GroupNorm')]
+    """
+    for name, module in model.named_modules():
+        new = _replacement(copy.deepcopy(module))
+        if new is not None:
+            yield name, type(new).__name__
+
+
+def _replacement(module: nn.Module) -> nn.Module | None:
+    """Return the layer to take the place of ``module``, or None if it may stay."""
+    if isinstance(module, _InstanceNorm) and module.track_running_stats:
+        new: nn.Module = type(module)(
+            module.num_features, eps=module.eps, affine=module.affine, track_running_stats=False
+        )
+    elif isinstance(module, _BatchNorm):
+        new = nn.GroupNorm(_groups(module.num_features), module.num_features, module.eps, module.affine)
+    else:
+        return None
+    new._parameters.update(module._parameters)
+    return new.train(module.training)
+
+
+def _groups(C: int) -> int:
+    """Return the largest divisor of C up to 32 that leaves at least four channels to a group, else 1.
+
+    >>> [_groups(C) for C in (1, 4, 32, 64, 67, 256)]
+    [1, 1, 8, 16, 1, 32]
+    """
+    return max(g for g in range(1, 33) if C % g == 0 and (g == 1 or C // g >= 4))

@@ -1,0 +1,377 @@
+"""The Plan: sampler, clipping, noise and number of steps meet in one place, and name their own price.
+
+Everything that decides the guarantee is here, as frozen public facts, and nowhere else.  The event that
+is accounted for is derived from the very objects that the training step will run, so that they cannot
+disagree.  What cannot be accounted for is refused when the plan is made, before any data is touched.
+
+Symbols: z noise multiplier, C clipping norm, q sampling rate, B expected batch size, T steps, N records,
+s_b noise of the count of adaptive clipping, s_l noise of the reported loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tacit import accounting
+from tacit.accounting import PrivacyCurve
+from tacit.clipping.rules import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+)
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer, check_real
+from tacit.events import Adjacency, Compose, Event, Gaussian
+from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
+
+__all__ = ["LossReport", "Plan"]
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """Release a noisy mean of the losses in every step, at a price that the plan includes.
+
+    A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2]; the sum over the batch gets
+    noise of standard deviation ``relative_noise * z``.  It is one more coordinate of the step's Gaussian:
+    the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the joint
+    release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
+    """
+
+    bound: float = 5.0
+    relative_noise: float = 5.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", check_real("bound", self.bound, low=0.0, open_low=True))
+        noise = check_real("relative_noise", self.relative_noise, low=0.5, open_low=True)
+        object.__setattr__(self, "relative_noise", noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a private run will do, and what it costs; make one with :meth:`calibrate` or :meth:`with_noise`.
+
+    Attributes:
+        unit: what one record is: "image", "patient", "row"; the guarantee speaks of this.
+        adjacency: which data sets are neighbours.
+        delta: the delta of the guarantee.
+        records: the public number of records.  Under add-remove the true number is secret and this is
+            a public figure for it; it is never read from the data.
+        sampling, clipping, steps, noise_multiplier: the mechanism of T steps.
+        expected_batch_size: B, the public divisor of every noisy sum.
+        preparation: other releases about the same records that come before training, such as DP-PCA.
+        views: K, augmented views per record, averaged before the one clip.
+        loss_report: release a noisy training loss per step, or None.
+        epsilon_budget: the plan is refused if it costs more.
+
+    **Guarantee**
+
+    * ``event`` is what training with this plan does: each step's joint release of gradient sum, count and
+      loss is one Gaussian of multiplier ``noise_multiplier`` on the records that ``sampling`` draws.
+    * ``epsilon`` is an upper bound on what ``event`` costs at ``delta`` under ``adjacency``.
+
+    Raises:
+        BudgetExceeded: it costs more than ``epsilon_budget``; the message names the steps that fit.
+        PrivacyRefusal: the sampler has no guarantee under this adjacency, or delta is 1/N or more and
+            ``allow_large_delta`` is not set.
+
+    >>> plan = Plan.calibrate(
+    ...     epsilon=3.0, delta=1e-5, records=60_000, batch_size=600, epochs=10,
+    ...     clipping=1.0, adjacency="add-remove", unit="image",
+    ... )
+    >>> plan.steps, plan.epsilon <= 3.0
+    (1000, True)
+    """
+
+    unit: str
+    adjacency: Adjacency
+    delta: float
+    records: int
+    sampling: Sampling
+    clipping: ClippingRule
+    steps: int
+    noise_multiplier: float
+    expected_batch_size: float
+    preparation: tuple[Event, ...] = ()
+    views: int = 1
+    loss_report: LossReport | None = None
+    epsilon_budget: float | None = None
+    allow_large_delta: bool = False
+
+    def __post_init__(self) -> None:
+        if not str(self.unit).strip():
+            raise InvalidInput("unit must say what one record is, such as 'image' or 'patient'; got nothing.")
+        object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
+        check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
+        check_integer("records", self.records, low=1)
+        check_integer("steps", self.steps, low=1)
+        check_integer("views", self.views, low=1)
+        check_real("noise_multiplier", self.noise_multiplier, low=0.0, open_low=True)
+        check_real("expected_batch_size", self.expected_batch_size, low=0.0, open_low=True)
+        self._check_parts()
+        self._check_delta()
+        _ = self.gradient_noise_multiplier, self.event  # either refuses what cannot be accounted for
+        self._check_budget()
+
+    @classmethod
+    def with_noise(
+        cls,
+        *,
+        noise_multiplier: float,
+        delta: float,
+        records: int,
+        clipping: ClippingRule | float,
+        adjacency: Adjacency | str,
+        unit: str,
+        batch_size: int | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        sampling: Sampling | None = None,
+        preparation: Sequence[Event] = (),
+        views: int = 1,
+        loss_report: LossReport | None = None,
+        epsilon_budget: float | None = None,
+        allow_large_delta: bool = False,
+    ) -> Plan:
+        """A plan from a given noise multiplier.
+
+        Args:
+            batch_size: expected records per step; None, or ``records``, is full batch.
+            epochs, steps: exactly one of them.
+            clipping: a rule, or a number C for :class:`FlatClipping`.
+            sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
+        """
+        records = check_integer("records", records, low=1)
+        batch = _batch_size(batch_size, records)
+        return cls(
+            unit=unit,
+            adjacency=Adjacency.parse(adjacency),
+            delta=delta,
+            records=records,
+            sampling=_sampling(sampling, batch, records),
+            clipping=clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping),
+            steps=_steps(epochs, steps, batch, records),
+            noise_multiplier=noise_multiplier,
+            expected_batch_size=float(batch),
+            preparation=tuple(preparation),
+            views=views,
+            loss_report=loss_report,
+            epsilon_budget=epsilon_budget,
+            allow_large_delta=allow_large_delta,
+        )
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        records: int,
+        clipping: ClippingRule | float,
+        adjacency: Adjacency | str,
+        unit: str,
+        batch_size: int | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        sampling: Sampling | None = None,
+        preparation: Sequence[Event] = (),
+        views: int = 1,
+        loss_report: LossReport | None = None,
+        allow_large_delta: bool = False,
+    ) -> Plan:
+        """The plan with the least noise that stays within ``(epsilon, delta)``; see :meth:`with_noise`.
+
+        What ``preparation`` costs is taken from the same epsilon.
+        """
+        check_real("epsilon", epsilon, low=0.0, open_low=True)
+        blank = cls.with_noise(
+            noise_multiplier=_BLANK_NOISE,
+            delta=delta,
+            records=records,
+            clipping=_without_count(clipping),
+            adjacency=adjacency,
+            unit=unit,
+            batch_size=batch_size,
+            epochs=epochs,
+            steps=steps,
+            sampling=sampling,
+            preparation=preparation,
+            views=views,
+            loss_report=loss_report,
+            allow_large_delta=allow_large_delta,
+        )
+        noise = accounting.calibrate(
+            blank._event_of_noise(), epsilon=epsilon, delta=delta, adjacency=blank.adjacency
+        )
+        rule = clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
+        return replace(blank, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
+
+    @cached_property
+    def event(self) -> Event:
+        """What the whole run does to the data."""
+        return self.event_after(self.steps)
+
+    def event_after(self, steps: int) -> Event:
+        """What the preparation and the first ``steps`` steps do to the data."""
+        check_integer("steps", steps, low=0, high=self.steps)
+        if steps == 0:
+            return Compose(self.preparation)
+        return self._event(self.noise_multiplier, steps)
+
+    def _event(self, noise_multiplier: float, steps: int) -> Event:
+        training = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
+        return Compose((*self.preparation, training)) if self.preparation else training
+
+    def _event_of_noise(self) -> Callable[[float], Event]:
+        return lambda noise_multiplier: self._event(noise_multiplier, self.steps)
+
+    @cached_property
+    def curve(self) -> PrivacyCurve:
+        """The privacy curve of the whole run, by the default accountant."""
+        return accounting.account(self.event, adjacency=self.adjacency)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """An upper bound on what the whole run costs at ``delta``."""
+        return self.curve.epsilon(self.delta)
+
+    def epsilon_after(self, counts: Sequence[int]) -> list[float]:
+        """What the preparation and the first n steps cost at ``delta``, for each n of ``counts``."""
+        later = sorted({count for count in counts if count > 0})
+        spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
+        if later:
+            found = accounting.epsilon_schedule(
+                self.event_after, later, delta=self.delta, adjacency=self.adjacency
+            )
+            spent |= dict(zip(later, found, strict=True))
+        return [spent[count] for count in counts]
+
+    @property
+    def sampling_rate(self) -> float:
+        """Expected part of the public number of records that takes part in a step."""
+        return self.expected_batch_size / self.records
+
+    @property
+    def epochs(self) -> float:
+        """Expected passes over the records."""
+        return self.steps * self.sampling_rate
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Steps that make one expected pass over the records, rounded."""
+        return max(1, round(1 / self.sampling_rate))
+
+    @property
+    def count_noise(self) -> float | None:
+        """s_b, the noise on the centred count of adaptive clipping; None for other rules."""
+        rule = self.clipping
+        return rule.count_std(self.expected_batch_size) if isinstance(rule, AdaptiveClipping) else None
+
+    @property
+    def loss_noise(self) -> float | None:
+        """s_l, the noise on the centred sum of scaled losses; None without a loss report."""
+        return None if self.loss_report is None else self.loss_report.relative_noise * self.noise_multiplier
+
+    @cached_property
+    def gradient_noise_multiplier(self) -> float:
+        """z_g: with the releases beside it, noise z_g C on the sum costs what z alone would."""
+        precision = self.noise_multiplier**-2
+        for noise in (self.count_noise, self.loss_noise):
+            if noise is not None:
+                precision -= (2 * noise) ** -2
+        if precision <= 0:
+            raise InvalidInput(
+                f"the noise on the count of adaptive clipping, {self.count_noise:g}, is too small for the "
+                f"noise multiplier {self.noise_multiplier:g}: the count alone would cost more than the whole "
+                f"step may. Raise count_noise above {self.noise_multiplier / 2:g}, or take larger batches."
+            )
+        return 1 / math.sqrt(precision)
+
+    def _check_parts(self) -> None:
+        """Only parts whose guarantee is known: a subclass could name another event than it performs."""
+        for name, part, known in (
+            ("sampling", self.sampling, _SAMPLINGS),
+            ("clipping", self.clipping, _RULES),
+        ):
+            if type(part) not in known:
+                names = ", ".join(kind.__name__ for kind in known)
+                raise PrivacyRefusal(
+                    f"{name} must be one of {names}, whose guarantee is known; got {part!r}."
+                )
+
+    def _check_delta(self) -> None:
+        if self.delta >= 1 / self.records and not self.allow_large_delta:
+            raise PrivacyRefusal(
+                f"delta = {self.delta:g} is not below 1/N = {1 / self.records:.3g} for N = {self.records} "
+                f"records: a mechanism that publishes one {self.unit} in full would satisfy it. Choose a "
+                f"smaller delta, such as {self.records**-1.1:.1g}, or say allow_large_delta=True."
+            )
+
+    def _check_budget(self) -> None:
+        if self.epsilon_budget is None or self.epsilon <= self.epsilon_budget:
+            return
+        fits = accounting.largest_steps(
+            lambda steps: self._event(self.noise_multiplier, steps),
+            epsilon=self.epsilon_budget,
+            delta=self.delta,
+            adjacency=self.adjacency,
+        )
+        raise BudgetExceeded(
+            f"{self.steps} steps with noise multiplier {self.noise_multiplier:g} cost epsilon = "
+            f"{self.epsilon:.4g} at delta = {self.delta:g}; the budget is {self.epsilon_budget:g}. The "
+            f"largest number of steps that fits is {fits}. Take fewer steps, more noise, or a larger budget."
+        )
+
+
+_SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches)
+_RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
+# Large enough that any rule accepts it; replaced by the calibrated value before the plan is used.
+_BLANK_NOISE = 1.0
+
+
+def _without_count(clipping: ClippingRule | float) -> ClippingRule | float:
+    """The rule without what depends on the noise, for the plan that calibration starts from."""
+    return FlatClipping(clipping.norm) if isinstance(clipping, AdaptiveClipping) else clipping
+
+
+def _batch_size(batch_size: int | None, records: int) -> int:
+    if batch_size is None:
+        return records
+    batch = check_integer("batch_size", batch_size, low=1)
+    if batch > records:
+        raise InvalidInput(
+            f"batch_size {batch} is larger than the data, {records} records. Take at most {records}, which "
+            "is full batch."
+        )
+    return batch
+
+
+def _sampling(sampling: Sampling | None, batch: int, records: int) -> Sampling:
+    if sampling is None:
+        return FullBatch() if batch == records else PoissonSampling(batch / records)
+    match sampling:
+        case PoissonSampling(rate):
+            expected = rate * records
+        case ShuffledBatches(size, planned):
+            expected = float(size)
+            if planned != records:
+                raise InvalidInput(f"the sampler was made for {planned} records, the plan for {records}.")
+        case _:
+            expected = float(records)
+    if abs(expected - batch) > 0.5:
+        raise InvalidInput(
+            f"the sampler draws {expected:g} records a step, batch_size says {batch}; make them agree."
+        )
+    return sampling
+
+
+def _steps(epochs: float | None, steps: int | None, batch: int, records: int) -> int:
+    if (epochs is None) == (steps is None):
+        raise InvalidInput("give exactly one of epochs and steps.")
+    if steps is not None:
+        return check_integer("steps", steps, low=1)
+    passes = check_real("epochs", epochs, low=0.0, open_low=True)
+    return max(1, math.ceil(passes * records / batch - 1e-9))

@@ -1,0 +1,69 @@
+"""Augmentation multiplicity: several views of a record whose losses are averaged before the one clip.
+
+The gradient of a record is that of the mean loss over its K views, clipped once, so the views cost no
+privacy (De et al., 2204.13650, section 3.2).  All random numbers of a step are drawn per record before the
+batch is cut into microbatches, so the result does not depend on the cut.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.errors import InvalidInput, check_integer
+
+__all__ = ["Augmentation", "FlipAndCrop"]
+
+
+class Augmentation(ABC):
+    """Makes views of a record from that record alone and from uniform numbers."""
+
+    @property
+    @abstractmethod
+    def draws(self) -> int:
+        """How many uniform numbers one view takes."""
+
+    @abstractmethod
+    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
+        """``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) to views (n*K, ...), by record."""
+
+
+@dataclass(frozen=True)
+class FlipAndCrop(Augmentation):
+    """Reflect-pad by ``pad`` pixels, crop at random to the old size, mirror left to right half of the time.
+
+    Inputs are pictures (n, channels, height, width).
+    """
+
+    pad: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        check_integer("pad", self.pad, low=0)
+
+    @property
+    def draws(self) -> int:
+        return 3
+
+    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
+        if inputs.dim() != 4:
+            raise InvalidInput(
+                f"flips and crops need pictures (n, channels, height, width); got {tuple(inputs.shape)}."
+            )
+        height, width = inputs.shape[2:]
+        views = uniforms.shape[1]
+        pictures = inputs.repeat_interleave(views, dim=0)
+        draws = uniforms.reshape(-1, 3)
+        offsets = (draws[:, :2] * (2 * self.pad + 1)).long()
+        padded = F.pad(pictures, [self.pad] * 4, mode="reflect") if self.pad else pictures
+        rows = offsets[:, 0, None] + torch.arange(height)
+        columns = offsets[:, 1, None] + torch.arange(width)
+        if self.flip:
+            columns = torch.where(draws[:, 2, None] < 0.5, columns.flip(1), columns)
+        each = torch.arange(len(padded))[:, None, None]
+        cropped = padded[each, :, rows[:, :, None], columns[:, None, :]]
+        return cropped.permute(0, 3, 1, 2).contiguous()

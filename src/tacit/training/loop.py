@@ -1,0 +1,133 @@
+"""The loop over a session: steps, evaluation now and then, checkpoints, and somebody who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from tacit.errors import check_integer
+from tacit.training.evaluation import Evaluation
+from tacit.training.session import PrivateSession
+
+__all__ = ["History", "Row", "Watcher", "train"]
+
+_SMOOTHING = 0.9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the metrics: everything in it is public or paid for, but test figures are of test records.
+
+    ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``.
+    """
+
+    steps: int
+    epsilon: float
+    loss: float | None
+    test_score: float | None
+    test_loss: float | None
+
+
+class Watcher(Protocol):
+    """Somebody who is told of the progress; must not keep the loop waiting."""
+
+    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
+        """A step was taken.
+
+        ``epsilon`` is at least what is spent, namely what the next line of metrics will say; ``loss`` is
+        the smoothed noisy loss.
+        """
+
+    def on_row(self, row: Row) -> None:
+        """A line of metrics was made."""
+
+
+@dataclass
+class History:
+    """The lines of metrics so far, and the running mean behind the smoothed loss."""
+
+    rows: list[Row] = field(default_factory=list)
+    smoothed: float | None = None
+    weight: float = 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, for the resume state."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> History:
+        """What :meth:`to_plain` gave."""
+        return cls([Row(**row) for row in data["rows"]], data["smoothed"], data["weight"])
+
+    def take(self, loss: float | None) -> None:
+        """Take a step's noisy loss into the running mean (bias-corrected)."""
+        if loss is None:
+            return
+        past = 0.0 if self.smoothed is None else self.smoothed * self.weight
+        self.weight = _SMOOTHING * self.weight + (1 - _SMOOTHING)
+        self.smoothed = (_SMOOTHING * past + (1 - _SMOOTHING) * loss) / self.weight
+
+
+def train(
+    session: PrivateSession,
+    *,
+    evaluate: Callable[[nn.Module], Evaluation] | None = None,
+    rows: int = 20,
+    watchers: tuple[Watcher, ...] = (),
+    checkpoint: Path | None = None,
+    checkpoint_every: int | None = None,
+    history: History | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> History:
+    """Take all steps that are left; return the lines of metrics, those of ``history`` first.
+
+    Args:
+        evaluate: called with the model (averaged, where the session averages) about ``rows`` times.
+        checkpoint: where the resume state goes, every ``checkpoint_every`` steps and at the end; None for
+            the latter means with each line of metrics.
+        history: of the part of the run before a resume.
+        should_stop: asked after each step; at True the state is saved and the loop ends early.
+    """
+    plan = session.plan
+    every = max(1, plan.steps // check_integer("rows", rows, low=1))
+    marks = sorted({*range(every, plan.steps + 1, every), plan.steps})
+    spent = dict(zip(marks, plan.epsilon_after(marks), strict=True))
+    progress = History() if history is None else history
+    for batch in session.batches():
+        report = session.step(batch)
+        progress.take(report.loss)
+        done = session.steps_done
+        for watcher in watchers:
+            watcher.on_step(done, next(spent[mark] for mark in marks if mark >= done), progress.smoothed)
+        if done in spent:
+            row = _row(session, spent[done], progress.smoothed, evaluate)
+            progress.rows.append(row)
+            for watcher in watchers:
+                watcher.on_row(row)
+        due = done in spent if checkpoint_every is None else done % checkpoint_every == 0
+        stop = should_stop()
+        if checkpoint is not None and (due or stop or done == plan.steps):
+            session.save(checkpoint, extra=progress.to_plain())
+        if stop:
+            break
+    return progress
+
+
+def _row(
+    session: PrivateSession,
+    epsilon: float,
+    loss: float | None,
+    evaluate: Callable[[nn.Module], Evaluation] | None,
+) -> Row:
+    found = None if evaluate is None else evaluate(session.current_model)
+    return Row(
+        steps=session.steps_done,
+        epsilon=epsilon,
+        loss=loss,
+        test_score=None if found is None else found.score,
+        test_loss=None if found is None else found.loss,
+    )

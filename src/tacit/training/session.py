@@ -1,0 +1,322 @@
+"""The private session: a user's own loop, with the private step as one call.
+
+The session holds everything that the guarantee hangs on (plan, records, key, position) and gives out
+batches that are nothing but a turn: the records never pass through the user's loop, and neither does
+any value before noise.
+
+**Guarantee**
+
+* Every step performed is one of the plan's, in order and at most once: ``steps_done`` of them cost
+  :attr:`PrivateSession.epsilon`.
+* A step past the plan is refused, and so is a step whose gradients did not come from the session.
+* A resumed session draws the same participants and the same noise as the interrupted one would have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping.engine import GradientEngine, PerExampleLoss
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
+from tacit.events import Adjacency, event_to_json
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.training.augmentation import Augmentation
+from tacit.training.averaging import AveragedWeights
+from tacit.training.files import load_state, save_state
+from tacit.training.records import Data, Records, as_records
+from tacit.training.step import noisy_step
+
+__all__ = ["Batch", "PrivateSession", "StepReport"]
+
+_ENGINES: dict[str, type[GradientEngine]] = {"fast": FastEngine, "reference": ReferenceEngine}
+_STATE_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One turn of the sampler.  It holds no data: the size of a batch is a secret under add-remove."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What may be shown of a step.  ``loss`` is noisy and paid for, or None without a loss report."""
+
+    step: int
+    loss: float | None
+
+
+class PrivateSession:
+    """Private training of ``model`` on ``data`` by ``plan``, one step at a time.
+
+    Args:
+        model: any module whose rows do not mix; refused by name otherwise.
+        optimizer: any torch optimizer over the model's trainable parameters.
+        data: tensors (N, ...), a ``TensorDataset`` or a map-style ``Dataset``; row i is record i.
+        plan: what to do and what it costs.
+        loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.
+        engine: "fast", or "reference" for the definition itself.
+        physical_batch_size: most records in memory at once; a matter of speed and memory only.
+        augmentation: makes ``plan.views`` views of the first tensor of each record.
+        ema_decay: keep averaged weights with this decay.
+        generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
+
+    >>> import torch.nn.functional as F
+    >>> x, y = torch.randn(100, 4), torch.randint(0, 2, (100,))
+    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-3, records=100, batch_size=20, epochs=2, clipping=1.0,
+    ...                       adjacency="add-remove", unit="row")
+    >>> model = nn.Linear(4, 2)
+    >>> session = PrivateSession(
+    ...     model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), plan,
+    ...     loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
+    ... )
+    >>> for batch in session.batches():
+    ...     report = session.step(batch)
+    >>> session.steps_done, session.epsilon <= 3.0
+    (10, True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: Data | Records,
+        plan: Plan,
+        *,
+        loss: PerExampleLoss,
+        engine: str = "fast",
+        physical_batch_size: int = 512,
+        augmentation: Augmentation | None = None,
+        ema_decay: float | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.plan = plan
+        self._records = as_records(data)
+        self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
+        self._augmentation = augmentation
+        self._generator = Generator.from_os() if generator is None else generator
+        kind = _ENGINES[check_in("engine", engine, tuple(_ENGINES))]
+        self._engine = kind(model, loss, plan.clipping, views=plan.views)
+        self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
+        self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
+        self._done = 0
+        self._check_fit()
+
+    @property
+    def steps_done(self) -> int:
+        """Steps performed so far."""
+        return self._done
+
+    @property
+    def epsilon(self) -> float:
+        """What the steps performed so far, and the plan's preparation, cost at the plan's delta."""
+        return self.plan.epsilon_after([self._done])[0]
+
+    @property
+    def private(self) -> bool:
+        """False if the randomness came from the testing door."""
+        return self._generator.secure
+
+    @property
+    def randomness(self) -> str:
+        """Where the random numbers come from, for the statement."""
+        return self._generator.name
+
+    @property
+    def current_model(self) -> nn.Module:
+        """The model to evaluate and release: a copy with averaged weights, or without them the model."""
+        return self.model if self._averaged is None else self._averaged.applied_to(self.model)
+
+    def batches(self) -> Iterator[Batch]:
+        """The turns that are left, to the end of the plan."""
+        yield from self._turns(self.plan.steps)
+
+    def epoch(self) -> Iterator[Batch]:
+        """The turns of about one pass over the records, fewer at the end of the plan."""
+        yield from self._turns(min(self._done + self.plan.steps_per_epoch, self.plan.steps))
+
+    def _turns(self, stop: int) -> Iterator[Batch]:
+        while (turn := self._done) < stop:
+            yield Batch(turn)
+            if self._done == turn:
+                raise InvalidInput(
+                    f"batch {turn} was given out and no step was taken with it; call session.step(batch) "
+                    "once for each batch."
+                )
+
+    def step(self, batch: Batch) -> StepReport:
+        """Take the private step of this turn, and the optimizer's step with its noisy gradient.
+
+        Raises:
+            BudgetExceeded: the plan's steps are used up.
+            PrivacyRefusal: this turn was taken before, or gradients lie on the parameters that the
+                session did not put there.
+        """
+        self._check_turn(batch)
+        indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
+        released = noisy_step(
+            self._engine,
+            self.plan,
+            self._records,
+            indices,
+            self._thresholds,
+            generator=self._generator,
+            step=self._done,
+            physical_batch_size=self._physical,
+            augmentation=self._augmentation,
+        )
+        self._apply(released.gradients)
+        self._thresholds = released.thresholds
+        self._done += 1
+        if self._averaged is not None:
+            self._averaged.update(self.model, self._done)
+        return StepReport(step=batch.step, loss=released.loss)
+
+    def _apply(self, gradients: dict[str, Tensor]) -> None:
+        for name, parameter in self._engine.parameters.items():
+            parameter.grad = gradients[name].to(parameter.dtype)
+        try:
+            self.optimizer.step()
+        finally:
+            for parameter in self._engine.parameters.values():
+                parameter.grad = None
+
+    def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
+        """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
+
+        Keep it apart from what is released: with it the noise can be taken off.  The file is replaced
+        as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
+        """
+        key, secure = self._generator.secret_state()
+        save_state(
+            Path(path),
+            {
+                "format": _STATE_FORMAT,
+                "run": self._identity(key),
+                "key": key,
+                "secure": secure,
+                "done": self._done,
+                "thresholds": list(self._thresholds),
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "averaged": None if self._averaged is None else self._averaged.weights,
+                "extra": extra or {},
+            },
+        )
+
+    def load(self, path: Path | str) -> dict[str, Any]:
+        """Go on exactly where :meth:`save` stopped; returns its ``extra``.
+
+        Raises:
+            PrivacyRefusal: the state belongs to another plan or to other records.  Going on would use
+                the same noise on different sums, which lets it be subtracted.
+        """
+        state = load_state(Path(path), _STATE_FORMAT)
+        generator = Generator(state["key"], secure=state["secure"])
+        if state["run"] != self._identity(state["key"]):
+            raise PrivacyRefusal(
+                f"the resume state {path} belongs to a run with another plan, other data, another model or "
+                "other settings. Going on with it would put the same noise on different sums, and the "
+                "difference of the two would be free of noise. Start a new run."
+            )
+        self._generator = generator
+        self._done = state["done"]
+        self._thresholds = state["thresholds"]
+        self.model.load_state_dict(state["model"])
+        _restore_optimizer(self.optimizer, state["optimizer"])
+        if self._averaged is not None:
+            self._averaged.load(state["averaged"])
+        return dict(state["extra"])
+
+    def _identity(self, key: bytes) -> str:
+        """Everything that a repeated step must share with its first time."""
+        shapes = {name: tuple(p.shape) for name, p in self._engine.parameters.items()}
+        facts: dict[str, Any] = {
+            "plan": repr(self.plan),
+            "event": event_to_json(self.plan.event),
+            "records": self._records.fingerprint(key),
+            "parameters": repr(shapes),
+            "optimizer": type(self.optimizer).__name__,
+            "engine": type(self._engine).__name__,
+            "physical": self._physical,
+            "augmentation": repr(self._augmentation),
+            "ema": None if self._averaged is None else self._averaged.decay,
+        }
+        return json.dumps(facts, sort_keys=True)
+
+    def _check_fit(self) -> None:
+        plan, records = self.plan, len(self._records)
+        if plan.adjacency is not Adjacency.ADD_REMOVE and records != plan.records:
+            raise InvalidInput(
+                f"the plan was made for {plan.records} records and the data has {records}. Under "
+                f"{plan.adjacency} the number of records is public and must be right."
+            )
+        if self._augmentation is None and plan.views > 1:
+            raise InvalidInput(
+                f"the plan has {plan.views} views per record; pass an augmentation to make them."
+            )
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise InvalidInput(
+                "LBFGS evaluates the loss again inside a step, which a private step cannot do. "
+                "Use SGD, Adam or another first-order optimizer."
+            )
+        owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        missing = [name for name, p in self._engine.parameters.items() if id(p) not in owned]
+        if missing:
+            raise InvalidInput(
+                f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
+                "clipped and noised for nothing. Pass model.parameters(), or freeze them."
+            )
+        trained = {id(p) for p in self._engine.parameters.values()}
+        if any(
+            p.requires_grad and id(p) not in trained for g in self.optimizer.param_groups for p in g["params"]
+        ):
+            raise PrivacyRefusal(
+                "the optimizer holds trainable parameters that are not the model's, so no clipped gradient "
+                "exists for them. Make one module of all that is trained."
+            )
+
+    def _check_turn(self, batch: Batch) -> None:
+        if self._done >= self.plan.steps:
+            raise BudgetExceeded(
+                f"the plan's {self.plan.steps} steps are done and its epsilon of {self.plan.epsilon:.4g} is "
+                "spent. Make a plan with more steps before the run starts."
+            )
+        if not isinstance(batch, Batch):
+            raise InvalidInput(
+                "step takes the batch that session.batches() or session.epoch() gave; got "
+                f"{type(batch).__name__}."
+            )
+        if batch.step != self._done:
+            raise PrivacyRefusal(f"batch {batch.step} is not the turn of the session, which is {self._done}.")
+        stray = [name for name, p in self._engine.parameters.items() if p.grad is not None]
+        if stray:
+            raise PrivacyRefusal(
+                f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
+                "the session. Take it out of the loop; session.step(batch) computes the gradients."
+            )
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Restore the state bit for bit: torch alone would cast all of it to the type of the weights."""
+    optimizer.load_state_dict(state)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for position, saved in state["state"].items():
+        parameter = parameters[position]
+        for name, value in saved.items():
+            if isinstance(value, Tensor):
+                device = optimizer.state[parameter][name].device
+                optimizer.state[parameter][name] = value.clone().to(device)

@@ -1,0 +1,197 @@
+"""One private step: sample, clip, sum, noise, divide by the public batch size.
+
+The only place where noise meets gradients.  The buffers hold the noise before the first gradient is added
+to them, so the un-noised sum never exists in memory that outlives the step.
+
+Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
+size; C_g thresholds; z_g noise multiplier of the gradient sum
+(:attr:`tacit.plan.Plan.gradient_noise_multiplier`).
+
+**Guarantee**
+
+* What leaves this module is ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind
+  the next thresholds and the noisy loss: jointly one Gaussian of multiplier ``plan.noise_multiplier``.
+* The noise is drawn once per step whatever the number of microbatches, and on an empty batch as well.
+* The divisor is the plan's public B, never the size of the batch that was drawn.
+* A step's randomness is a function of (key, step): a step done again after a crash releases the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.clipping.engine import GradientEngine, RawStatistics
+from tacit.clipping.rules import AdaptiveClipping
+from tacit.noise.gaussian import gaussian
+from tacit.noise.generator import Generator, Purpose
+from tacit.plan import LossReport, Plan
+from tacit.sampling import Indices
+from tacit.training.augmentation import Augmentation
+from tacit.training.records import Records
+
+__all__ = ["NoisyStep", "noisy_step"]
+
+# Physical batches are padded up to a multiple of this part of the largest one: memory stays bounded and
+# shapes few, without computing a whole batch of padding for the sake of one record.
+_PADDING_PARTS = 8
+
+
+@dataclass(frozen=True)
+class NoisyStep:
+    """What a step releases: all of it covered by the step's event.
+
+    Attributes:
+        gradients: parameter name to noisy mean gradient, in the type of the accumulator.
+        thresholds: (G,) thresholds of the next step.
+        loss: noisy mean loss over the expected batch, or None without a loss report.
+    """
+
+    gradients: dict[str, Tensor]
+    thresholds: list[float]
+    loss: float | None
+
+
+def noisy_step(
+    engine: GradientEngine,
+    plan: Plan,
+    records: Records,
+    indices: Indices,
+    thresholds: list[float],
+    *,
+    generator: Generator,
+    step: int,
+    physical_batch_size: int,
+    augmentation: Augmentation | None = None,
+) -> NoisyStep:
+    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
+    accumulator = _noise(engine, plan, thresholds, generator, step)
+    device = next(iter(engine.parameters.values())).device
+    limits = torch.tensor(thresholds, dtype=torch.float64, device=device)
+    raw_below, raw_loss = 0.0, 0.0
+    uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
+    for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
+        batch, mask = _physical_batch(records, indices[start:stop], physical_batch_size)
+        padded = None if uniforms is None else _pad(uniforms[start:stop], len(mask))
+        batch = _views(batch, padded, augmentation, plan.views)
+        batch, mask = tuple(part.to(device) for part in batch), mask.to(device)
+        with _model_randomness(generator, step, position, device):
+            raw = engine.add_clipped_sum(accumulator, batch, mask, limits)
+        raw_below += float(raw.raw_below.sum())
+        raw_loss += _raw_centred_loss(raw, mask, plan.loss_report)
+    return NoisyStep(
+        gradients={name: total.div_(plan.expected_batch_size) for name, total in accumulator.items()},
+        thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
+        loss=_noisy_loss(plan, raw_loss, generator, step),
+    )
+
+
+def _noise(
+    engine: GradientEngine, plan: Plan, thresholds: list[float], generator: Generator, step: int
+) -> dict[str, Tensor]:
+    """Buffers of N(0, (z_g C)^2), one address per parameter; C is the sensitivity of the clipped sum."""
+    std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
+    return {
+        name: gaussian(
+            generator,
+            tuple(parameter.shape),
+            std=std,
+            step=step,
+            index=position,
+            device=parameter.device,
+            dtype=torch.float64 if parameter.dtype == torch.float64 else torch.float32,
+        )
+        for position, (name, parameter) in enumerate(engine.parameters.items())
+    }
+
+
+def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, count, size):
+        yield start, min(start + size, count)
+
+
+def _physical_batch(
+    records: Records,
+    indices: Indices,
+    size: int,
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The tensors (m, ...) of these records and the mask (m,) that tells them from padding."""
+    part = max(1, size // _PADDING_PARTS)
+    padding = -len(indices) % part
+    mask = torch.ones(len(indices) + padding, dtype=torch.bool)
+    mask[len(indices) :] = False
+    return records.take(np.concatenate([indices, np.repeat(indices[:1], padding)])), mask
+
+
+def _pad(rows: Tensor, length: int) -> Tensor:
+    return torch.cat([rows, rows[:1].expand(length - len(rows), *rows.shape[1:])])
+
+
+def _views(
+    batch: tuple[Tensor, ...], uniforms: Tensor | None, augmentation: Augmentation | None, views: int
+) -> tuple[Tensor, ...]:
+    """(m, ...) tensors to (m*K, ...): augmented views of the first, the others repeated."""
+    if augmentation is None or uniforms is None:
+        return batch
+    return (
+        augmentation.views(batch[0], uniforms),
+        *(tensor.repeat_interleave(views, dim=0) for tensor in batch[1:]),
+    )
+
+
+def _view_uniforms(
+    augmentation: Augmentation | None, views: int, count: int, generator: Generator, step: int
+) -> Tensor | None:
+    """(n, K, draws) uniform numbers for the whole step, so that the cut into microbatches is no matter."""
+    if augmentation is None:
+        return None
+    shape = (count, views, augmentation.draws)
+    draws = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
+    return torch.from_numpy(draws)
+
+
+@contextmanager
+def _model_randomness(generator: Generator, step: int, index: int, device: torch.device) -> Iterator[None]:
+    """Dropout and the like draw from the run's own key; the global generators are left as they were."""
+    word = generator.words(1, purpose=Purpose.MODEL, step=step, index=index)[0]
+    seed = int(word) >> 1
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+def _raw_centred_loss(raw: RawStatistics, mask: Tensor, report: LossReport | None) -> float:
+    """sum_i (clamp(loss_i, 0, bound) / bound - 1/2) over the records; a non-finite loss counts as bound."""
+    if report is None:
+        return 0.0
+    scaled = raw.raw_losses.double().nan_to_num(nan=report.bound).clamp(0.0, report.bound) / report.bound
+    return float(((scaled - 0.5) * mask).sum())
+
+
+def _scalar_noise(generator: Generator, std: float, step: int, index: int) -> float:
+    return float(gaussian(generator, (1,), std=std, step=step, index=index, purpose=Purpose.COUNT_NOISE))
+
+
+def _next_thresholds(
+    plan: Plan, thresholds: list[float], raw_below: float, generator: Generator, step: int
+) -> list[float]:
+    rule, noise = plan.clipping, plan.count_noise
+    if not isinstance(rule, AdaptiveClipping) or noise is None:
+        return thresholds
+    noisy = 0.5 + (raw_below + _scalar_noise(generator, noise, step, 0)) / plan.expected_batch_size
+    return [rule.move(threshold, noisy) for threshold in thresholds]
+
+
+def _noisy_loss(plan: Plan, raw_loss: float, generator: Generator, step: int) -> float | None:
+    report, noise = plan.loss_report, plan.loss_noise
+    if report is None or noise is None:
+        return None
+    mean = 0.5 + (raw_loss + _scalar_noise(generator, noise, step, 1)) / plan.expected_batch_size
+    return report.bound * mean

@@ -1,0 +1,31 @@
+"""Branch coverage of the parts that the guarantee hangs on must be at least 95 %; run after pytest --cov."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+BAR = 95.0
+PARTS = ("events", "accounting", "clipping", "noise", "sampling", "plan")
+
+
+def main(report: Path) -> int:
+    """Print the coverage per part; 1 if one is below the bar."""
+    totals: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
+    for name, entry in json.loads(report.read_text())["files"].items():
+        part = name.split("src/tacit/")[-1].split("/")[0].removesuffix(".py")
+        if part in totals:
+            totals[part].update({k: v for k, v in entry["summary"].items() if isinstance(v, int)})
+    low = []
+    for part, count in totals.items():
+        covered = count["covered_lines"] + count["covered_branches"]
+        share = 100 * covered / max(1, count["num_statements"] + count["num_branches"])
+        sys.stdout.write(f"coverage of {part:<11} {share:5.1f} %\n")
+        low += [part] if share < BAR else []
+    if low:
+        sys.stderr.write(f"below {BAR:g} %: {', '.join(low)}\n")
+    return 1 if low else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

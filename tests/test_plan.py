@@ -1,0 +1,165 @@
+"""The plan derives what it is accounted for, and refuses what it cannot account for."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tacit.accounting import account
+from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
+from tacit.events import Adjacency, Compose, Gaussian, PoissonSampled, Repeat
+from tacit.plan import LossReport, Plan
+from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches
+
+COMMON: dict[str, Any] = {
+    "delta": 1e-5,
+    "records": 1000,
+    "batch_size": 100,
+    "steps": 20,
+    "clipping": 1.0,
+    "adjacency": "add-remove",
+    "unit": "row",
+}
+
+
+def make(**changes: Any) -> Plan:
+    return Plan.with_noise(**{**COMMON, "noise_multiplier": 2.0, **changes})
+
+
+def test_event_is_what_will_be_run() -> None:
+    assert make().event == Repeat(PoissonSampled(0.1, Gaussian(2.0)), 20)
+    assert make(batch_size=None).event == Repeat(Gaussian(2.0), 20)
+    assert make(batch_size=1000).sampling == FullBatch()
+    shuffled = make(sampling=ShuffledBatches(100, 1000), adjacency="replace-one")
+    assert shuffled.event == Repeat(Gaussian(2.0), 2)
+
+
+def test_preparation_is_part_of_the_event_and_of_the_price() -> None:
+    plan = make(preparation=(Gaussian(4.0),))
+    assert plan.event == Compose((Gaussian(4.0), Repeat(PoissonSampled(0.1, Gaussian(2.0)), 20)))
+    assert plan.epsilon > make().epsilon
+    assert plan.event_after(0) == Compose((Gaussian(4.0),))
+
+
+def test_calibration_meets_the_budget_from_below() -> None:
+    plan = Plan.calibrate(epsilon=1.5, **COMMON)
+    assert 1.49 < plan.epsilon <= 1.5
+    assert replace(plan, noise_multiplier=plan.noise_multiplier * 0.99, epsilon_budget=None).epsilon > 1.5
+
+
+def test_calibration_takes_the_preparation_from_the_same_budget() -> None:
+    plain = Plan.calibrate(epsilon=1.5, **COMMON)
+    with_pca = Plan.calibrate(epsilon=1.5, preparation=[Gaussian(8.0)], **COMMON)
+    assert with_pca.noise_multiplier > plain.noise_multiplier
+    assert with_pca.epsilon <= 1.5
+
+
+def test_budget_names_the_largest_number_of_steps_that_fits() -> None:
+    with pytest.raises(BudgetExceeded, match=r"number of steps that fits is (\d+)") as caught:
+        make(steps=500, epsilon_budget=1.0)
+    words = str(caught.value).split("that fits is ")[1]
+    fits = int(words.split(".")[0])
+    assert make(steps=fits, epsilon_budget=1.0).epsilon <= 1.0
+    with pytest.raises(BudgetExceeded):
+        make(steps=fits + 1, epsilon_budget=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 1001}, "larger than the data"),
+        ({"epochs": 2.0}, "exactly one"),
+        ({"steps": None}, "exactly one"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"unit": " "}, "unit"),
+        ({"adjacency": "neighbours"}, "adjacency"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"clipping": -1.0}, "norm"),
+        ({"views": 0}, "views"),
+        ({"sampling": PoissonSampling(0.5)}, "make them agree"),
+        ({"sampling": ShuffledBatches(100, 900), "adjacency": "replace-one"}, "900"),
+        ({"sampling": FullBatch()}, "make them agree"),
+    ],
+)
+def test_bad_input_is_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        make(**changes)
+
+
+def test_large_delta_needs_an_explicit_yes() -> None:
+    with pytest.raises(PrivacyRefusal, match="allow_large_delta"):
+        make(delta=1e-3)
+    assert make(delta=1e-3, allow_large_delta=True).delta == 1e-3
+
+
+def test_shuffled_under_add_remove_is_refused() -> None:
+    with pytest.raises(PrivacyRefusal, match="Poisson"):
+        make(sampling=ShuffledBatches(100, 1000))
+
+
+def test_unknown_samplers_and_rules_are_refused() -> None:
+    class Mine(FullBatch):
+        pass
+
+    class MyClipping(FlatClipping):
+        pass
+
+    with pytest.raises(PrivacyRefusal, match="sampling must be one of"):
+        replace(make(batch_size=None), sampling=Mine())
+    with pytest.raises(PrivacyRefusal, match="clipping must be one of"):
+        make(clipping=MyClipping(1.0))
+
+
+def test_joint_releases_cost_what_the_stated_noise_costs() -> None:
+    """The precisions of the parts add up to that of the stated noise: one joint Gaussian."""
+    plan = make(clipping=AdaptiveClipping(1.0, count_noise=6.0), loss_report=LossReport(relative_noise=3.0))
+    parts = plan.gradient_noise_multiplier**-2 + (2 * 6.0) ** -2 + (2 * 3.0 * 2.0) ** -2
+    assert parts == pytest.approx(2.0**-2, rel=1e-12)
+    assert plan.event == make().event
+    joint = Compose((Gaussian(plan.gradient_noise_multiplier), Gaussian(12.0), Gaussian(12.0)))
+    one = account(joint, adjacency="add-remove").epsilon(1e-5)
+    assert one == pytest.approx(account(Gaussian(2.0), adjacency="add-remove").epsilon(1e-5), rel=1e-9)
+
+
+def test_plain_plans_have_no_split() -> None:
+    assert make().gradient_noise_multiplier == pytest.approx(2.0, rel=1e-12)
+    assert make().count_noise is None
+    assert make().loss_noise is None
+    assert make(clipping=AdaptiveClipping(1.0)).count_noise == 5.0
+
+
+def test_count_that_would_cost_more_than_the_step_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="count_noise"):
+        make(clipping=AdaptiveClipping(1.0, count_noise=0.5))
+    with pytest.raises(InvalidInput, match="relative_noise"):
+        LossReport(relative_noise=0.5)
+
+
+def test_calibration_with_adaptive_clipping() -> None:
+    plan = Plan.calibrate(epsilon=3.0, **{**COMMON, "clipping": AdaptiveClipping(0.5)})
+    assert isinstance(plan.clipping, AdaptiveClipping)
+    assert plan.epsilon <= 3.0
+
+
+def test_shape_of_the_run() -> None:
+    plan = Plan.with_noise(**{**COMMON, "steps": None, "epochs": 2.5}, noise_multiplier=2.0)
+    assert (plan.steps, plan.steps_per_epoch, plan.expected_batch_size) == (25, 10, 100.0)
+    assert plan.sampling_rate == pytest.approx(0.1)
+    assert plan.epochs == pytest.approx(2.5)
+
+
+def test_epsilon_after_is_monotone_and_ends_at_epsilon() -> None:
+    plan = make()
+    spent = plan.epsilon_after([0, 1, 10, 20])
+    assert spent[0] == 0.0
+    assert spent == sorted(spent)
+    assert spent[-1] == pytest.approx(plan.epsilon, rel=1e-6)
+    assert math.isfinite(plan.curve.delta(1.0))
+
+
+def test_replace_one_costs_more() -> None:
+    assert make(batch_size=None, adjacency=Adjacency.REPLACE_ONE).epsilon > make(batch_size=None).epsilon
+    assert make(clipping=PerLayerClipping(1.0)).event == make().event

@@ -1,0 +1,624 @@
+"""The session performs the plan: right sums, right noise, right divisor, and it goes on where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from tacit.clipping.rules import AdaptiveClipping, ClippingRule
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
+from tacit.noise.gaussian import gaussian
+from tacit.noise.generator import Generator
+from tacit.plan import LossReport, Plan
+from tacit.sampling import PoissonSampling
+from tacit.testing import seeded_generator
+from tacit.training import FlipAndCrop, PrivateSession, step
+
+N, D, CLASSES = 60, 5, 3
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def data(seed: int = 0, n: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, D, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, CLASSES, (n,), generator=generator)
+
+
+def model(seed: int = 1) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-3,
+        "records": N,
+        "batch_size": 20,
+        "steps": 12,
+        "clipping": 0.5,
+        "adjacency": "add-remove",
+        "unit": "row",
+    }
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def session(
+    net: nn.Module | None = None, *, records: Any = None, the_plan: Plan | None = None, **changes: Any
+) -> PrivateSession:
+    net = model() if net is None else net
+    settings: dict[str, Any] = {"loss": losses, "generator": seeded_generator(8)}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    return PrivateSession(
+        net, optimizer, data() if records is None else records, the_plan or plan(), **{**settings, **changes}
+    )
+
+
+def weights(net: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def finish(run: PrivateSession, steps: int | None = None) -> PrivateSession:
+    for batch in run.batches():
+        run.step(batch)
+        if run.steps_done == steps:
+            break
+    return run
+
+
+def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
+    """The clipped sum by a plain loop of autograd calls, sharing no code with the engines."""
+    total = torch.zeros_like(weights(net))
+    for row in range(len(x)):
+        loss = F.cross_entropy(net(x[row : row + 1]), y[row : row + 1])
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
+        total += gradient / max(1.0, float(gradient.norm()) / bound)
+    return total
+
+
+def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) -> Tensor:
+    """What one step hands to the optimizer, with or without its noise, times the divisor."""
+    if not noise:
+        monkeypatch.setattr(
+            step, "gaussian", lambda generator, shape, **kw: torch.zeros(shape, dtype=kw.get("dtype"))
+        )
+    seen: list[Tensor] = []
+
+    def keep(gradients: dict[str, Tensor]) -> None:
+        seen.append(torch.cat([g.flatten() for g in gradients.values()]) * run.plan.expected_batch_size)
+
+    monkeypatch.setattr(run, "_apply", keep)
+    run.step(next(run.batches()))
+    monkeypatch.undo()
+    return seen[0]
+
+
+def members(run: PrivateSession, at: int = 0, records: int = N) -> Tensor:
+    return torch.from_numpy(run.plan.sampling.indices(run._generator, at, records))
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("physical", [1, 3, 7, 512])
+def test_step_releases_the_clipped_sum_of_the_drawn_records(
+    engine: str, physical: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the microbatch size, and divided by the public batch size alone."""
+    net = model()
+    run = session(net, engine=engine, physical_batch_size=physical)
+    chosen = members(run)
+    assert len(chosen) != 20  # so that the realised size as divisor would be seen
+    x, y = data()
+    expected = oracle_sum(net, x[chosen], y[chosen], 0.5)
+    assert torch.allclose(released(run, monkeypatch, noise=False), expected, atol=1e-10, rtol=0)
+
+
+def check_divisor(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = members(run)
+    x, y = data()
+    expected = oracle_sum(run.model, x[chosen], y[chosen], 0.5)
+    assert torch.allclose(released(run, monkeypatch, noise=False), expected, atol=1e-10, rtol=0)
+
+
+def test_planted_bug_realised_batch_size_as_divisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.MonkeyPatch.context() as inner:
+        check_divisor(session(), inner)
+    real = step.noisy_step
+
+    def planted(engine: Any, the_plan: Plan, records: Any, indices: Any, *rest: Any, **more: Any) -> Any:
+        out = real(engine, the_plan, records, indices, *rest, **more)
+        for gradient in out.gradients.values():
+            gradient.mul_(the_plan.expected_batch_size / len(indices))
+        return out
+
+    from tacit.training import session as module
+
+    monkeypatch.setattr(module, "noisy_step", planted)
+    with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
+        check_divisor(session(), inner)
+
+
+def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """(T, P) noise alone: no records take part, so that a step releases nothing else."""
+    monkeypatch.setattr(PoissonSampling, "indices", lambda *_: torch.zeros(0, dtype=torch.int64).numpy())
+    rows: list[Tensor] = []
+    monkeypatch.setattr(
+        run, "_apply", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
+    )
+    finish(run)
+    monkeypatch.undo()
+    return torch.stack(rows)
+
+
+def check_noise(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scale right, steps and parameters unrelated, one draw per step: with 2,000 draws or more."""
+    from scipy import stats
+
+    noise = noise_of_steps(run, monkeypatch)
+    std = run.plan.gradient_noise_multiplier * 0.5
+    assert len(noise) == run.plan.steps
+    statistic, count = float((noise / std).square().sum()), noise.numel()
+    assert 2 * min(stats.chi2.cdf(statistic, count), stats.chi2.sf(statistic, count)) > 1e-4
+    correlation = torch.corrcoef(noise) - torch.eye(len(noise), dtype=noise.dtype)
+    assert correlation.abs().max() < 6.5 / noise.shape[1] ** 0.5
+
+
+def wide() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Linear(D, 400).double()
+
+
+def test_noise_of_empty_batches_has_the_stated_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_noise(session(wide()), monkeypatch)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2 / 3, 3 / 2, 1.05, 1 / 1.05])
+def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise halved, and subtler mistakes of scale."""
+    real = gaussian
+    monkeypatch.setattr(step, "gaussian", lambda *a, std, **kw: real(*a, std=std * factor, **kw))
+    net = wide()
+    run = session(net)
+    with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
+        check_noise(run, inner)
+
+
+def test_planted_bug_noise_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = gaussian
+    monkeypatch.setattr(step, "gaussian", lambda g, shape, **kw: real(g, shape, **{**kw, "step": 0}))
+    with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
+        check_noise(session(wide()), inner)
+
+
+def test_planted_bug_noise_shared_by_two_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        net = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D)).double()
+        with pytest.MonkeyPatch.context() as inner:
+            noise = noise_of_steps(session(net, the_plan=plan(steps=40, noise_multiplier=3.0)), inner)
+        first, second = noise[:, :25].flatten(), noise[:, 30:55].flatten()
+        assert torch.corrcoef(torch.stack([first, second]))[0, 1].abs() < 0.2
+
+    check()
+    real = gaussian
+    monkeypatch.setattr(step, "gaussian", lambda g, shape, **kw: real(g, shape, **{**kw, "index": 0}))
+    with pytest.raises(AssertionError):
+        check()
+
+
+def check_steps_taken(run: PrivateSession) -> None:
+    moved = 0
+    for batch in run.batches():
+        before = weights(run.model)
+        run.step(batch)
+        moved += not torch.equal(before, weights(run.model))
+    assert moved == run.plan.steps == run.steps_done
+
+
+def test_empty_batches_take_a_noisy_step() -> None:
+    tiny = plan(batch_size=1, records=10**9, delta=1e-12, steps=5)
+    check_steps_taken(session(the_plan=tiny))
+
+
+def test_planted_bug_empty_batch_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tacit.training import session as module
+
+    real = step.noisy_step
+
+    def planted(engine: Any, the_plan: Plan, records: Any, indices: Any, *rest: Any, **more: Any) -> Any:
+        out = real(engine, the_plan, records, indices, *rest, **more)
+        if len(indices) == 0:
+            for gradient in out.gradients.values():
+                gradient.zero_()
+        return out
+
+    monkeypatch.setattr(module, "noisy_step", planted)
+    tiny = plan(batch_size=1, records=10**9, delta=1e-12, steps=5)
+    with pytest.raises(AssertionError):
+        check_steps_taken(session(the_plan=tiny))
+
+
+def resumed_run(path: Path, stop: int) -> nn.Module:
+    """Stop after ``stop`` steps, forget everything, go on from the file."""
+    finish(session(ema_decay=0.9), steps=stop).save(path)
+    net = model(seed=99)
+    run = session(net, generator=Generator.from_os(), ema_decay=0.9)
+    run.load(path)
+    return finish(run).current_model
+
+
+@pytest.mark.parametrize("stop", [1, 5, 11, 12])
+def test_resume_is_exact(stop: int, tmp_path: Path) -> None:
+    whole = finish(session(ema_decay=0.9)).current_model
+    assert torch.equal(weights(resumed_run(tmp_path / "state.pt", stop)), weights(whole))
+
+
+def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = finish(session(ema_decay=0.9)).current_model
+    real = PrivateSession.load
+
+    def planted(self: PrivateSession, path: Path) -> dict[str, Any]:
+        extra = real(self, path)
+        self._done = 0
+        return extra
+
+    monkeypatch.setattr(PrivateSession, "load", planted)
+    assert not torch.equal(weights(resumed_run(tmp_path / "state.pt", 5)), weights(whole))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"records": data(seed=5)},
+        {"the_plan": plan(clipping=0.6)},
+        {"the_plan": plan(steps=13)},
+        {"physical_batch_size": 7},
+        {"engine": "reference"},
+    ],
+)
+def test_resume_with_anything_else_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    finish(session(), steps=4).save(tmp_path / "state.pt")
+    with pytest.raises(PrivacyRefusal, match="free of noise"):
+        session(**changes).load(tmp_path / "state.pt")
+
+
+def test_resume_state_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    session().save(path)
+    assert path.stat().st_mode & 0o077 == 0
+    assert [item.name for item in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_broken_and_missing_states_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no resume state"):
+        session().load(tmp_path / "nothing.pt")
+    (tmp_path / "half.pt").write_bytes(b"PK\x03\x04 half a file")
+    with pytest.raises(InvalidInput, match="not a readable"):
+        session().load(tmp_path / "half.pt")
+    torch.save({"format": 99}, tmp_path / "other.pt")
+    with pytest.raises(InvalidInput, match="version"):
+        session().load(tmp_path / "other.pt")
+
+
+def test_full_disk_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.pt"
+    run = finish(session(), steps=3)
+    run.save(path)
+    before = path.read_bytes()
+
+    def full(state: Any, file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        run.save(path)
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_plan_ends() -> None:
+    run = finish(session())
+    assert list(run.batches()) == []
+    with pytest.raises(BudgetExceeded, match="12 steps are done"):
+        run.step(type(next(session().batches()))(12))
+    assert run.epsilon == pytest.approx(run.plan.epsilon, rel=1e-6)
+
+
+def test_a_turn_is_taken_once_and_in_order() -> None:
+    run = session()
+    batch = next(run.batches())
+    run.step(batch)
+    with pytest.raises(PrivacyRefusal, match="not the turn"):
+        run.step(batch)
+    turns = run.batches()
+    next(turns)
+    with pytest.raises(InvalidInput, match="no step was taken"):
+        next(turns)
+    with pytest.raises(InvalidInput, match="takes the batch"):
+        run.step("batch")  # type: ignore[arg-type]
+
+
+def test_epochs_cover_the_plan() -> None:
+    run = session(the_plan=plan(steps=7))
+    sizes = []
+    while run.steps_done < 7:
+        before = run.steps_done
+        for batch in run.epoch():
+            run.step(batch)
+        sizes.append(run.steps_done - before)
+    assert sizes == [3, 3, 1]
+
+
+def test_stray_gradients_are_refused() -> None:
+    net = model()
+    run = session(net)
+    x, y = data()
+    torch.autograd.backward(losses(net, x, y).mean())
+    with pytest.raises(PrivacyRefusal, match="not private"):
+        run.step(next(run.batches()))
+
+
+def test_gradients_are_gone_between_steps() -> None:
+    net = model()
+    finish(session(net), steps=2)
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_global_random_state_is_untouched() -> None:
+    state = torch.random.get_rng_state()
+    net = nn.Sequential(nn.Linear(D, 4), nn.Dropout(0.5), nn.Linear(4, CLASSES)).double()
+    state = torch.random.get_rng_state()
+    finish(session(net), steps=2)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_dropout_is_exact_over_a_resume(tmp_path: Path) -> None:
+    def net() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(D, 4), nn.Dropout(0.5), nn.Linear(4, CLASSES)).double()
+
+    whole = finish(session(net())).model
+    finish(session(net()), steps=5).save(tmp_path / "s.pt")
+    run = session(net())
+    run.load(tmp_path / "s.pt")
+    assert torch.equal(weights(finish(run).model), weights(whole))
+
+
+def test_mean_loss_is_refused_with_the_fix() -> None:
+    run = session(loss=lambda net, x, y: F.cross_entropy(net(x), y))
+    with pytest.raises(InvalidInput, match='reduction="none"'):
+        finish(run)
+
+
+def test_batch_norm_is_refused_with_the_fix() -> None:
+    net = nn.Sequential(nn.Linear(D, 4), nn.BatchNorm1d(4), nn.Linear(4, CLASSES)).double()
+    with pytest.raises(UnsupportedModel, match="make_private_ready"):
+        session(net)
+
+
+def test_nan_records_are_refused() -> None:
+    x, y = data()
+    x[3, 2] = float("nan")
+    with pytest.raises(InvalidInput, match="NaN"):
+        session(records=(x, y))
+
+
+class Rows(Dataset[Any]):
+    def __init__(self, item: Any = None) -> None:
+        self.item = item
+        self.x, self.y = data()
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.x[index], int(self.y[index])) if self.item is None else self.item
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(Rows())
+
+
+def test_all_kinds_of_data_give_the_same_run() -> None:
+    whole = weights(finish(session()).model)
+    for records in (TensorDataset(*data()), Rows(), list(data())):
+        assert torch.equal(weights(finish(session(records=records)).model), whole)
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ((torch.zeros(3, 2), torch.zeros(4)), "leading dimension"),
+        ((torch.zeros(()),), "leading dimension"),
+        ([1, 2], "DataLoader"),
+        (Stream(), "no length"),
+    ],
+)
+def test_unusable_data_is_refused(records: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        session(records=records)
+
+
+def test_items_that_are_not_tensors_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="tuple of tensors"):
+        finish(session(records=Rows(item=(torch.zeros(D), "label"))))
+
+
+def test_number_of_records_must_be_right_where_it_is_public() -> None:
+    with pytest.raises(InvalidInput, match="must be right"):
+        session(the_plan=plan(records=61, adjacency="replace-one", batch_size=None, steps=3))
+    session(the_plan=plan(records=61))  # a public figure under add-remove
+
+
+def test_optimizer_must_hold_what_is_trained() -> None:
+    net = model()
+    half = torch.optim.SGD(list(net.parameters())[:2], lr=0.1)
+    with pytest.raises(InvalidInput, match=r"2\.weight, 2\.bias"):
+        PrivateSession(net, half, data(), plan(), loss=losses)
+    extra = torch.optim.SGD([*net.parameters(), nn.Parameter(torch.zeros(2))], lr=0.1)
+    with pytest.raises(PrivacyRefusal, match="not the model's"):
+        PrivateSession(net, extra, data(), plan(), loss=losses)
+    with pytest.raises(InvalidInput, match="LBFGS"):
+        PrivateSession(net, torch.optim.LBFGS(net.parameters()), data(), plan(), loss=losses)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam]
+)
+def test_any_optimizer_works_and_resumes(kind: Any, tmp_path: Path) -> None:
+    def make() -> PrivateSession:
+        net = model()
+        return PrivateSession(
+            net, kind(net.parameters(), lr=0.01), data(), plan(), loss=losses, generator=seeded_generator(1)
+        )
+
+    whole = weights(finish(make()).model)
+    finish(make(), steps=5).save(tmp_path / "s.pt")
+    run = make()
+    run.load(tmp_path / "s.pt")
+    assert torch.equal(weights(finish(run).model), whole)
+
+
+def test_frozen_parameters_stay() -> None:
+    net = model()
+    first = next(net.parameters())
+    first.requires_grad_(False)
+    before = first.clone()
+    run = PrivateSession(
+        net,
+        torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.5),
+        data(),
+        plan(),
+        loss=losses,
+    )
+    finish(run)
+    assert torch.equal(first, before)
+
+
+def test_loss_report_is_noisy_and_near_the_truth() -> None:
+    net = model()
+    x, y = data()
+    truth = float(losses(net, x, y).detach().mean())
+    reported = []
+    for seed in range(30):
+        run = session(
+            model(),
+            the_plan=plan(batch_size=None, loss_report=LossReport(bound=3.0)),
+            generator=seeded_generator(seed),
+        )
+        loss = run.step(next(run.batches())).loss
+        assert loss is not None
+        reported.append(loss)
+    noise = 3.0 * 5.0 / N  # bound * s_l / B
+    mean = sum(reported) / len(reported)
+    assert abs(mean - truth) < 5 * noise / 30**0.5
+    spread = float(torch.tensor(reported).std())
+    assert 0.6 * noise < spread < 1.5 * noise
+    assert finish(session(), steps=1).step(type(next(session().batches()))(1)).loss is None
+
+
+def gradient_norm(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    gradients = torch.autograd.grad(losses(net, x, y).sum(), list(net.parameters()))
+    norm: Tensor = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
+    return norm
+
+
+def test_adaptive_clipping_finds_the_median() -> None:
+    """Steps of the threshold end near the median of the unclipped norms, from far below and above."""
+    x, y = data(n=2000)
+    for start in (0.01, 20.0):
+        rule: ClippingRule = AdaptiveClipping(start, learning_rate=0.5)
+        the_plan = plan(
+            records=2000, delta=1e-5, batch_size=1000, steps=60, clipping=rule, noise_multiplier=4.0
+        )
+        net = model()
+        run = PrivateSession(
+            net, torch.optim.SGD(net.parameters(), lr=0.0), (x, y), the_plan, loss=losses,
+            generator=seeded_generator(2),
+        )  # fmt: skip
+        finish(run)
+        norms = torch.stack([gradient_norm(net, x[i : i + 1], y[i : i + 1]) for i in range(300)])
+        assert run._thresholds[0] == pytest.approx(float(norms.median()), rel=0.15)
+
+
+def test_adaptive_threshold_moves_only_after_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clip, noise and count of a step use the threshold of the step before."""
+    net = model()
+    run = session(net, the_plan=plan(clipping=AdaptiveClipping(0.5, count_noise=50.0)))
+    chosen = members(run)
+    x, y = data()
+    expected = oracle_sum(net, x[chosen], y[chosen], 0.5)
+    assert torch.allclose(released(run, monkeypatch, noise=False), expected, atol=1e-10, rtol=0)
+    assert run._thresholds != [0.5]
+
+
+def test_views_are_averaged_and_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K views of which all are the record itself count as the record."""
+    x, y = data()
+    pictures = x[:, :4].reshape(N, 1, 2, 2)
+
+    def net() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES)).double()
+
+    one = session(net(), records=(pictures, y))
+    many = session(
+        net(), records=(pictures, y), the_plan=plan(views=3), augmentation=FlipAndCrop(pad=0, flip=False)
+    )
+    first = released(one, monkeypatch, noise=False)
+    second = released(many, monkeypatch, noise=False)
+    assert torch.allclose(first, second, atol=1e-10, rtol=0)
+
+
+def test_views_do_not_depend_on_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(N, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    _, y = data()
+    sums = []
+    for physical in (3, 512):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)).double()
+        run = session(
+            net, records=(x, y), the_plan=plan(views=4), augmentation=FlipAndCrop(pad=2),
+            physical_batch_size=physical,
+        )  # fmt: skip
+        sums.append(released(run, monkeypatch, noise=False))
+    assert torch.allclose(sums[0], sums[1], atol=1e-10, rtol=0)
+
+
+def test_views_need_an_augmentation_and_pictures() -> None:
+    with pytest.raises(InvalidInput, match="pass an augmentation"):
+        session(the_plan=plan(views=2))
+    with pytest.raises(InvalidInput, match="need pictures"):
+        finish(session(the_plan=plan(views=2), augmentation=FlipAndCrop()))
+
+
+def test_flip_and_crop_moves_and_mirrors() -> None:
+    picture = torch.arange(16.0).reshape(1, 1, 4, 4)
+    centre = torch.tensor([[[0.5, 0.5, 0.9]]])
+    assert torch.equal(FlipAndCrop(pad=1).views(picture, centre), picture)
+    mirrored = FlipAndCrop(pad=1).views(picture, torch.tensor([[[0.5, 0.5, 0.1]]]))
+    assert torch.equal(mirrored, picture.flip(3))
+    moved = FlipAndCrop(pad=1).views(picture, torch.tensor([[[0.99, 0.5, 0.9]]]))
+    assert torch.equal(moved[0, 0, :3], picture[0, 0, 1:])
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_run_equals_the_cpu_run() -> None:
+    here = weights(finish(session()).model)
+    there = weights(finish(session(model().cuda())).model).cpu()
+    assert torch.allclose(here, there, atol=1e-8)
