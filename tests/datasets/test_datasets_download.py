@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.datasets import Numeric, load, load_image_folder, load_table, registry
 from tacit.datasets import download as module
-from tacit.datasets import load, registry
 from tacit.datasets.arrays import IDX_FILES
 from tacit.datasets.download import RemoteFile, download, sha256_of
 from tacit.errors import InvalidInput, MissingExtra
@@ -159,15 +159,33 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     [
         ("sklearn", "sklearn", lambda folder: load("digits")),
         ("platformdirs", "cli", lambda folder: load("mnist", folder=folder, download=True)),
+        ("PIL", "images", lambda folder: load("cifar10", folder=folder)),
+        (
+            "PIL",
+            "images",
+            lambda folder: load_image_folder(folder, size=(2, 2), classes=("a",), test_fraction=0.5),
+        ),
+        ("pyarrow", "tables", lambda folder: read_parquet(folder / "x.parquet")),
     ],
 )
 def test_a_missing_package_is_named_with_its_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str, call: Any
 ) -> None:
     monkeypatch.delenv("TACIT_DATA", raising=False)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "picture.png").write_bytes(b"")
+    (tmp_path / "x.parquet").write_bytes(b"")
+    arrays = {"jpeg": np.zeros(1, np.uint8), "offsets": np.array([0, 1]), "y": np.array([0])}
+    both = {f"{kind}_{part}": value for kind, value in arrays.items() for part in ("train", "test")}
+    np.savez(tmp_path / "cifar10_jpeg.npz", **both)  # type: ignore[arg-type]
     hide(monkeypatch, package)
     with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{extra}\]'"):
         call(tmp_path)
+
+
+def read_parquet(path: Path) -> object:
+    schema = {"a": Numeric(0, 1), "b": Numeric(0, 1)}
+    return load_table(path, target="b", schema=schema, test_path=path)
 
 
 def test_load_downloads_only_when_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

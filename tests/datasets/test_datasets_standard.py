@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from tacit import datasets
 from tacit.datasets import Dataset, TensorPair, load, names, normalise
 from tacit.datasets.bundled import BUNDLED
 from tacit.errors import InvalidInput
 
 DATA = Path(os.environ.get("TACIT_DATA", "/nowhere"))
+
+
+def test_public_names_can_be_imported() -> None:
+    assert sorted(datasets.__all__) == datasets.__all__
+    assert all(getattr(datasets, name) is not None for name in datasets.__all__)
 
 
 def test_names_are_the_ones_promised() -> None:

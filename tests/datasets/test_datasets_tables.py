@@ -55,6 +55,11 @@ def test_numeric_target_is_scaled_by_its_bounds(tmp_path: Path) -> None:
     assert data.classes == ()
 
 
+def test_a_byte_order_mark_and_empty_lines_do_no_harm(tmp_path: Path) -> None:
+    data = read(write(tmp_path, "\ufeff" + ROWS.replace("\n", "\n\n")))
+    assert len(data.train.inputs) == 3
+
+
 def test_csv_gz_and_parquet_give_the_same(tmp_path: Path) -> None:
     plain = read(write(tmp_path, ROWS))
     (tmp_path / "people.csv.gz").write_bytes(gzip.compress(ROWS.encode()))
@@ -107,7 +112,7 @@ def test_a_missing_word_may_be_a_declared_value(tmp_path: Path) -> None:
 
 def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + "20,office,?,d\n")
-    with pytest.raises(InvalidInput, match=r"1 of 4 rows of .* lack the target 'rich'"):
+    with pytest.raises(InvalidInput, match=r"1 of 4 rows lack the target, column 'rich'"):
         read(path, missing="constant")
 
 
@@ -117,7 +122,11 @@ def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None
         ("age,wrok,rich\n1,a,no\n", "no column 'work'; did you mean 'wrok'"),
         ("a,b,c\n1,2,3\n", "no column 'age'"),
         ("age,work,rich\n", "holds no rows"),
-        ("", "cannot read .* as CSV"),
+        ("", "no column 'age'; it has none"),
+        ("age,work,rich\n1,office,no,\n2,field,yes,\n3,field,yes\n", "2 rows of .* do not have the 3 cells"),
+        ("age,work,rich\n1,office\n", "1 rows of .* do not have the 3 cells"),
+        ("age,work,rich,age\n1,office,no,2\n", "2 columns named 'age'"),
+        ("age,work,rich\nNAN,office,no\n", "1 values in column 'age' .* are not numbers"),
         ('age,work,rich\n"1,a,no\n', "cannot read .* as CSV"),
         ("age,work,rich\nold,office,no\n", "1 values in column 'age' .* are not numbers"),
         ("age,work,rich\n1,office,no.\n", r"1 labels in column 'rich' .* \(no, yes\), such as 'no\.'"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tacit import models
 from tacit.errors import InvalidInput
 from tacit.models import (
     GroupNormalise,
@@ -21,6 +22,11 @@ from tacit.models import (
 
 def parameters(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
+
+
+def test_public_names_can_be_imported() -> None:
+    assert len(set(models.__all__)) == len(models.__all__)
+    assert all(getattr(models, name) is not None for name in models.__all__)
 
 
 def test_tempered_sigmoid_is_tanh_at_2_2_1() -> None:

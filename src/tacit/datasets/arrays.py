@@ -161,7 +161,7 @@ def to_inputs(values: NDArray[Any], *, scale: float = 255.0, name: str) -> Tenso
         values = values[:, None]
     elif values.ndim == 4:
         values = values.transpose(0, 3, 1, 2)
-    inputs = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    inputs = torch.from_numpy(np.array(values, dtype=np.float32, order="C"))  # a copy
     inputs /= scale
     if not bool(torch.isfinite(inputs).all()):
         raise InvalidInput(f"{name} holds values that are not finite; replace or remove them first.")

@@ -6,12 +6,15 @@ would be an unaccounted release: one extreme record would move every other recor
 
 from __future__ import annotations
 
+import csv
 import difflib
+import gzip
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,9 +23,6 @@ from numpy.typing import NDArray
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, TacitError, check_in, check_real
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Categorical", "Column", "Numeric", "load_table", "parse_schema"]
 
@@ -141,7 +141,7 @@ def load_table(
     Guarantee: a row's encoding depends on that row and on the schema alone.
 
     Errors: :class:`InvalidInput` for an unreadable or empty file, missing columns or values, labels that
-    were not declared; :class:`MissingExtra` without pandas, or without pyarrow for Parquet.
+    were not declared, rows with missing cells; :class:`MissingExtra` for Parquet without pyarrow.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -206,50 +206,51 @@ def _feature_names(target: str, schema: Mapping[str, Column]) -> list[str]:
 
 def _encode(path: Path, target: str, schema: Mapping[str, Column], missing: str) -> TensorPair:
     """Rows of one file as tensors."""
-    frame = _read(path, tuple(schema))
+    table = _read(path, schema)
+    count = len(table[target])
     blocks: list[NDArray[np.float32]] = []
-    lacking = np.zeros(len(frame), dtype=np.bool_)
+    lacking = np.zeros(count, dtype=np.bool_)
     for column, kind in schema.items():
         if column == target:
             continue
         match kind:
             case Numeric(low, high):
-                numbers = _numbers(frame[column], path)
+                numbers = _numbers(table[column], f"column {column!r} of {path}")
                 blocks.append(np.nan_to_num(_scale(numbers, low, high), nan=0.0)[:, None])
                 lacking |= np.isnan(numbers)
             case Categorical(values):
-                codes, absent = _codes(frame[column], values)
+                codes, absent = _codes(table[column], values)
                 blocks.append(np.eye(len(values) + 1, dtype=np.float32)[codes])
                 lacking |= absent
     if missing == "refuse" and lacking.any():
         raise InvalidInput(
-            f"{int(lacking.sum())} of {len(frame)} rows of {path} lack a value. Remove these rows, or "
-            'declare missing="constant", which puts a public constant in the place of a missing value.'
+            f"{int(lacking.sum())} of {count} rows of {path} lack a value. Remove these rows, or declare "
+            'missing="constant", which puts a public constant in the place of a missing value.'
         )
-    targets = _targets(frame[target], schema[target], path)
+    targets = _targets(table[target], schema[target], f"column {target!r} of {path}")
     return TensorPair(torch.from_numpy(np.concatenate(blocks, axis=1)), targets)
 
 
-def _targets(series: pd.Series[Any], kind: Column, path: Path) -> torch.Tensor:
+def _targets(cells: _Cells, kind: Column, where: str) -> torch.Tensor:
     match kind:
         case Numeric(low, high):
-            numbers = _numbers(series, path)
+            numbers = _numbers(cells, where)
             lacking = np.isnan(numbers)
             values = torch.from_numpy(_scale(numbers, low, high)[:, None])
         case Categorical(classes):
-            codes, lacking = _codes(series, classes)
+            codes, lacking = _codes(cells, classes)
             strange = np.flatnonzero((codes == len(classes)) & ~lacking)
             if len(strange):
                 raise InvalidInput(
-                    f"{len(strange)} labels in column {series.name!r} of {path} are not among the declared "
-                    f"classes ({', '.join(classes)}), such as {str(_words(series)[strange[0]])!r}. Declare "
-                    "every class, or mend the file."
+                    f"{len(strange)} labels in {where} are not among the declared classes "
+                    f"({', '.join(classes)}), such as {cells[int(strange[0])]!r}. Declare every class, or "
+                    "mend the file."
                 )
             values = torch.from_numpy(codes)
     if lacking.any():
         raise InvalidInput(
-            f"{int(lacking.sum())} of {len(series)} rows of {path} lack the target {series.name!r}; remove "
-            "these rows, since nothing can be learnt from them."
+            f"{int(lacking.sum())} of {len(cells)} rows lack the target, {where}; remove these rows, since "
+            "nothing can be learnt from them."
         )
     return values
 
@@ -259,86 +260,121 @@ def _scale(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.f
     return scaled.astype(np.float32)
 
 
-def _numbers(series: pd.Series[Any], path: Path) -> NDArray[np.float64]:
-    """The column as numbers, NaN where a value is missing."""
-    if series.dtype.kind in "iufb":
-        return series.to_numpy(dtype=np.float64, na_value=math.nan)
-    import pandas as pd
-
-    words = _words(series)
-    known = ~np.isin(words, list(_MISSING_WORDS))
-    numbers = np.full(len(words), math.nan)
-    numbers[known] = pd.to_numeric(pd.Series(words[known]), errors="coerce").to_numpy(dtype=np.float64)
+def _numbers(cells: _Cells, where: str) -> NDArray[np.float64]:
+    """The cells as numbers, NaN where a value is missing."""
+    if isinstance(cells, np.ndarray):
+        return cells
+    numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)
+    known = np.array([cell not in _MISSING_WORDS for cell in cells], dtype=np.bool_)
     wrong = int((np.isnan(numbers) & known).sum())
     if wrong:
         raise InvalidInput(
-            f"{wrong} values in column {series.name!r} of {path} are not numbers; declare the column as "
-            "Categorical, or mend the file."
+            f"{wrong} values in {where} are not numbers; declare the column as Categorical, or mend the file."
         )
     return numbers
 
 
-def _codes(series: pd.Series[Any], values: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The number of each value, ``len(values)`` for any other; and where a value is missing."""
-    words = _words(series)
-    numbers = {value: number for number, value in enumerate(values)}
-    codes = np.fromiter((numbers.get(word, len(values)) for word in words), dtype=np.int64, count=len(words))
-    return codes, np.isin(words, sorted(_MISSING_WORDS - set(values)))
-
-
-def _words(series: pd.Series[Any]) -> NDArray[np.str_]:
-    """The column as text without surrounding blanks; whole numbers without a decimal point."""
-    values = series.astype(object).where(series.notna(), "")
-    return np.array([_word(value) for value in values], dtype=np.str_)
-
-
-def _word(value: object) -> str:
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole and isinstance(value, float) else str(value).strip()
-
-
-def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The named columns of a file, CSV cells as text."""
+def _number(cell: str) -> float:
     try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtra("pandas", "tables", "Reading tables") from None
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _codes(cells: _Cells, values: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The number of each value, ``len(values)`` for any other; and where a value is missing."""
+    numbers = {value: number for number, value in enumerate(values)}
+    missing = _MISSING_WORDS - set(values)
+    words = [_word(cell) for cell in cells]
+    codes = np.array([numbers.get(word, len(values)) for word in words], dtype=np.int64)
+    return codes, np.array([word in missing for word in words], dtype=np.bool_)
+
+
+def _word(cell: object) -> str:
+    """A cell as text: nothing for a missing one, whole numbers without a decimal point."""
+    match cell:
+        case None:
+            return ""
+        case float() if math.isnan(cell):
+            return ""
+        case float() if cell.is_integer():
+            return str(int(cell))
+        case _:
+            return str(cell).strip()
+
+
+_Cells: TypeAlias = list[str] | NDArray[np.float64]
+"""One column: text, or numbers with NaN for a missing one."""
+
+
+def _read(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]:
+    """The columns of the schema."""
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}; check the path.")
     parquet = path.suffix in (".parquet", ".pq")
     try:
-        if parquet:
-            frame = _read_parquet(path, columns)
-        else:
-            _check_columns(
-                path, tuple(map(str, pd.read_csv(path, nrows=0, skipinitialspace=True).columns)), columns
-            )
-            frame = pd.read_csv(
-                path, usecols=list(columns), dtype=str, na_filter=False, skipinitialspace=True
-            )
+        table = _read_parquet(path, schema) if parquet else _read_csv(path, schema)
     except InvalidInput:
         raise
-    except (OSError, EOFError, ValueError) as problem:  # parser and decoding errors are ValueErrors
+    except (OSError, EOFError, ValueError, csv.Error) as problem:  # decoding errors are ValueErrors
         form = "Parquet" if parquet else "CSV with a header line, in UTF-8"
         raise InvalidInput(f"cannot read {path} as {form}: {problem}.") from None
-    if frame.empty:
+    if not len(next(iter(table.values()))):
         raise InvalidInput(f"the table {path} holds no rows.")
-    return frame
+    return table
 
 
-def _read_parquet(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def _read_csv(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]:
+    """Strictly: a row with more or fewer cells than the header would put values into wrong columns."""
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    with io.StringIO(raw.decode("utf-8-sig"), newline="") as file:
+        lines = csv.reader(file, skipinitialspace=True, strict=True)
+        header = [name.strip() for name in next(lines, [])]
+        places = _find_columns(path, header, tuple(schema))
+        table: dict[str, list[str]] = {column: [] for column in schema}
+        ragged = 0
+        for line in lines:
+            if len(line) == len(header):
+                for column, place in places.items():
+                    table[column].append(line[place].strip())
+            elif line:  # an empty line is no row
+                ragged += 1
+    if ragged:
+        raise InvalidInput(
+            f"{ragged} rows of {path} do not have the {len(header)} cells that the header names; mend them, "
+            "for their values would land in the wrong columns."
+        )
+    return dict(table)
+
+
+def _read_parquet(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]:
     try:
+        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise MissingExtra("pyarrow", "tables", "Reading Parquet files") from None
-    _check_columns(path, tuple(parquet.read_schema(path).names), columns)
-    frame: pd.DataFrame = parquet.read_table(path, columns=list(columns)).to_pandas()
-    return frame
+    _find_columns(path, list(parquet.read_schema(path).names), tuple(schema))
+    raw = parquet.read_table(path, columns=list(schema))
+    table: dict[str, _Cells] = {}
+    for column, kind in schema.items():
+        cells = raw.column(column)
+        text = pyarrow.types.is_string(cells.type) or pyarrow.types.is_large_string(cells.type)
+        if isinstance(kind, Numeric) and not text:
+            table[column] = cells.cast(pyarrow.float64()).to_numpy()
+        else:
+            table[column] = [_word(cell) for cell in cells.to_pylist()]
+    return table
 
 
-def _check_columns(path: Path, found: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+def _find_columns(path: Path, header: list[str], wanted: tuple[str, ...]) -> dict[str, int]:
+    """The place of each wanted column in the header."""
     for column in wanted:
-        if column not in found:
-            near = difflib.get_close_matches(column, found, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(found) or 'none'}."
+        if header.count(column) > 1:
+            raise InvalidInput(
+                f"the table {path} has {header.count(column)} columns named {column!r}; rename them."
+            )
+        if column not in header:
+            near = difflib.get_close_matches(column, header, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(header) or 'none'}."
             raise InvalidInput(f"the table {path} has no column {column!r}; {hint}")
+    return {column: header.index(column) for column in wanted}
