@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from tacit.accounting import gaussian, pld, rdp
+from tacit.accounting import basic, gaussian, moments, pld, rdp, strong
 from tacit.accounting.curve import Price, PrivacyCurve
 from tacit.accounting.steps import Steps, flatten
 from tacit.errors import check_in
@@ -17,7 +17,10 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
     {
         "pld": pld.price,
         "rdp": rdp.price,
+        "moments": moments.price,
         "gaussian": gaussian.price,
+        "strong": strong.price,
+        "basic": basic.price,
     }
 )
 """The accountants by name: each prices a flattened event under an adjacency."""

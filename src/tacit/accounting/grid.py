@@ -15,16 +15,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_banded
 
 from tacit.accounting.losses import Array, Loss
 
 __all__ = ["MASS_ERROR", "Masses", "bracket"]
 
+Index: TypeAlias = NDArray[np.int64]
+
 UNIT = 2.0**-53
 MASS_ERROR = 2.0**-44  # allowance for quadrature and rounding, relative, on every mass (6e-14)
+
+_EDGE = 512  # grid points at either end that are looked at for the groups there
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
@@ -109,6 +115,7 @@ def _level(first: int, hats: Array, excess: Array, h: float) -> Masses:
     low) or k_i b_i of hat i-1 (if too high); conservation, k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1,
     is a tridiagonal system.  A group is left alone, and rounded down, where the system would want k < 0.
     """
+    hats, excess, gathered = _gather_edges(hats, excess, h)
     scaled = hats - excess  # t_i Q_i
     too_low, too_high = np.maximum(-excess, 0.0), np.maximum(excess, 0.0)
     from_right, from_left = np.zeros_like(hats), np.zeros_like(hats)
@@ -124,9 +131,59 @@ def _level(first: int, hats: Array, excess: Array, h: float) -> Masses:
     # a group that is not balanced keeps its loss if its mean is above, else moves one point down
     down = ~balanced & (excess < 0.0)
     result = np.zeros(hats.size + 1)
-    result[1:] = np.where(down, 0.0, masses)
+    result[1:] = np.where(down, 0.0, masses) + gathered
     result[:-1] += np.where(down, masses, 0.0)
     return Masses(first - 1, result, 0.0)
+
+
+def _gather_edges(hats: Array, excess: Array, h: float) -> tuple[Array, Array, Array]:
+    """Make one group at either end of the range, with its mean at a grid point near that end.
+
+    Nothing lies beyond the ends to balance with, and under sampling much mass may lie close to one.
+    Returns what is left of the hats and of their excesses, and the P-masses of the two groups.
+    """
+    hats, excess, gathered = hats.copy(), excess.copy(), np.zeros_like(hats)
+    from_left = np.arange(min(_EDGE, hats.size // 2))
+    if from_left.size < 2:
+        return hats, excess, gathered
+    for order in (from_left, hats.size - 1 - from_left):
+        target, last, share = _edge_group(hats[order], excess[order], order, h)
+        if target > 0:
+            inside, final = order[:last], order[last]
+            gathered[order[target]] += float(hats[inside].sum()) + share * hats[final]
+            hats[inside], excess[inside] = 0.0, 0.0
+            hats[final], excess[final] = (1.0 - share) * hats[final], (1.0 - share) * excess[final]
+    return hats, excess, gathered
+
+
+def _edge_group(hats: Array, excess: Array, order: Index, h: float) -> tuple[int, int, float]:
+    """The cheapest group: its target, the last hat in it and that hat's share; target 0 means no group.
+
+    A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance it
+    removes, and the hat that is left over at its border costs its own imbalance (a whole cell if that is
+    negative at the right end, where it has to be rounded down).
+    """
+    rising = order[1] > order[0]
+    leftover = np.append(np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, h * hats, 0.0), 0.0)
+
+    def unmet(last: int, kept: float) -> float:  # and what the next hat cannot take from it
+        wanted = float(leftover[last + 1])
+        return kept * float(leftover[last]) + (wanted if kept * h * hats[last] < wanted else 0.0)
+
+    best, least = (0, 0, 0.0), unmet(0, 1.0)
+    for target in range(1, min(_EDGE // 8, order.size)):
+        beyond = hats - (hats - excess) * np.exp((order[target] - order) * h)
+        sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
+        crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)
+        if crossed.size == 0 or sums[0] == 0.0:
+            continue
+        last = int(crossed[0])
+        share = 1.0 - float(sums[last] / beyond[last])
+        lost = float(np.dot(hats[: last + 1], (np.arange(last + 1) - target) ** 2)) * h * h / 2.0
+        cost = lost + unmet(last, 1.0 - share)
+        if cost < least:
+            best, least = (target, last, share), cost
+    return best
 
 
 def _shares(from_right: Array, from_left: Array) -> Array:

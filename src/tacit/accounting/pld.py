@@ -12,8 +12,8 @@ grid, the tilt and the window come from the saddle point of the exact cumulant f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -31,9 +31,10 @@ from tacit.events import Adjacency, Gaussian
 
 __all__ = ["estimate", "price"]
 
-_TIGHTNESS = 1e-5  # wanted: the grid's own error in epsilon, relative
-_LARGEST_GRID = 1 << 21  # points; beyond it the grid gets coarser, and the bounds looser
+_TIGHTNESS = 4e-5  # wanted: the grid's own error in epsilon, relative
+_LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 18  # points; beyond, the grid gets coarser, the bounds looser
 _FAINT = 1e-290
+_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class Cumulant:
 
 
 @lru_cache(maxsize=64)
-def _samples(base: Base, direction: Direction) -> tuple[Array, Array]:
+def _samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array]:
     """Losses and log masses of ``base`` for the estimates: a trapezoid rule on some of the panels."""
-    loss = loss_of(base, direction, _FAINT)
+    loss = loss_of(base, direction, tail)
     x = loss.panels[:: max(1, loss.panels.size // 700)]
     masses = (x[1] - x[0]) * loss.density(x)
     atoms = np.array(loss.atoms, dtype=np.float64).reshape(-1, 2)
@@ -69,8 +70,14 @@ def _samples(base: Base, direction: Direction) -> tuple[Array, Array]:
     return losses[logs > -math.inf], logs[logs > -math.inf]
 
 
-def _cumulant(steps: Steps, direction: Direction) -> Cumulant:
-    return Cumulant(tuple((*_samples(base, direction), count) for base, count in steps))
+def _cumulant(steps: Steps, direction: Direction, tail: float) -> Cumulant:
+    return Cumulant(tuple((*_samples(base, direction, tail), count) for base, count in steps))
+
+
+def _tail(steps: Steps, log_delta: float) -> float:
+    """The P-mass of one loss to cut off at either end: a billionth of delta in all; rounded, to be cached."""
+    log_tail = log_delta - math.log(1e9 * sum(count for _, count in steps))
+    return float(10.0 ** math.floor(max(log_tail, math.log(_FAINT)) / math.log(10.0)))
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ class Saddle:
     tilt: float
     epsilon: float
     log_delta: float
+    variance: float
 
 
 def _saddle(cumulant: Cumulant, tilt: float) -> Saddle:
@@ -89,7 +97,7 @@ def _saddle(cumulant: Cumulant, tilt: float) -> Saddle:
     log_delta = (
         value - tilt * epsilon - math.log(tilt * (tilt + 1.0)) - 0.5 * math.log(2.0 * math.pi * spread)
     )
-    return Saddle(tilt, epsilon, log_delta)
+    return Saddle(tilt, epsilon, log_delta, curvature)
 
 
 def _find(cumulant: Cumulant, excess: Callable[[Saddle], float]) -> Saddle:
@@ -104,6 +112,11 @@ def _find(cumulant: Cumulant, excess: Callable[[Saddle], float]) -> Saddle:
     if at(high) <= 0.0:
         return _saddle(cumulant, math.exp(high))
     return _saddle(cumulant, math.exp(float(brentq(at, low, high, xtol=1e-3))))
+
+
+def _saddle_at_delta(steps: Steps, way: Direction, delta: float) -> Saddle:
+    cumulant = _cumulant(steps, way, _tail(steps, math.log(delta)))
+    return _find(cumulant, lambda point: math.log(delta) - point.log_delta)
 
 
 def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
@@ -125,20 +138,43 @@ def _grid(base: Base, direction: Direction, h: float, tail: float) -> tuple[Mass
     return bracket(loss_of(base, direction, tail), h)
 
 
-def _spacing(epsilon: float, steps: int, window: Window) -> float:
-    """h such that the error, about steps * h^2, is small against epsilon; rounded, so that grids recur."""
-    wanted = math.sqrt(_TIGHTNESS * max(epsilon, 1e-3) / steps)
-    least = (window.high - window.low) / _LARGEST_GRID
+def _spacing(saddle: Saddle, steps: int, window: Window, reach: float) -> float:
+    """h such that the error is small against epsilon; rounded, so that grids recur.
+
+    The grid adds about h^2 / 6 to the variance of each loss, and epsilon moves by half the relative change.
+    """
+    wanted = math.sqrt(_TIGHTNESS * min(max(saddle.epsilon, 1e-3), 12.0 * saddle.variance) / steps)
+    least = max((window.high - window.low) / _LARGEST_SUM, reach / _LARGEST_STEP)
     return float(2.0 ** (math.floor(2.0 * math.log2(max(wanted, least))) / 2.0))
+
+
+def _narrowest(cumulant: Cumulant, saddle: Saddle, steps: int) -> Window:
+    """The window of the tilt, at or below the saddle's, that needs the fewest points.
+
+    Where rare large losses meet a narrow bulk (tiny sampling rates), the saddle's tilt makes them common
+    and the window wide.  A smaller tilt is taken as long as rounding, about 3e-14 a step, stays small
+    against delta.
+    """
+
+    def rounding(tilt: float) -> float:  # log of its share of delta
+        return cumulant(tilt)[0] - tilt * saddle.epsilon + math.log(3e-14 * steps) - saddle.log_delta
+
+    best = _window(cumulant, saddle.tilt)
+    for tilt in saddle.tilt * 0.7 ** np.arange(1.0, 9.0):
+        if rounding(float(tilt)) > math.log(1e-5):
+            break
+        window = _window(cumulant, float(tilt))
+        best = window if window.high - window.low < 0.9 * (best.high - best.low) else best
+    return best
 
 
 def _composition(steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1]) -> Composition:
     """The lower (0) or upper (1) composition, made for the neighbourhood of ``saddle``."""
+    tail = _tail(steps, saddle.log_delta)
     total = sum(count for _, count in steps)
-    window = _window(_cumulant(steps, way), saddle.tilt)
-    h = _spacing(saddle.epsilon, total, window)
-    log_tail = saddle.log_delta - math.log(1e9 * total)
-    tail = 10.0 ** math.floor(max(log_tail, math.log(_FAINT)) / math.log(10.0))
+    window = _narrowest(_cumulant(steps, way, tail), saddle, total)
+    reach = max(float(np.ptp(_samples(base, way, tail)[0])) for base, _ in steps)
+    h = _spacing(saddle, total, window, reach)
     return compose([(_grid(base, way, h, tail)[end], count) for base, count in steps], h, window)
 
 
@@ -149,12 +185,12 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
         value = delta_at(epsilon)
         return math.log(value / delta) if value > 0.0 else -800.0
 
-    if excess(0.0) <= 0.0:
-        return 0.0, 0.0
     step = 1e-3 * max(start, 1e-3)
     low, high = max(0.0, start - step), max(0.0, start) + step
     while low > 0.0 and excess(low) <= 0.0:
         low, high, step = max(0.0, low - 4.0 * step), low, 4.0 * step
+    if low == 0.0 and excess(low) <= 0.0:
+        return 0.0, 0.0
     while excess(high) > 0.0:
         low, high, step = high, high + 4.0 * step, 4.0 * step
         if not math.isfinite(high):
@@ -186,22 +222,42 @@ class PldPrice(Price):
         return max(self._delta(epsilon, way) for way in self.ways)
 
     def _epsilon(self, delta: float, way: Direction) -> float:
-        saddle, ceiling = self._at_delta(delta, way), self._supremum(way)
-        upper = _composition(self.steps, way, saddle, 1)
-        return min(_crossing(upper.upper, delta, min(saddle.epsilon, ceiling))[1], ceiling)
+        ceiling = self._supremum(way)
+        return min(ceiling, min(above for _, above in self._crossings(delta, way, 1, ceiling)))
 
     def _least_epsilon(self, delta: float, way: Direction) -> float:
-        saddle = self._at_delta(delta, way)
-        return _crossing(_composition(self.steps, way, saddle, 0).lower, delta, saddle.epsilon)[0]
+        return max(below for below, _ in self._crossings(delta, way, 0, self._supremum(way)))
 
-    def _at_delta(self, delta: float, way: Direction) -> Saddle:
-        return _find(_cumulant(self.steps, way), lambda point: math.log(delta) - point.log_delta)
+    def _crossings(
+        self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float
+    ) -> Iterator[tuple[float, float]]:
+        """Where the bound crosses delta; again from there, if the estimate to start from was far off."""
+        saddle = _saddle_at_delta(self.steps, way, delta)
+        for _ in range(_ROUNDS):
+            composition = _composition(self.steps, way, saddle, end)
+            bound = composition.upper if end == 1 else composition.lower
+            below, above = _crossing(bound, delta, min(max(saddle.epsilon, 0.0), ceiling))
+            yield below, above
+            found = min(above, ceiling)
+            if abs(found - saddle.epsilon) <= 0.1 * found or found == 0.0:
+                return
+            cumulant = _cumulant(self.steps, way, _tail(self.steps, math.log(delta)))
+            again = _find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]
+            saddle = replace(again, epsilon=found, log_delta=math.log(delta))
 
     def _delta(self, epsilon: float, way: Direction) -> float:
         if epsilon >= self._supremum(way):
             return 0.0
-        saddle = _find(_cumulant(self.steps, way), lambda point: point.epsilon - epsilon)
-        return _composition(self.steps, way, saddle, 1).upper(epsilon)
+        tail, best = _FAINT, 1.0
+        for _ in range(_ROUNDS):  # the grid depends on delta, delta's first estimate may be far off
+            saddle = _find(_cumulant(self.steps, way, tail), lambda point: point.epsilon - epsilon)
+            guess = min(saddle.log_delta, math.log(best))
+            composition = _composition(self.steps, way, replace(saddle, epsilon=epsilon, log_delta=guess), 1)
+            best = min(best, composition.upper(epsilon))
+            if best == 0.0 or abs(math.log(best) - guess) < 0.5:
+                break
+            tail = _tail(self.steps, guess)
+        return best
 
     def _supremum(self, way: Direction) -> float:
         return sum(count * loss_of(base, way, _FAINT).supremum for base, count in self.steps) * (1.0 + 1e-12)
@@ -235,6 +291,6 @@ def estimate(steps: Steps, adjacency: Adjacency, delta: float) -> float:
     units = in_units_of(adjacency, steps)
 
     def one(way: Direction) -> float:
-        return _find(_cumulant(units, way), lambda point: math.log(delta) - point.log_delta).epsilon
+        return _saddle_at_delta(units, way, delta).epsilon
 
     return max(0.0, *(one(way) for way in directions(adjacency))) if units else 0.0

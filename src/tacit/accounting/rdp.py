@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from tacit.accounting.curve import Price
-from tacit.accounting.losses import Direction, directions, log_mixture
+from tacit.accounting.losses import Array, Direction, directions, log_mixture
 from tacit.accounting.steps import Base, Steps, in_units_of, refuse_sampled_replacement
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, Laplace, PoissonSampled
@@ -85,10 +85,17 @@ def log_moment(rate: float, sigma: float, power: float) -> float:
     if total > 0.1:
         return total + 8.0 * _UNIT * (abs(power) * float(np.abs(log_m).max()) + 4.0)
     near = log_weights > -745.0
-    weights, log_m = np.exp(log_weights[near]), log_m[near]
-    grown, linear = np.expm1(power * log_m), power * np.expm1(log_m)
-    slack = 8.0 * _UNIT * float(np.dot(weights, np.abs(grown) + np.abs(linear)))
-    return math.log1p(float(np.dot(weights, np.maximum(grown - linear, 0.0))) + slack)
+    log_weights, log_m = log_weights[near], log_m[near]
+    grown, linear = _weighted_expm1(log_weights, power * log_m), power * _weighted_expm1(log_weights, log_m)
+    slack = 8.0 * _UNIT * float((np.abs(grown) + np.abs(linear)).sum())
+    return math.log1p(float(np.maximum(grown - linear, 0.0).sum()) + slack)
+
+
+def _weighted_expm1(log_weights: Array, exponents: Array) -> Array:
+    """w (e^t - 1), where e^t alone may overflow."""
+    weights = np.exp(log_weights)
+    near = weights * np.expm1(np.minimum(exponents, 1.0))
+    return np.where(exponents > 1.0, np.exp(log_weights + exponents) - weights, near)
 
 
 @dataclass(frozen=True)

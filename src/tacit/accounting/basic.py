@@ -1,0 +1,68 @@
+"""Basic composition: epsilons and deltas add up (Dwork & Lei 2009; Dwork & Roth 2014, Theorem 3.16).
+
+Every mechanism gets the same share of delta, and its own smallest epsilon for that share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scipy.optimize import brentq
+
+from tacit.accounting.curve import Price
+from tacit.accounting.single import single_epsilon
+from tacit.accounting.steps import Steps, in_units_of, refuse_sampled_replacement
+from tacit.events import Adjacency
+
+__all__ = ["invert", "price"]
+
+_UP = 1.0 + 1e-12
+_LEAST_DELTA = 1e-300
+
+
+@dataclass(frozen=True)
+class BasicPrice(Price):
+    """The sum of the single epsilons, delta shared evenly."""
+
+    steps: Steps
+
+    def epsilon(self, delta: float) -> float:
+        share = delta / max(1, sum(count for _, count in self.steps)) / _UP
+        return sum(count * single_epsilon(base, share) for base, count in self.steps) * _UP
+
+    def delta(self, epsilon: float) -> float:
+        return invert(self.epsilon, epsilon)
+
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        return 0.0, self.epsilon(delta)
+
+
+def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
+    """A delta with ``epsilon_at(delta) <= epsilon``, near the least one; 1.0 if there is none."""
+
+    def excess(log_delta: float) -> float:
+        return epsilon_at(math.exp(log_delta)) - epsilon
+
+    low, high = math.log(_LEAST_DELTA), math.log1p(-1e-15)
+    if excess(low) <= 0.0:
+        return _LEAST_DELTA
+    if excess(high) > 0.0:
+        return 1.0
+    root = float(brentq(excess, low, high, xtol=1e-9))
+    while excess(root) > 0.0:
+        root += 1e-9
+    return math.exp(root)
+
+
+def price(steps: Steps, adjacency: Adjacency) -> Price:
+    """Price by adding up what each mechanism costs by itself.
+
+    Guarantee
+    ---------
+    * ``epsilon`` and ``delta`` are upper bounds; for one mechanism performed once epsilon is exact.
+    * Sampled mechanisms under replace-one are refused.
+    """
+    refuse_sampled_replacement(steps, adjacency, "basic")
+    return BasicPrice(in_units_of(adjacency, steps))
