@@ -21,6 +21,7 @@ from tacit.clipping import (
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import conv, linear, use
 from tacit.clipping.reference import ReferenceEngine
 
 Loss = Callable[..., Tensor]
@@ -261,6 +262,12 @@ def ids(length: int, numbers: int) -> Callable[[], tuple[Tensor, ...]]:
     return lambda: (torch.randint(0, numbers, (ROWS, length)),)
 
 
+def frozen(model: nn.Module, name: str) -> nn.Module:
+    """A model with one parameter frozen."""
+    model.get_parameter(name).requires_grad_(False)
+    return model
+
+
 def padded(mode: Literal["reflect", "replicate", "circular"]) -> Case:
     """A convolution with a padding mode."""
     return Case(
@@ -308,6 +315,10 @@ CASES = {
     "conv2d replicate": padded("replicate"),
     "embedding": Case(lambda: nn.Embedding(7, 3, padding_idx=-2), ids(6, 7)),
     "embedding 1-D": Case(lambda: nn.Embedding(7, 3), lambda: (torch.randint(0, 7, (ROWS,)),)),
+    "shift alone": Case(lambda: frozen(nn.LayerNorm(4), "weight"), images(3, 4)),
+    "scale alone": Case(lambda: frozen(nn.LayerNorm(4), "bias"), images(3, 4)),
+    "bias alone": Case(lambda: frozen(nn.Linear(4, 3), "weight"), images(3, 4)),
+    "conv bias alone": Case(lambda: frozen(nn.Conv1d(2, 3, 2), "weight"), images(2, 4)),
     "layer norm": Case(
         lambda: nn.Sequential(nn.LayerNorm((3, 4)), nn.Tanh(), nn.LayerNorm(4, bias=False)), images(3, 4)
     ),
@@ -369,3 +380,47 @@ def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> N
             assert value.abs().max() > 0 or name.startswith("unused"), name
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
     assert (fast.route == "fast") == case.fast, fast.route
+
+
+FORMS: dict[str, dict[str, float]] = {
+    "kept by fold": {"SMALL_BYTES": 1e9, "FOLD_FROM": 0},
+    "kept from patches": {"SMALL_BYTES": 1e9, "FOLD_FROM": 1e9},
+    "ghost": {"SMALL_BYTES": 0, "SLACK": 0},
+    "norms by fold": {"SMALL_BYTES": 0, "SLACK": 0, "GHOST_UP_TO": 0, "FOLD_FROM": 0},
+    "norms from patches": {"SMALL_BYTES": 0, "SLACK": 0, "GHOST_UP_TO": 0, "FOLD_FROM": 1e9},
+}
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("case", [name for name in CASES if name.startswith("conv")])
+def test_every_form_of_a_convolution_is_the_same(
+    case: str, form: dict[str, float], views: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, batch = CASES[case].make().double(), CASES[case].inputs()
+    wanted = loop_oracle(model, squares, RULES["flat"], batch, views)
+    for name, value in form.items():
+        monkeypatch.setattr(conv, name, value)
+    monkeypatch.setattr(use, "CHUNK_BYTES", 1000)
+    found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views), batch)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("slack", [0.0, 1e9], ids=["ghost", "kept"])
+@pytest.mark.parametrize(
+    "case", ["linear T", "linear 4-D", "gpt", "lstm", "attention", "reused linear", "tied"]
+)
+def test_every_form_of_a_linear_layer_is_the_same(
+    case: str, slack: float, views: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, batch = CASES[case].make().double(), CASES[case].inputs()
+    wanted = loop_oracle(model, squares, RULES["flat"], batch, views)
+    monkeypatch.setattr(linear, "SLACK", slack)
+    monkeypatch.setattr(use, "CHUNK_BYTES", 1000)
+    found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views), batch)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)

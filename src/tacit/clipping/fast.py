@@ -104,7 +104,11 @@ class FastEngine(GradientEngine):
         with torch.enable_grad(), _refusing_gradients(self.parameters), tape:
             losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
             if losses.requires_grad:
-                (losses.sum() / self.views).backward()  # type: ignore[no-untyped-call]
+                total = losses.sum() / self.views
+                # torch.autograd.backward would leave the tape, and checkpointed layers are recomputed in here
+                torch.autograd.Variable._execution_engine.run_backward(
+                    (total,), (torch.ones_like(total),), False, False, (), True, accumulate_grad=True
+                )
         return tape, losses.detach().view(-1, self.views).mean(1)
 
     def _rows_are_leading(self, tape: Tape, batch: tuple[Tensor, ...]) -> bool:

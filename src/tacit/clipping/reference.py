@@ -61,6 +61,26 @@ class ReferenceEngine(GradientEngine):
 
     def _gradients(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Return {name: (m, *shape)} gradients and (m,) losses of records with (m, K, ...) rows."""
+        if self._use_vmap:
+            try:
+                return self._by_vmap(records)
+            except RuntimeError:  # an operation without a batching rule
+                self._use_vmap = False
+        each = [self._one_by_one(rows) for rows in zip(*records, strict=True)]
+        stacked = {name: torch.stack([g[name] for g, _ in each]) for name in self.names}
+        return _widen(stacked), torch.stack([value for _, value in each])
+
+    def _one_by_one(self, rows: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the gradient and the loss of one record with (K, ...) rows: the definition."""
+        with torch.enable_grad():
+            losses = validate.check_losses(self.per_example_loss(self.model, *rows), self.views)
+            gradients = torch.autograd.grad(
+                losses.mean(), list(self.parameters.values()), allow_unused=True, materialize_grads=True
+            )
+        return dict(zip(self.names, gradients, strict=True)), losses.detach().mean()
+
+    def _by_vmap(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the same for m records at once."""
         bound = _Loss(self.model, self.per_example_loss)
         values = {name: p.detach() for name, p in self.parameters.items()}
 
@@ -69,19 +89,11 @@ class ReferenceEngine(GradientEngine):
             losses: Tensor = functional_call(bound, state, rows)
             return validate.check_losses(losses, self.views).mean()
 
-        one = grad_and_value(loss)
-        if self._use_vmap:
-            try:
-                mapped = vmap(one, in_dims=(None,) + (0,) * len(records), randomness="different")
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "There is a performance drop")
-                    gradients, losses = mapped(values, *records)
-                return _widen(gradients), losses
-            except RuntimeError:  # an operation without a batching rule
-                self._use_vmap = False
-        each = [one(values, *rows) for rows in zip(*records, strict=True)]
-        stacked = {name: torch.stack([g[name] for g, _ in each]) for name in values}
-        return _widen(stacked), torch.stack([value for _, value in each])
+        mapped = vmap(grad_and_value(loss), in_dims=(None,) + (0,) * len(records), randomness="different")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            gradients, losses = mapped(values, *records)
+        return _widen(gradients), losses
 
 
 class _Loss(nn.Module):

@@ -90,9 +90,10 @@ def mixing_probe(
     def losses(*parts: tuple[Tensor, ...], seed: int = 0) -> Tensor:
         joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
         devices = sorted({t.device.index or 0 for t in joined if t.is_cuda})
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
-            return check_losses(per_example_loss(model, *joined), len(joined[0])).nan_to_num(nan=0.0)
+            found = check_losses(per_example_loss(model, *joined), len(joined[0]))
+        return found.detach().nan_to_num(nan=0.0)
 
     twice = losses(few, few)
     same_first = torch.equal(twice[:rows], losses(few, zeros)[:rows])

@@ -1,0 +1,426 @@
+"""What both engines guarantee: sums, sensitivity, padding, broken records, and an untouched model."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tacit.clipping import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+)
+from tacit.clipping.engine import GradientEngine, RawStatistics
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
+
+Sums = dict[str, Tensor]
+ENGINES: list[type[GradientEngine]] = [FastEngine, ReferenceEngine]
+RULES: list[ClippingRule] = [
+    FlatClipping(0.5),
+    PerLayerClipping(0.5),
+    PerLayerClipping(1.0, norms=(("0", 0.3), ("3", 0.4), ("5", 0.2))),
+    AutomaticClipping(0.5),
+    AdaptiveClipping(initial_norm=0.5),
+]
+both = pytest.mark.parametrize("kind", ENGINES)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Flatten(1), nn.Linear(48, 5), nn.Tanh(), nn.Linear(5, 3)
+    ).double()
+
+
+def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def data(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 1, 4, 4, generator=generator, dtype=torch.float64)
+    return x * torch.logspace(-1.0, 1.0, n).view(-1, 1, 1, 1), torch.randint(0, 3, (n,), generator=generator)
+
+
+def run(
+    engine: GradientEngine,
+    batch: tuple[Tensor, ...],
+    mask: Tensor | None = None,
+    into: Sums | None = None,
+) -> tuple[Sums, RawStatistics]:
+    mask = torch.ones(len(batch[0]) // engine.views, dtype=torch.bool) if mask is None else mask
+    sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()} if into is None else into
+    thresholds = torch.tensor(engine.rule.initial_thresholds(engine.names), dtype=torch.float64)
+    return sums, engine.add_clipped_sum(sums, batch, mask, thresholds)
+
+
+def distance(a: Sums, b: Sums) -> float:
+    return math.sqrt(sum(float((a[k] - b[k]).square().sum()) for k in a))
+
+
+def close(a: Sums, b: Sums, tolerance: float = 1e-10) -> None:
+    for name, value in b.items():
+        torch.testing.assert_close(a[name], value, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@both
+@pytest.mark.parametrize("views", [1, 2])
+def test_any_split_with_any_padding_gives_the_same_sum(kind: type[GradientEngine], views: int) -> None:
+    engine = kind(network(), loss, FlatClipping(0.5), views=views)
+    x, y = data(12)
+    whole, statistics = run(engine, (x, y))
+    for sizes in ([3, 1, 2][: 6 // views], [1] * (12 // views), [4 // views, 8 // views]):
+        parts: Sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
+        below, start = torch.zeros(1, dtype=torch.float64), 0
+        while start < 12 // views:
+            size = sizes[start % len(sizes)]
+            rows = slice(start * views, (start + size) * views)
+            junk = torch.full((3 * views, 1, 4, 4), torch.nan, dtype=torch.float64)
+            padded = (
+                torch.cat([junk, x[rows]]),
+                torch.cat([torch.zeros(3 * views, dtype=torch.int64), y[rows]]),
+            )
+            present = len(padded[0]) // views - 3
+            mask = torch.tensor([False] * 3 + [True] * present)
+            _, seen = run(engine, padded, mask, parts)
+            assert not seen.raw_norms[:3].any()
+            assert not seen.raw_losses[:3].any()
+            below += seen.raw_below
+            start += size
+        close(parts, whole)
+        torch.testing.assert_close(below, statistics.raw_below)
+
+
+@both
+def test_the_buffer_is_added_to_and_may_be_wider(kind: type[GradientEngine]) -> None:
+    engine = kind(network(), loss, FlatClipping(0.5))
+    clean, _ = run(engine, data(5))
+    noise = {k: torch.randn_like(v) for k, v in clean.items()}
+    noisy, _ = run(engine, data(5), into={k: v.clone() for k, v in noise.items()})
+    close(noisy, {k: noise[k] + clean[k] for k in noise})
+    narrow = kind(network().float(), lambda m, x, y: loss(m, x.float(), y), FlatClipping(0.5))
+    wide, _ = run(narrow, data(5), into={k: torch.zeros_like(v) for k, v in clean.items()})
+    close(wide, clean, 1e-4)
+
+
+@both
+def test_an_empty_batch_adds_nothing(kind: type[GradientEngine]) -> None:
+    engine = kind(network(), loss, PerLayerClipping(0.5))
+    x, y = data(4)
+    for batch, mask in (((x[:0], y[:0]), None), ((x, y), torch.zeros(4, dtype=torch.bool))):
+        sums, statistics = run(engine, batch, mask)
+        assert not any(v.any() for v in sums.values())
+        assert statistics.raw_norms.shape == (len(batch[0]), 3)
+        assert statistics.raw_losses.shape == (len(batch[0]),)
+        assert not statistics.raw_below.any()
+
+
+@both
+def test_statistics(kind: type[GradientEngine]) -> None:
+    model, (x, y) = network(), data(6)
+    engine = kind(model, loss, FlatClipping(0.5), views=2)
+    _, seen = run(engine, (x, y))
+    norms = []
+    for i in range(3):
+        value = loss(model, x[2 * i : 2 * i + 2], y[2 * i : 2 * i + 2]).mean()
+        torch.testing.assert_close(seen.raw_losses[i], value.detach())
+        gradients = torch.autograd.grad(value, list(model.parameters()))
+        norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
+    torch.testing.assert_close(seen.raw_norms[:, 0], torch.tensor(norms, dtype=torch.float64))
+    assert seen.raw_below.item() == sum(norm <= 0.5 for norm in norms) - 1.5
+
+
+@both
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e300])
+def test_a_broken_record_contributes_exactly_nothing(kind: type[GradientEngine], bad: float) -> None:
+    def steep(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        outputs: Tensor = model(x)
+        return (
+            F.cross_entropy(outputs, y, reduction="none")
+            + (x.flatten(1).sum(1) > 1e200) * outputs.sum(1) ** 3 * 1e200
+        )
+
+    engine = kind(network(), steep, PerLayerClipping(0.5))
+    x, y = data(6)
+    broken = x.clone()
+    broken[2, 0, 1, 1] = bad
+    found, seen = run(engine, (broken, y))
+    keep = torch.arange(6) != 2
+    wanted, without = run(engine, (x[keep], y[keep]))
+    close(found, wanted)
+    assert seen.raw_norms[2].isinf().all() or bad == 1e300
+    assert torch.equal(seen.raw_below, without.raw_below - 0.5)
+    nothing, _ = run(engine, (broken[2:3], y[2:3]))
+    assert not any(v.any() for v in nothing.values())
+
+
+@both
+def test_a_large_threshold_gives_the_plain_gradient_as_a_sum(kind: type[GradientEngine]) -> None:
+    model, (x, y) = network(), data(7)
+    for rule in (FlatClipping(1e9), PerLayerClipping(1e9), AdaptiveClipping(initial_norm=1e5)):
+        found, _ = run(kind(model, loss, rule), (x, y))
+        plain = torch.autograd.grad(loss(model, x, y).sum(), list(model.parameters()))
+        close(found, dict(zip(found, plain, strict=True)))
+
+
+@both
+def test_identical_views_are_one_view(kind: type[GradientEngine]) -> None:
+    model, (x, y) = network(), data(4)
+    one, _ = run(kind(model, loss, FlatClipping(0.5)), (x, y))
+    three, _ = run(
+        kind(model, loss, FlatClipping(0.5), views=3), (x.repeat_interleave(3, 0), y.repeat_interleave(3, 0))
+    )
+    close(three, one)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rule=st.sampled_from(RULES),
+    kind=st.sampled_from(ENGINES),
+    views=st.sampled_from([1, 2]),
+    seed=st.integers(0, 2**20),
+    scale=st.sampled_from([1e-3, 1.0, 1e3, 1e8]),
+    double=st.booleans(),
+)
+def test_sensitivity(
+    rule: ClippingRule, kind: type[GradientEngine], views: int, seed: int, scale: float, double: bool
+) -> None:
+    model = network() if double else network().float()
+    engine = kind(model, loss, rule, views=views)
+    bound = rule.sensitivity(rule.initial_thresholds(engine.names))
+    assert bound <= rule.norm * (1 + 1e-12)
+    (x, y), (other, label) = data(2 * views, seed), data(views, seed + 1)
+    dtype = torch.float64 if double else torch.float32
+    x, other = x.to(dtype), (other * scale).to(dtype)
+    wide = {k: torch.zeros(p.shape, dtype=torch.float64) for k, p in engine.parameters.items()}
+
+    def released(*parts: tuple[Tensor, Tensor]) -> Sums:
+        joined = (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+        return run(engine, joined, into={k: v.clone() for k, v in wide.items()})[0]
+
+    first, last = (x[:views], y[:views]), (x[views:], y[views:])
+    rounding = 1e-12 if double else 1e-5 * bound
+    assert distance(released((other, label)), wide) <= bound
+    assert distance(released(first, last, (other, label)), released(first, last)) <= bound + rounding
+    assert distance(released(first, last), released(first, (other, label))) <= 2 * bound + rounding
+
+
+def test_replacing_a_record_can_change_the_sum_by_twice_the_bound() -> None:
+    model = nn.Linear(1, 1, bias=False).double()
+    engine = FastEngine(model, lambda m, x: m(x).squeeze(1), FlatClipping(1.0))
+    up, _ = run(engine, (torch.tensor([[5.0]], dtype=torch.float64),))
+    down, _ = run(engine, (torch.tensor([[-5.0]], dtype=torch.float64),))
+    assert distance(up, down) == pytest.approx(2.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("spread", [1e3, 1e5, 1e7])
+def test_cancelling_positions_in_float32_stay_within_the_bound(spread: float) -> None:
+    torch.manual_seed(0)
+    T, d, p = 16, 128, 128
+    model = nn.Linear(d, p, bias=False)
+    direction = torch.randn(T, p)
+
+    def cancelling(model: nn.Module, x: Tensor, sign: Tensor) -> Tensor:
+        outputs: Tensor = model(x)
+        return (outputs * direction * sign).sum((1, 2))
+
+    position = torch.randn(1, 1, d) + 1e-4 * torch.randn(1, T, d)
+    x = position * spread / position.norm() / direction.norm()
+    sign = torch.ones(1, T, 1)
+    sign[:, ::2] = -1.0
+    direction[::2] = direction[1::2]
+    engine = FastEngine(model, cancelling, FlatClipping(1.0))
+    engine_sum, _ = run(engine, (x, sign))
+    assert engine.route == "fast"
+    assert math.sqrt(float(engine_sum["weight"].double().square().sum())) <= 1.0
+
+
+def snapshot(model: nn.Module) -> list[Any]:
+    modules = []
+    for module in model.modules():
+        state = {k: v for k, v in vars(module).items() if not isinstance(v, dict)}
+        state |= {k: list(v.items()) for k, v in vars(module).items() if isinstance(v, dict)}
+        modules.append((id(module), type(module), state))
+    tensors = [*model.parameters(), *model.buffers()]
+    return [
+        modules,
+        [(id(t), t.detach().clone().tolist(), t.grad, t.requires_grad, t._backward_hooks) for t in tensors],
+        [t._post_accumulate_grad_hooks for t in tensors],
+    ]
+
+
+class Noted(nn.Module):
+    """A model with a buffer, flags in both states, and a reason to fail on demand."""
+
+    shift: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.body, self.rest = model, nn.Dropout(0.0).eval()
+        self.register_buffer("shift", torch.ones(1, dtype=torch.float64))
+        self.fail = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.rest(self.body(x + self.shift))
+        if self.fail == "forward":
+            raise KeyError("forward")
+        if self.fail == "backward" and out.requires_grad:
+            out.register_hook(self._raise)
+        if self.fail == "buffer":
+            self.shift.add_(out.detach().mean() * 0 + 1)
+        if self.fail == "new buffer":
+            self.shift = self.shift + 1
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _raise(g: Tensor) -> None:
+        raise KeyError("backward")
+
+
+@both
+@pytest.mark.parametrize("fail", ["", "forward", "backward", "buffer", "new buffer"])
+def test_the_model_is_left_as_it_was(kind: type[GradientEngine], fail: str) -> None:
+    model = Noted(network())
+    engine = kind(model, loss, FlatClipping(0.5))
+    run(engine, data(4))
+    model.fail = fail
+    before = snapshot(model)
+    if not fail:
+        run(engine, data(4))
+    elif "buffer" in fail:
+        with pytest.raises(UnsupportedModel, match="shift"):
+            run(engine, data(4))
+    elif kind is FastEngine or fail == "forward":
+        with pytest.raises(KeyError, match=fail):
+            run(engine, data(4))
+    assert snapshot(model) == before
+    assert all(
+        not v.requires_grad for v in run(kind(network(), loss, FlatClipping(1.0)), data(2))[0].values()
+    )
+
+
+def test_the_first_step_draws_no_more_random_numbers_than_later_ones() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    engine = FastEngine(model, lambda m, x: m(x).square().sum(1), FlatClipping(1.0))
+    x, sums = torch.randn(6, 4), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        sums.append(run(engine, (x,))[0])
+    close(sums[0], sums[1], 0.0)
+    torch.manual_seed(3)
+    plain = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    engine = FastEngine(model, lambda m, x: m(x).square().sum(1), FlatClipping(1e9))
+    torch.manual_seed(3)
+    close(run(engine, (x,))[0], dict(zip(engine.names, plain, strict=True)), 1e-5)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_layers(reentrant: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.body[1](self.body[0](x)).flatten(1)
+            out: Tensor = checkpoint(self.body[3:], x, use_reentrant=reentrant)
+            return out
+
+    model = Checkpointed()
+    fast = FastEngine(model, loss, FlatClipping(0.5))
+    found, _ = run(fast, data(5))
+    wanted, _ = run(ReferenceEngine(model.body, loss, FlatClipping(0.5)), data(5))
+    close(found, {f"body.{name}": value for name, value in wanted.items()})
+
+
+def test_autocast_and_narrow_parameters() -> None:
+    def mixed(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = model(x.float())
+        return F.cross_entropy(out.float(), y, reduction="none")
+
+    def narrow(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x.bfloat16()).float(), y, reduction="none")
+
+    wanted, _ = run(ReferenceEngine(network(), loss, FlatClipping(0.5)), data(5))
+    for function, model in ((mixed, network().float()), (narrow, network().bfloat16())):
+        engine = FastEngine(model, function, FlatClipping(0.5))
+        into = {k: torch.zeros(p.shape) for k, p in engine.parameters.items()}
+        found, seen = run(engine, data(5), into=into)
+        assert engine.route == "fast"
+        assert seen.raw_norms.dtype == torch.float32
+        assert distance(found, {k: v.float() for k, v in wanted.items()}) < 0.2
+        for i in range(5):
+            one = {k: torch.zeros(p.shape, dtype=torch.float64) for k, p in engine.parameters.items()}
+            x, y = data(5)
+            one, _ = run(engine, (x[i : i + 1], y[i : i + 1]), into=one)
+            assert math.sqrt(sum(float(v.square().sum()) for v in one.values())) <= 0.5
+
+
+@both
+def test_calls_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None:
+    model = network()
+    engine = kind(model, loss, FlatClipping(0.5))
+    x, y = data(4)
+    full, C = torch.ones(4, dtype=torch.bool), torch.ones(1)
+    sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
+    bad: list[tuple[str, Any]] = [
+        ("mask", (sums, (x, y), full.long(), C)),
+        ("mask", (sums, (x, y), full[None], C)),
+        ("rows", (sums, (x[:3], y), full, C)),
+        ("rows", (sums, (), full, C)),
+        ("rows", (sums, (x, torch.tensor(1.0)), full, C)),
+        ("thresholds", (sums, (x, y), full, torch.ones(2))),
+        ("accumulator", ({}, (x, y), full, C)),
+        ("accumulator", (sums | {"0.bias": torch.zeros(4)}, (x, y), full, C)),
+        ("float32 or wider", (sums | {"0.bias": torch.zeros(3).half()}, (x, y), full, C)),
+    ]
+    for message, arguments in bad:
+        with pytest.raises(InvalidInput, match=message):
+            engine.add_clipped_sum(*arguments)
+    model[0].weight.grad = torch.zeros_like(sums["0.weight"])
+    with pytest.raises(PrivacyRefusal, match=r"0\.weight.*zero_grad"):
+        engine.add_clipped_sum(sums, (x, y), full, C)
+    model[0].weight.grad = None
+    model[3].requires_grad_(False)
+    with pytest.raises(UnsupportedModel, match=r"3\.bias"):
+        engine.add_clipped_sum(sums, (x, y), full, C)
+    model[3] = copy.deepcopy(model[3]).requires_grad_(True)
+    with pytest.raises(UnsupportedModel, match="replaced"):
+        engine.add_clipped_sum(sums, (x, y), full, C)
+    with pytest.raises(TacitError, match="views"):
+        kind(network(), loss, FlatClipping(0.5), views=0)
+
+
+def test_a_branch_of_the_batch_is_judged_for_itself() -> None:
+    """Two routes through a model are both fast; a position table of the batch's length is not mistaken."""
+
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
+            self.grid = torch.randn(6, 3)  # not a buffer: the engine cannot know what it is
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(x + self.places(self.grid))  # type: ignore[no-any-return]
+
+    model = Table()
+    for n in (6, 5):
+        x = torch.randn(n, 6, 4)
+        fast = FastEngine(model, lambda m, x: m(x).square().sum((1, 2)), FlatClipping(0.5))
+        slow = ReferenceEngine(model, lambda m, x: m(x).square().sum((1, 2)), FlatClipping(0.5))
+        close(run(fast, (x,))[0], run(slow, (x,))[0], 1e-5)
+    assert fast.route.startswith("reference: operation 'linear' reads an input of shape (6, 3)")

@@ -1,0 +1,242 @@
+"""Models and losses in which clipping would bound nothing: handled rightly, or refused with the fix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.validate import check_losses, check_model, mixing_probe
+from tacit.errors import InvalidInput, UnsupportedModel
+
+ENGINES: list[type[GradientEngine]] = [FastEngine, ReferenceEngine]
+both = pytest.mark.parametrize("kind", ENGINES)
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.flatten(1).square().mean(1) + out.flatten(1).sum(1)
+
+
+def run(engine: GradientEngine, *batch: Tensor) -> dict[str, Tensor]:
+    sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
+    n = len(batch[0]) // engine.views
+    thresholds = torch.tensor(engine.rule.initial_thresholds(engine.names))
+    engine.add_clipped_sum(sums, batch, torch.ones(n, dtype=torch.bool), thresholds)
+    return sums
+
+
+class Function(nn.Module):
+    """A linear layer, then a function of its output and of the module."""
+
+    def __init__(self, function: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer, self.layer(x))
+
+
+MIXING: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
+    "centred on the batch": lambda layer, h: h - h.mean(0),
+    "functional batch norm": lambda layer, h: F.batch_norm(h, None, None, training=True),
+    "functional affine batch norm": lambda layer, h: F.batch_norm(
+        h, None, None, layer.bias, layer.bias, training=True
+    ),
+    "next row": lambda layer, h: h + h.roll(1, 0),
+    "first row": lambda layer, h: h + h[:1],
+    "best of the batch": lambda layer, h: h * (h.sum(1) >= h.sum(1).median()).unsqueeze(1),
+}
+
+
+@both
+@pytest.mark.parametrize("function", MIXING.values(), ids=MIXING)
+def test_models_that_mix_rows_are_refused(
+    kind: type[GradientEngine], function: Callable[[nn.Linear, Tensor], Tensor]
+) -> None:
+    torch.manual_seed(0)
+    engine = kind(Function(function), squares, FlatClipping(1.0))
+    with pytest.raises(UnsupportedModel, match="mixes records"):
+        run(engine, torch.randn(6, 4))
+
+
+def token_mean(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    each = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+    return each.sum(1) / (y != 0).sum()
+
+
+def number_mean(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1) / len(x)
+
+
+@both
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_means_over_the_batch_in_the_loss_are_refused(kind: type[GradientEngine], dropout: float) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(dropout))
+    x, y = torch.randn(6, 3, 4), torch.randint(1, 5, (6, 3))
+    with pytest.raises(UnsupportedModel, match="sums over the batch"):
+        run(kind(model, token_mean, FlatClipping(1.0)), x, y)
+    with pytest.raises(UnsupportedModel, match="number of records in the batch"):
+        run(kind(model, number_mean, FlatClipping(1.0)), x, y)
+
+
+@both
+def test_time_first_layers_on_record_first_data_are_refused(kind: type[GradientEngine]) -> None:
+    model = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
+    with pytest.raises(UnsupportedModel, match="mixes records"):
+        run(kind(model, squares, FlatClipping(1.0)), torch.randn(6, 5, 4))
+
+
+@both
+def test_random_models_pass_the_probe(kind: type[GradientEngine]) -> None:
+    noisy = Function(lambda layer, h: h + torch.randn_like(h))
+    run(kind(noisy, squares, FlatClipping(1.0)), torch.randn(6, 4))
+    mixing_probe(noisy, squares, (torch.randn(1, 4),))
+
+
+@both
+def test_scalar_and_misshapen_losses_are_refused(kind: type[GradientEngine]) -> None:
+    model, x = nn.Linear(4, 4), torch.randn(6, 4)
+    for wrong in (
+        lambda m, x: m(x).square().mean(),
+        lambda m, x: m(x).square(),
+        lambda m, x: m(x).square().sum(1, keepdim=True),
+        lambda m, x: m(x).argmax(1),
+    ):
+        with pytest.raises(InvalidInput, match='reduction="none"'):
+            run(kind(model, wrong, FlatClipping(1.0)), x)
+    with pytest.raises(InvalidInput, match="must return a tensor"):
+        check_losses(1.0, 3)
+
+
+REFUSED = {
+    "nothing to train": (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
+    "batch norm": (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "'1' .BatchNorm1d.*make_private_ready"),
+    "lone batch norm": (nn.BatchNorm2d(2), "the model .BatchNorm2d"),
+    "no statistics": (nn.BatchNorm2d(2, track_running_stats=False).eval(), "BatchNorm2d"),
+    "instance norm": (nn.InstanceNorm2d(2, affine=True, track_running_stats=True), "running statistics"),
+    "table with max_norm": (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
+    "table by frequency": (nn.Embedding(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
+    "data parallel": (nn.DataParallel(nn.Linear(2, 2)), "model.module"),
+}
+
+
+@pytest.mark.parametrize(("model", "message"), REFUSED.values(), ids=REFUSED)
+def test_models_refused_before_any_data(model: nn.Module, message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        check_model(model)
+    for kind in ENGINES:
+        with pytest.raises(UnsupportedModel, match=message):
+            kind(model, squares, FlatClipping(1.0))
+
+
+def largest_factor(model: nn.Module, loss: Callable[..., Tensor], *batch: Tensor) -> float:
+    """max_i |sum(D) - sum(D less record i)| / C, in float64 buffers."""
+    engine = FastEngine(model, loss, FlatClipping(1.0))
+    whole = run(engine, *batch)
+    worst = 0.0
+    for i in range(len(batch[0])):
+        rest = run(engine, *(torch.cat([t[:i], t[i + 1 :]]) for t in batch))
+        worst = max(worst, math.sqrt(sum(float((whole[k] - rest[k]).square().sum()) for k in whole)))
+    return worst
+
+
+class Tie(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.layer(x).relu(), self.layer.weight.t())
+
+
+class Patched(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight * 2).T + self.bias.exp()
+
+
+def penalised(model: nn.Module, x: Tensor) -> Tensor:
+    return squares(model, x) + 10 * sum(p.square().sum() for p in model.parameters())
+
+
+ATTACKS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[int, ...]]] = {
+    "tied autoencoder": (Tie, squares, (4,)),
+    "patched forward": (lambda: Patched(4, 3), squares, (4,)),
+    "penalty": (lambda: nn.Linear(4, 3), penalised, (4,)),
+    "reflect": (lambda: nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), squares, (1, 4, 4)),
+    "circular": (lambda: nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), squares, (1, 4, 4)),
+    "grouped": (lambda: nn.Conv2d(4, 4, 3, groups=2), squares, (4, 4, 4)),
+    "twice": (lambda: (lambda layer: nn.Sequential(layer, nn.Tanh(), layer))(nn.Linear(4, 4)), squares, (4,)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), squares, (4,)),
+    "in place": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True)), squares, (4,)),
+    "4-D": (lambda: nn.Linear(4, 3), squares, (2, 2, 4)),
+    "unknown": (lambda: nn.ConvTranspose1d(4, 3, 2), squares, (4, 4)),
+}
+
+
+@pytest.mark.parametrize(("make", "loss", "shape"), ATTACKS.values(), ids=ATTACKS)
+def test_what_breaks_other_libraries_stays_within_the_bound(
+    make: Callable[[], nn.Module], loss: Callable[..., Tensor], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    x = 30 * torch.randn(5, *shape, dtype=torch.float64)
+    assert 0.5 < largest_factor(make().double(), loss, x) <= 1.0 + 1e-12
+
+
+class Stale(nn.Module):
+    """Reads a tensor that was computed from its parameter before the batch came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.kept = [self.layer.weight * 2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.layer(x), self.kept[0])
+
+
+def test_a_gradient_past_the_tape_raises_and_leaves_nothing() -> None:
+    model = Stale()
+    engine = FastEngine(model, squares, FlatClipping(1.0))
+    with pytest.raises(UnsupportedModel, match=r"'layer\.weight' by a way that is not seen"):
+        run(engine, torch.randn(3, 4))
+    assert model.layer.weight.grad is None
+    assert not model.layer.weight._post_accumulate_grad_hooks
+
+
+def test_parameters_changed_in_place_go_to_the_reference_engine() -> None:
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight = self.layer.weight * 1.0
+            return F.linear(F.linear(x, weight), weight.mul_(2.0))
+
+    model, x = Doubling(), torch.randn(3, 4)
+    engine = FastEngine(model, lambda m, x: m(x).sum(1), FlatClipping(1e9))
+    found = run(engine, x)
+    assert "in place" in engine.route
+    plain = torch.autograd.grad(model(x).sum(), [model.layer.weight])[0]
+    torch.testing.assert_close(found["layer.weight"], plain)
+
+
+def test_losses_without_gradient_add_nothing() -> None:
+    engine = FastEngine(nn.Linear(4, 4), lambda m, x: m(x).detach().sum(1), FlatClipping(1.0))
+    assert not any(v.any() for v in run(engine, torch.randn(3, 4)).values())
+
+
+def test_the_route_names_the_operation() -> None:
+    engine = FastEngine(nn.Bilinear(4, 4, 2), lambda m, x: m(x, x).sum(1), FlatClipping(1.0))
+    assert engine.route == "fast"
+    run(engine, torch.randn(3, 4))
+    assert engine.route == "reference: operation 'bilinear' has no per-example rule"
