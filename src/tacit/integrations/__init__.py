@@ -1,0 +1,3 @@
+"""Tacit inside other libraries: :mod:`tacit.integrations.sklearn`."""
+
+__all__: list[str] = []
