@@ -32,8 +32,10 @@ from tacit.events import Adjacency, Gaussian
 __all__ = ["estimate", "price"]
 
 _TIGHTNESS = 4e-5  # wanted: the grid's own error in epsilon, relative
+_CHEAP = 1 << 14  # points that cost next to nothing, so are always taken
 _LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 18  # points; beyond, the grid gets coarser, the bounds looser
 _FAINT = 1e-290
+_NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
 _ROUNDS = 5
 
 
@@ -144,8 +146,10 @@ def _spacing(saddle: Saddle, steps: int, window: Window, reach: float) -> float:
     The grid adds about h^2 / 6 to the variance of each loss, and epsilon moves by half the relative change.
     """
     wanted = math.sqrt(_TIGHTNESS * min(max(saddle.epsilon, 1e-3), 12.0 * saddle.variance) / steps)
-    least = max((window.high - window.low) / _LARGEST_SUM, reach / _LARGEST_STEP)
-    return float(2.0 ** (math.floor(2.0 * math.log2(max(wanted, least))) / 2.0))
+    width = window.high - window.low
+    least = max(width / _LARGEST_SUM, reach / _LARGEST_STEP)
+    h = max(min(wanted, width / _CHEAP), least)
+    return float(2.0 ** (math.floor(2.0 * math.log2(h)) / 2.0))
 
 
 def _narrowest(cumulant: Cumulant, saddle: Saddle, steps: int) -> Window:
@@ -219,7 +223,10 @@ class PldPrice(Price):
         return max(self._least_epsilon(delta, way) for way in self.ways), self.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        return max(self._delta(epsilon, way) for way in self.ways)
+        largest = 0.0
+        for way in self.ways:  # what is far below the other direction's delta need not be resolved
+            largest = max(largest, self._delta(epsilon, way, max(_NEGLIGIBLE, 1e-6 * largest)))
+        return largest
 
     def _epsilon(self, delta: float, way: Direction) -> float:
         ceiling = self._supremum(way)
@@ -245,16 +252,19 @@ class PldPrice(Price):
             again = _find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]
             saddle = replace(again, epsilon=found, log_delta=math.log(delta))
 
-    def _delta(self, epsilon: float, way: Direction) -> float:
+    def _delta(self, epsilon: float, way: Direction, negligible: float) -> float:
         if epsilon >= self._supremum(way):
             return 0.0
         tail, best = _FAINT, 1.0
         for _ in range(_ROUNDS):  # the grid depends on delta, delta's first estimate may be far off
-            saddle = _find(_cumulant(self.steps, way, tail), lambda point: point.epsilon - epsilon)
+            saddle = _find(
+                _cumulant(self.steps, way, tail),
+                lambda point: max(point.epsilon - epsilon, math.log(negligible) - point.log_delta),
+            )
             guess = min(saddle.log_delta, math.log(best))
             composition = _composition(self.steps, way, replace(saddle, epsilon=epsilon, log_delta=guess), 1)
             best = min(best, composition.upper(epsilon))
-            if best == 0.0 or abs(math.log(best) - guess) < 0.5:
+            if best == 0.0 or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
                 break
             tail = _tail(self.steps, guess)
         return best
