@@ -257,6 +257,78 @@ class Flattened(nn.Module):
         return self.layer(x.flatten(0, 1)).view(*x.shape[:2], 4)  # type: ignore[no-any-return]
 
 
+class Forces(nn.Module):
+    """Takes a gradient within its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            slope = torch.autograd.grad(self.layer(x).sin().sum(), x)[0]
+        return self.layer(slope.detach())  # type: ignore[no-any-return]
+
+
+class LearnedState(nn.Module):
+    """A recurrent layer that starts from a parameter."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.start = layer, nn.Parameter(torch.rand(1, 1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.layer, nn.GRUCell):
+            return self.layer(x, self.start[0].repeat(len(x), 1))  # type: ignore[no-any-return]
+        return self.layer(x, self.start.repeat(1, len(x), 1))[0]  # type: ignore[no-any-return]
+
+
+class LearnedMask(nn.Module):
+    """Attention with a learned bias of the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.mask = nn.Parameter(torch.rand(5, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, attn_mask=self.mask)[0]  # type: ignore[no-any-return]
+
+
+class SelfAttention(nn.Module):
+    """Plain self-attention."""
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
+
+
+class Gated(nn.Module):
+    """A weight scaled by a number that depends on another parameter and on nothing of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.gate = nn.Parameter(torch.rand(3, 4)), nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * self.gate(torch.ones(1, 2, dtype=x.dtype)).squeeze())
+
+
+class Swapped(nn.Module):
+    """A time-first layer, on data that is put time first for it."""
+
+    def __init__(self, layer: nn.LSTM) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.transpose(0, 1))[0].transpose(0, 1)  # type: ignore[no-any-return]
+
+
 def ids(length: int, numbers: int) -> Callable[[], tuple[Tensor, ...]]:
     """Random numbers, with repetitions in a row."""
     return lambda: (torch.randint(0, numbers, (ROWS, length)),)
@@ -358,6 +430,18 @@ CASES = {
     "bare": Case(Bare, images(3, 4)),
     "penalty": Case(Penalised, images(5)),
     "frozen": Case(Bypass, images(5)),
+    "forces": Case(Forces, images(3), fast=False),
+    "learned state": Case(lambda: LearnedState(nn.GRU(3, 4, batch_first=True)), images(5, 3), fast=False),
+    "learned cell state": Case(lambda: LearnedState(nn.GRUCell(3, 4)), images(3), fast=False),
+    "learned mask": Case(LearnedMask, images(5, 4), fast=False),
+    "gated": Case(Gated, images(4), fast=False),
+    "time-first lstm": Case(lambda: Swapped(nn.LSTM(3, 4)), images(5, 3)),
+    "lstm projections": Case(lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True), images(5, 3), fast=False),
+    "added keys": Case(
+        lambda: SelfAttention(nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True)),
+        images(5, 4),
+        fast=False,
+    ),
     "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (images(4)()[0], images(3)()[0]), fast=False),
     "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4), fast=False),
     "time first": Case(lambda: TimeFirst(), images(5, 3), fast=False),
@@ -400,8 +484,8 @@ def test_every_form_of_a_convolution_is_the_same(
     torch.manual_seed(0)
     model, batch = CASES[case].make().double(), CASES[case].inputs()
     wanted = loop_oracle(model, squares, RULES["flat"], batch, views)
-    for name, value in form.items():
-        monkeypatch.setattr(conv, name, value)
+    for constant, setting in form.items():
+        monkeypatch.setattr(conv, constant, setting)
     monkeypatch.setattr(use, "CHUNK_BYTES", 1000)
     found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views), batch)
     for name, value in wanted.items():

@@ -92,9 +92,10 @@ class GradientEngine(ABC):
         if len(present) < n:  # padding is left out rather than multiplied by 0: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
-        dtype = self._norm_dtype()
-        norms = torch.zeros(n, len(self.groups), dtype=dtype, device=mask.device)
-        losses = torch.zeros(n, dtype=dtype, device=mask.device)
+        first = next(iter(self.parameters.values()))
+        norms = torch.zeros(n, len(self.groups), dtype=self._norm_dtype(), device=first.device)
+        losses = norms.new_zeros(n)
+        present = present.to(norms.device)
         thresholds = thresholds.to(norms)
         if len(present) > 0:
             with torch.no_grad(), untouched(self.model, self.parameters):
@@ -104,7 +105,7 @@ class GradientEngine(ABC):
                 found, values = self._add(accumulator, batch, thresholds)
             found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
             norms[present], losses[present] = found.to(norms), values.to(losses)
-        below = (norms[present] <= thresholds).to(dtype) - 0.5
+        below = (norms[present] <= thresholds).to(norms.dtype) - 0.5
         return RawStatistics(raw_norms=norms, raw_losses=losses, raw_below=below.sum(0))
 
     @abstractmethod

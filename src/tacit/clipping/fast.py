@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,7 @@ HANDLERS: Mapping[Any, Handler] = {
 }
 
 
+@final
 class FastEngine(GradientEngine):
     """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed."""
 
@@ -105,6 +106,7 @@ class FastEngine(GradientEngine):
             losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
             if losses.requires_grad:
                 total = losses.sum() / self.views
+                tape.in_backward = True
                 # torch.autograd.backward would leave the tape, and checkpointed layers are recomputed in here
                 torch.autograd.Variable._execution_engine.run_backward(
                     (total,), (torch.ones_like(total),), False, False, (), True, accumulate_grad=True
@@ -167,6 +169,7 @@ class FastEngine(GradientEngine):
         return norms
 
 
+@final
 class _Gradient:
     """All uses of one parameter, its own and those of sources derived from it."""
 

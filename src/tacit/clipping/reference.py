@@ -6,6 +6,7 @@ Letters: n records; K views; B = n K rows; G groups of parameters; m records of 
 from __future__ import annotations
 
 import warnings
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ CHUNK_BYTES = 64 * 2**20
 """Per-record gradients that are held at once."""
 
 
+@final
 class ReferenceEngine(GradientEngine):
     """sum_i min(1, C / |g_i|) g_i from one gradient per record, g_i = d(mean of K losses) / d parameters.
 

@@ -48,6 +48,8 @@ def multi_head_attention_forward(
     """``F.multi_head_attention_forward``: (L, B, E) queries, (S, B, .) keys and values."""
     if add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise Unseen("operation 'multi_head_attention_forward' with added or static keys")
+    if tape.owns(attn_mask) or tape.owns(key_padding_mask):
+        raise Unseen("operation 'multi_head_attention_forward' with a learned mask")
     if query.dim() != 3 or query.shape[2] != embed_dim_to_check or (is_causal and attn_mask is None):
         raise Unseen("operation 'multi_head_attention_forward' with arguments that do not fit")
     separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None

@@ -34,6 +34,7 @@ SLACK = 2.5
 SMALL_BYTES = 32 * 2**20
 FOLD_FROM = 200
 GHOST_UP_TO = 128
+PATCH_BYTES = 2**20  # stays in the cache
 
 
 @final
@@ -68,10 +69,8 @@ class _Convolution(Use):
             return self._kept.squared_norms()
         n = len(self._x) // self._views
         if self._ghost:
-            left = self._g.flatten(2).transpose(1, 2)
-            bounds = chunks(n, left.shape[1] * prod(self._shape[1:]) * left.element_size())
-            parts = [(left[a:b], _patches(self._x[a:b], self._geometry)) for a, b in bounds]
-            return torch.cat([ghost_squared_norms(*part) for part in parts])
+            left, right = self._g.flatten(2).transpose(1, 2), _patches(self._x, self._g, self._geometry)
+            return torch.cat([ghost_squared_norms(left[rows], some) for rows, some in right])
         return torch.cat([Kept(self.gradients(a, b)).squared_norms() for a, b in chunks(n, self._bytes)])
 
     def gradients(self, start: int, stop: int) -> Tensor:
@@ -114,30 +113,28 @@ def _fold(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: _Geometry) -> 
 def _from_patches(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: _Geometry) -> Tensor:
     """Return per-row weight gradients (B, P, c, k...) from products of (P, T) and (T, k c); groups = 1."""
     P, c, *kernel = shape
-    found = x.new_empty(len(x), P, prod(kernel) * c)
-    for start in range(0, len(x), 8):  # 8 rows' patches stay in the cache
-        part = slice(start, start + 8)
-        torch.bmm(g[part].flatten(2), _patches(x[part], geometry), out=found[part])
+    left, found = g.flatten(2), x.new_empty(len(x), P, prod(kernel) * c)
+    for rows, patches in _patches(x, g, geometry):
+        torch.bmm(left[rows], patches, out=found[rows])
     return found.view(len(x), P, *kernel, c).movedim(-1, 2)
 
 
-def _patches(x: Tensor, geometry: _Geometry) -> Tensor:
-    """Return what each output position sees of x (B, C, s...): (B, T, k C), channels last."""
+def _patches(x: Tensor, g: Tensor, geometry: _Geometry) -> Iterator[tuple[slice, Tensor]]:
+    """Yield some rows, and what each output position sees of them: (rows, T, k C), channels last."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     last = F.pad(x, pads).movedim(1, -1).contiguous()  # (B, s..., C)
-    sizes, strides = last.shape[1:-1], last.stride()
-    seen = [
-        (size - dilation * (k - 1) - 1) // stride + 1
-        for size, k, stride, dilation in zip(
-            sizes, geometry.kernel, geometry.stride, geometry.dilation, strict=True
-        )
-    ]
-    steps = [a * b for a, b in zip(strides[1:-1], geometry.stride, strict=True)]
-    inner = [a * b for a, b in zip(strides[1:-1], geometry.dilation, strict=True)]
-    view = last.as_strided(
-        (len(x), *seen, *geometry.kernel, x.shape[1]), (strides[0], *steps, *inner, strides[-1])
+    places, C, (row, *steps, one) = g.shape[2:], x.shape[1], last.stride()
+    shape = (*places, *geometry.kernel, C)
+    strides = (
+        *(step * stride for step, stride in zip(steps, geometry.stride, strict=True)),
+        *(step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)),
+        one,
     )
-    return view.reshape(len(x), prod(seen), -1)
+    size = max(1, PATCH_BYTES // (prod(shape) * x.element_size()))
+    for start in range(0, len(x), size):
+        part = last[start : start + size]
+        seen = part.as_strided((len(part), *shape), (row, *strides))
+        yield slice(start, start + size), seen.reshape(len(part), prod(places), -1)
 
 
 def _conv(dimensions: int, operation: Any) -> Handler:

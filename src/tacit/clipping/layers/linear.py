@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.layers.tape import Tape, Unseen
-from tacit.clipping.layers.use import Kept, Use, widened
+from tacit.clipping.layers.use import Kept, Use, row_squares, widened
 
-__all__ = ["Outer", "ghost_squared_norms", "linear", "matmul", "merged", "row_squares"]
+__all__ = ["Outer", "ghost_squared_norms", "linear", "matmul", "merged"]
 
 SLACK = 2
 
@@ -64,11 +64,6 @@ class Outer(Use):
             accumulator.addmm_(left.T, right)
         else:
             accumulator.add_(left.T @ right)
-
-
-def row_squares(x: Tensor) -> Tensor:
-    """Return |x|^2 over the last dimension, with an allowance for squares that underflow."""
-    return x.square().sum(-1).add_(x.shape[-1] * torch.finfo(x.dtype).tiny)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:

@@ -100,6 +100,8 @@ def _layers(operation: str, cell: Cell, states: int) -> Handler:
         if not isinstance(params, list | tuple) or len(params) != num_layers * directions * per_scan:
             raise Unseen(f"operation {operation!r} with packed sequences or projections")
         first = (hx,) if isinstance(hx, Tensor) else hx
+        if any(tape.owns(s) for s in first):
+            raise Unseen(f"operation {operation!r} with a learned initial state")
         x = input if batch_first else input.transpose(0, 1)
         tape.check_rows(operation, x, 3)
         last: list[State] = []
@@ -134,6 +136,8 @@ def _single(operation: str, cell: Cell) -> Handler:
     ) -> Tensor | State:
         tape.check_rows(operation, input, 2)
         state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if any(tape.owns(s) for s in state):
+            raise Unseen(f"operation {operation!r} with a learned initial state")
         a, z = linear(tape, input, w_ih, b_ih), linear(tape, state[0], w_hh, b_hh)
         after = cell(a, z, state)
         return after if len(after) > 1 else after[0]

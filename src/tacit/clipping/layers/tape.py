@@ -55,6 +55,7 @@ class Tape(TorchFunctionMode):
         self.uses: dict[int, list[Use]] = {}
         self._anchor = next(iter(self.sources.values()))  # makes a tapped output require a gradient
         self.sites: list[str] = []
+        self.in_backward = False
         self._constants = {id(c) for c in constants}
         self._handlers = handlers
 
@@ -71,12 +72,16 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is Tensor.expand:
             return self._handlers[func](self, *args, **kwargs)
-        if all(self.owns(t) or id(t) in self._constants or t.dim() == 0 for t in tensors):
+        if all(self.owns(t) or self._fixed(t) for t in tensors):
             return self.derive(func, *args, **kwargs)
         handler = self._handlers.get(func)
         if handler is None:
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
         return handler(self, *args, **kwargs)
+
+    def _fixed(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` is a constant of the model, or a number, such that no record's row is in it."""
+        return not tensor.requires_grad and (id(tensor) in self._constants or tensor.dim() == 0)
 
     def owns(self, tensor: Tensor | None) -> bool:
         """Whether ``tensor`` is a private parameter or derived from private parameters alone."""
@@ -104,7 +109,7 @@ class Tape(TorchFunctionMode):
 
     def check_rows(self, operation: str, input: Tensor, dimensions: int) -> None:  # noqa: A002
         """Raise :class:`Unseen` unless the first dimension of ``input`` counts the rows of the batch."""
-        if input.dim() < dimensions or len(input) != self.rows:
+        if self.owns(input) or input.dim() < dimensions or len(input) != self.rows:
             raise Unseen(
                 f"operation {operation!r} reads an input of shape {tuple(input.shape)}, whose first "
                 f"dimension is not the {self.rows} rows of the batch"
@@ -133,7 +138,9 @@ class Tape(TorchFunctionMode):
         return result
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
-        """Keep the uses of a backward pass under their source."""
+        """Keep the uses of the backward pass under their source."""
+        if not self.in_backward:
+            raise Unseen("a gradient is taken within the forward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)
 
