@@ -1,3 +1,81 @@
-"""Tacit: deep learning with differential privacy, for PyTorch."""
+"""Tacit: deep learning with differential privacy, for PyTorch.
+
+The names that a user starts with; each is loaded when it is first asked for, so that ``import tacit``
+imports neither torch nor anything else that takes time, and accounting works where torch is not installed.
+
+>>> import tacit
+>>> event = tacit.Repeat(tacit.PoissonSampled(0.01, tacit.Gaussian(noise_multiplier=4.0)), 10_000)
+>>> round(tacit.account(event, adjacency="add-remove").epsilon(1e-5), 3)
+0.947
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tacit.accounting import PrivacyCurve, account, calibrate
+    from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping
+    from tacit.errors import TacitError
+    from tacit.events import Adjacency, Compose, Gaussian, Laplace, PoissonSampled, Repeat
+    from tacit.models import make_private_ready
+    from tacit.plan import LossReport, Plan
+    from tacit.report import make_statement
+    from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches
+    from tacit.training import PrivateSession, evaluate, train
+
+__all__ = [
+    "AdaptiveClipping",
+    "Adjacency",
+    "AutomaticClipping",
+    "Compose",
+    "FlatClipping",
+    "FullBatch",
+    "Gaussian",
+    "Laplace",
+    "LossReport",
+    "PerLayerClipping",
+    "Plan",
+    "PoissonSampled",
+    "PoissonSampling",
+    "PrivacyCurve",
+    "PrivateSession",
+    "Repeat",
+    "ShuffledBatches",
+    "TacitError",
+    "__version__",
+    "account",
+    "calibrate",
+    "evaluate",
+    "make_private_ready",
+    "make_statement",
+    "train",
+]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "accounting": ("PrivacyCurve", "account", "calibrate"),
+    "clipping": ("AdaptiveClipping", "AutomaticClipping", "FlatClipping", "PerLayerClipping"),
+    "errors": ("TacitError",),
+    "events": ("Adjacency", "Compose", "Gaussian", "Laplace", "PoissonSampled", "Repeat"),
+    "models": ("make_private_ready",),
+    "plan": ("LossReport", "Plan"),
+    "report": ("make_statement",),
+    "sampling": ("FullBatch", "PoissonSampling", "ShuffledBatches"),
+    "training": ("PrivateSession", "evaluate", "train"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"tacit.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,192 @@
+"""The public surface: listed names exist, are documented and take no blind keywords; imports are light."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit.errors import TacitError
+
+ROOT = Path(tacit.__file__).parent
+PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part / "__init__.py").exists())}
+# Handlers inside the fast engine: each takes the arguments of the torch function that it stands for.
+INSIDE = "tacit.clipping.layers."
+# Names that are free by nature, not settings.
+FREE_NAMES = {("tacit.experiments.base", "row")}
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def all_modules() -> list[str]:
+    files = (path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py"))
+    return sorted(".".join(path.parts).removesuffix(".__init__") for path in files)
+
+
+MODULES = all_modules()
+API = [name for name in MODULES if not name.startswith(INSIDE)]
+
+
+def tree_of(module: ModuleType) -> ast.Module:
+    return ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+
+
+def defines_something(tree: ast.Module) -> bool:
+    return any(not isinstance(node, ast.Expr) for node in tree.body)
+
+
+def test_all_modules_are_found() -> None:
+    found = {part.name for part in pkgutil.iter_modules([str(ROOT)], "tacit.")}
+    assert found | {"tacit", "tacit.accounting.pld", "tacit.integrations.sklearn"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_what_can_be_imported(name: str) -> None:
+    module = importlib.import_module(name)
+    tree = tree_of(module)
+    if not defines_something(tree):
+        return
+    listed = module.__all__
+    assert len(set(listed)) == len(listed), "a name is listed twice"
+    got: dict[str, Any] = {}
+    exec(f"from {name} import *", got)
+    assert set(got) - {"__builtins__"} == set(listed)
+    if name == "tacit":
+        return
+    if name in PACKAGES:
+        offered = {
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_") and not inspect.ismodule(value) and key != "annotations"
+        }
+        assert offered == set(listed), "a package offers exactly what it lists"
+    elsewhere = {
+        key
+        for key in listed
+        if inspect.isclass(value := getattr(module, key)) and not value.__module__.startswith("tacit")
+    }
+    assert not elsewhere, "what is listed is Tacit's own"
+
+
+@pytest.mark.parametrize("name", API)
+def test_what_is_public_has_a_docstring(name: str) -> None:
+    module = importlib.import_module(name)
+    tree = tree_of(module)
+    if tree.body:
+        assert module.__doc__, "the module says nothing of itself"
+    for key in getattr(module, "__all__", ()):
+        value = getattr(module, key)
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        assert own_docstring(value), f"{name}.{key} has no docstring"
+        if not inspect.isclass(value):
+            continue
+        for method, found in vars(value).items():
+            own = getattr(found, "__qualname__", "").startswith(f"{value.__qualname__}.")
+            is_code = (inspect.isfunction(found) and own) or isinstance(
+                found, property | classmethod | staticmethod
+            )
+            if is_code and not method.startswith("_"):
+                assert inspect.getdoc(getattr(value, method)), f"{name}.{key}.{method} has no docstring"
+
+
+def own_docstring(value: Any) -> str | None:
+    """Not the one that ``dataclass`` makes from the fields."""
+    text: str | None = value.__doc__
+    return None if text is None or text.startswith(f"{value.__name__}(") else text
+
+
+def public_functions(tree: ast.Module) -> Iterator[FunctionNode]:
+    for node in tree.body:
+        if isinstance(node, FunctionNode) and not node.name.startswith("_"):
+            yield node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for inner in node.body:
+                if isinstance(inner, FunctionNode) and (
+                    not inner.name.startswith("_") or inner.name == "__init__"
+                ):
+                    yield inner
+
+
+def blind(function: FunctionNode) -> bool:
+    return function.args.kwarg is not None
+
+
+@pytest.mark.parametrize("name", API)
+def test_no_public_signature_takes_blind_keywords(name: str) -> None:
+    tree = tree_of(importlib.import_module(name))
+    found = [f.name for f in public_functions(tree) if blind(f) and (name, f.name) not in FREE_NAMES]
+    assert not found, f"{name}: **kwargs in {found}: a misspelt privacy setting would be ignored in silence"
+
+
+def test_the_check_for_blind_keywords_sees_them() -> None:
+    source = "class A:\n    def __init__(self, **kw): ...\ndef f(*, a, **options): ...\ndef g(a): ..."
+    found = [function.name for function in public_functions(ast.parse(source)) if blind(function)]
+    assert found == ["__init__", "f"]
+
+
+# --- the few names a user starts with --------------------------------------------------------------------
+
+
+def test_lazy_names_are_the_objects_themselves_and_are_typed_as_such() -> None:
+    tree = tree_of(tacit)
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: statement.module
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert set(typed) == set(tacit.__all__) - {"__version__"}
+    for name, home in typed.items():
+        assert getattr(tacit, name) is getattr(importlib.import_module(str(home)), name)
+    assert set(tacit.__all__) <= set(dir(tacit))
+    assert tacit.TacitError is TacitError
+    with pytest.raises(AttributeError, match="no attribute 'PrivacyEngine'"):
+        _ = tacit.PrivacyEngine  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="PrivacyEngine"):
+        exec("from tacit import PrivacyEngine")
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_tacit_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'numpy', 'scipy', 'sklearn'}"
+    code = f"import sys, tacit; dir(tacit); print(sorted({heavy} & set(sys.modules)))"
+    assert run(code).strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["accounting", "clipping", "errors", "events", "noise", "plan", "sampling"])
+def test_planning_and_accounting_import_no_torch(name: str) -> None:
+    assert run(f"import sys, tacit.{name}; print('torch' in sys.modules)").strip() == "False"
+
+
+def test_a_run_is_planned_and_priced_where_torch_is_not_installed() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import tacit
+plan = tacit.Plan.calibrate(
+    epsilon=2.0, delta=1e-5, records=10_000, batch_size=100, epochs=1, clipping=tacit.FlatClipping(1.0),
+    adjacency="add-remove", unit="row",
+)
+print(plan.epsilon <= 2.0)
+try:
+    tacit.PrivateSession
+except ImportError as problem:
+    print(problem.name)
+"""
+    assert run(code).split() == ["True", "torch"]
