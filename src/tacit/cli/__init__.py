@@ -14,7 +14,9 @@ def main() -> None:
     """Run the command line; errors that Tacit knows are one paragraph without a traceback."""
     try:
         from tacit.cli.app import run
-    except ImportError as problem:
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").startswith("tacit"):
+            raise  # not an installation that lacks an extra, but a broken one
         sys.stderr.write(
             f"The command line needs more packages ({problem.name} is missing). "
             "Install them with: pip install 'tacit-dp[all]'\n"

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import io
+import os
 import sys
+from typing import Any
 
-import click
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tacit import __version__
-from tacit.cli import demo, reproduce, train
+from tacit.cli.show import messages
 from tacit.errors import TacitError
 
-__all__ = ["app", "run"]
+__all__ = ["make_app", "run"]
+
+# Newer versions of typer carry a click of their own, so the class is reached through typer's public name.
+_UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _INTERRUPTED = 130
-
-app = typer.Typer(
-    name="tacit",
-    help="Deep learning with differential privacy: train, price and show the guarantee.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
-)
-app.command("train")(train.command)
-app.command("demo")(demo.command)
-app.command("reproduce")(reproduce.command)
+_VERBS = {
+    "train": "Train a model with differential privacy, from a configuration file.",
+    "demo": "Train a private model on bundled data and show the guarantee.",
+    "reproduce": "Run an experiment of a paper again.",
+}
 
 
-@app.callback(invoke_without_command=True)
+def make_app(arguments: list[str]) -> typer.Typer:
+    """The application for these arguments; a verb is loaded only if it is called, for torch takes long."""
+    app = typer.Typer(
+        name="tacit",
+        help="Deep learning with differential privacy: train, price and show the guarantee.\n\n"
+        "Start with:  tacit demo",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(_version)
+    for verb, summary in _VERBS.items():
+        called = arguments[:1] == [verb]
+        command = importlib.import_module(f"tacit.cli.{verb}").command if called else _not_loaded
+        app.command(verb, short_help=summary, no_args_is_help=verb != "demo")(command)
+    return app
+
+
+def _not_loaded() -> None:
+    """Stand for a verb in the list of verbs."""
+
+
 def _version(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
     if version:
         typer.echo(__version__)
@@ -40,24 +60,54 @@ def _version(version: bool = typer.Option(False, "--version", help="Show the ver
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    _tolerate_narrow_encodings()
     try:
-        code = app(arguments, standalone_mode=False)
+        code = make_app(arguments)(arguments, prog_name="tacit", standalone_mode=False)
+        sys.stdout.flush()
     except TacitError as problem:
         return _fail("refused" if problem.exit_code == 1 else "error", str(problem), problem.exit_code)
-    except click.ClickException as problem:
+    except _UsageError as problem:
         problem.show()
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", "Stopped at once. What was saved before is untouched.", _INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        hint = "Stopped at once. What was saved before is untouched; --resume goes on from there."
+        return _fail("interrupted", hint, _INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on; not worth a word
+        return 0
     except OSError as problem:
-        full = (
-            " Free some space; what was saved before is untouched." if problem.errno == errno.ENOSPC else ""
-        )
-        return _fail("error", f"{problem}.{full}", 2)
+        return _fail("error", _about_files(problem), 2)
+    except (MemoryError, RuntimeError) as problem:
+        if not _lacks_memory(problem):
+            raise
+        hint = f"out of memory ({str(problem).partition(chr(10))[0]})"
+        return _fail("error", f"{hint}. Lower [training] physical_batch_size; it changes no result.", 2)
     return code if isinstance(code, int) else 0
 
 
+def _about_files(problem: OSError) -> str:
+    reason = problem.strerror or str(problem)
+    where = f" ({problem.filename})" if problem.filename else ""
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"{reason}{where}: a file could not be written. What was saved before is untouched. Free some "
+            "space, then go on with --resume."
+        )
+    return f"{reason}{where}. What was saved before is untouched. Mend the path, or its rights."
+
+
+def _lacks_memory(problem: BaseException) -> bool:
+    text = str(problem).lower()
+    return isinstance(problem, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+
+
+def _tolerate_narrow_encodings() -> None:
+    """A terminal or file that knows no ε gets a question mark, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _fail(kind: str, message: str, code: int) -> int:
-    console = Console(file=sys.stderr, highlight=False)
-    console.print(Text.assemble((f"{kind}: ", "bold red"), message), soft_wrap=True)
+    messages.print(Text.assemble((f"{kind}: ", "bold red"), message), soft_wrap=not messages.is_terminal)
     return code

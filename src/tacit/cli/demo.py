@@ -11,40 +11,48 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tacit.cli.show import TrainingBar, catching_interrupt, console, progress_bar
-from tacit.cli.train import show_outcome
+from tacit.cli.show import console, progress_bar
+from tacit.cli.train import INTERRUPTED, as_data, print_json, run_to_end, show_outcome
 from tacit.errors import check_integer
-from tacit.runs import make_session, prepare, read_config
-from tacit.training import evaluate, train
 
 __all__ = ["command"]
 
 _CONFIG = Path(__file__).parent.parent / "runs" / "demo.toml"
+_EPSILONS = (1.0, 3.0)
 
 
 def command(
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else the next free one below runs/.")
+        Path | None,
+        typer.Option(help="Folder of the run; else the next free one below runs/.", show_default=False),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs per epsilon in the table of means.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Train a private model on scikit-learn's digits, and show the guarantee and what it costs.
 
-    Example:  tacit demo
+    Takes some ten seconds.
+
+    Example:  tacit demo --seeds 2
     """
-    check_integer("seeds", seeds, low=1)
+    from tacit.runs import prepare
+
+    check_integer("--seeds", seeds, low=1)
     folder = out or next(
         path for n in itertools.count(1) if not (path := Path("runs") / f"demo-{n}").exists()
     )
     start = time.perf_counter()
-    run = prepare(_CONFIG, out=folder)
-    with catching_interrupt() as stop, TrainingBar("digits", run.plan.steps, 0, private=True) as bar:
-        outcome = run.start((bar,), stop)
+    outcome = run_to_end(prepare(_CONFIG, out=folder), _CONFIG, "digits")
     if outcome is None:
-        return 130
-    show_outcome(outcome)
+        return INTERRUPTED
+    if not as_json:
+        show_outcome(outcome)
+    scores = _repeat(seeds)
+    if as_json:
+        print_json(as_data(outcome) | {"repeats": [{"epsilon": e, "scores": s} for e, s in scores.items()]})
+        return 0
     console.print()
-    console.print(_table(seeds))
+    console.print(_table(scores))
     console.print(
         "Each line of the table repeats the run to show the spread; a model of your own is trained once, "
         "because every run on the same records spends their budget again."
@@ -53,21 +61,29 @@ def command(
     return 0
 
 
-def _table(seeds: int) -> Table:
-    table = Table("ε", "mean test accuracy", "std", "runs", title="Digits, δ = 1e-4, one image is the unit")
+def _repeat(seeds: int) -> dict[float, list[float]]:
+    scores: dict[float, list[float]] = {epsilon: [] for epsilon in _EPSILONS}
     with progress_bar() as bar:
-        task = bar.add_task("repeats", total=2 * seeds)
-        for epsilon in (1.0, 3.0):
-            scores = []
+        task = bar.add_task("repeats for the table", total=len(_EPSILONS) * seeds)
+        for epsilon, found in scores.items():
             for _ in range(seeds):
-                scores.append(_score(epsilon))
+                found.append(_score(epsilon))
                 bar.advance(task)
-            spread = statistics.stdev(scores) if seeds > 1 else 0.0
-            table.add_row(f"{epsilon:g}", f"{statistics.mean(scores):.4f}", f"{spread:.4f}", str(seeds))
+    return scores
+
+
+def _table(scores: dict[float, list[float]]) -> Table:
+    table = Table("ε", "mean test accuracy", "std", "runs", title="Digits, δ = 1e-4, one image is the unit")
+    for epsilon, found in scores.items():
+        spread = f"{statistics.stdev(found):.4f}" if len(found) > 1 else "–"
+        table.add_row(f"{epsilon:g}", f"{statistics.mean(found):.4f}", spread, str(len(found)))
     return table
 
 
 def _score(epsilon: float) -> float:
+    from tacit.runs import make_session, read_config
+    from tacit.training import evaluate, train
+
     config = read_config(_CONFIG)
     privacy = config.privacy.model_copy(update={"epsilon": epsilon})
     data, session = make_session(config.model_copy(update={"privacy": privacy}))

@@ -1,32 +1,39 @@
-"""What the verbs show: a progress bar, a table, paths of pictures."""
+"""What the verbs show while they work: bars, lines for a log, and what a Ctrl-C does.
+
+Results go to stdout; everything about the way there goes to stderr.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from tacit.training.loop import Row
+if TYPE_CHECKING:
+    from tacit.training.loop import Row
 
-__all__ = ["Preparations", "TrainingBar", "catching_interrupt", "console", "progress_bar"]
+__all__ = ["Preparations", "TrainingBar", "catching_interrupt", "console", "messages", "progress_bar"]
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False, emoji=False)
+messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def progress_bar(*columns: str) -> Progress:
     """A bar with a count, the time left and further columns of text; hidden where nobody watches."""
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        *(TextColumn(column) for column in columns),
-        console=Console(stderr=True, highlight=False),
-        disable=not Console(stderr=True).is_terminal,
+        TimeRemainingColumn(compact=True),
+        *(TextColumn(column, markup=False) for column in columns),
+        console=messages,
+        disable=not messages.is_terminal,
     )
 
 
@@ -46,20 +53,26 @@ class Preparations:
 
     def __call__(self, title: str, done: int, total: int) -> None:
         if title not in self._tasks:
-            self._tasks[title] = self._bar.add_task(title, total=total)
+            self._tasks[title] = self._bar.add_task(escape(title), total=total)
         self._bar.update(self._tasks[title], completed=done)
 
 
 class TrainingBar:
-    """Loss, epsilon spent and time left, as the steps go by; a watcher of the loop."""
+    """Loss, epsilon spent and time left, as the steps go by; a watcher of the loop.
+
+    On a terminal it is a bar; into a file or a pipe goes one line for each line of metrics.
+    """
 
     def __init__(self, title: str, steps: int, done: int, *, private: bool) -> None:
         self._bar = progress_bar(
             "loss {task.fields[loss]}", "ε ≤ {task.fields[epsilon]}", "{task.fields[test]}"
         )
-        mark = "" if private else " [NOT PRIVATE: test key]"
+        self._steps = steps
+        self._name = title if len(title) <= 16 else f"{title[:15]}…"
+        if not private:
+            self._name = f"NOT PRIVATE (test key) {self._name}"
         self._task = self._bar.add_task(
-            title + mark, total=steps, completed=done, loss="–", epsilon="–", test=""
+            escape(self._name), total=steps, completed=done, loss="–", epsilon="–", test=""
         )
 
     def __enter__(self) -> TrainingBar:
@@ -71,13 +84,22 @@ class TrainingBar:
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Move the bar."""
-        shown = "hidden" if loss is None else f"{loss:.3f}"
-        self._bar.update(self._task, completed=steps, loss=shown, epsilon=f"{epsilon:.3f}")
+        self._bar.update(self._task, completed=steps, loss=_loss(loss), epsilon=f"{epsilon:.3f}")
 
     def on_row(self, row: Row) -> None:
         """Show the newest test score."""
-        if row.test_score is not None:
-            self._bar.update(self._task, test=f"test {row.test_score:.3f}")
+        score = "" if row.test_score is None else f"test {row.test_score:.3f}"
+        self._bar.update(self._task, test=score)
+        if not messages.is_terminal:
+            messages.print(
+                f"{self._name}: step {row.steps} of {self._steps}, loss {_loss(row.loss)}, "
+                f"ε ≤ {row.epsilon:.3f}, {score}".rstrip(", "),
+                soft_wrap=True,
+            )
+
+
+def _loss(loss: float | None) -> str:
+    return "hidden" if loss is None else f"{loss:.3f}"
 
 
 class _Flag:
@@ -88,19 +110,23 @@ class _Flag:
         return self.raised
 
 
-@contextmanager
+@contextlib.contextmanager
 def catching_interrupt() -> Iterator[_Flag]:
-    """The first Ctrl-C asks the loop to stop after its step; the second stops at once."""
+    """The first Ctrl-C, or SIGTERM, asks the loop to stop after its step; the second stops at once."""
     flag = _Flag()
 
     def handler(_number: int, _frame: FrameType | None) -> None:
         if flag.raised:
             raise KeyboardInterrupt
         flag.raised = True
-        console.print("\nStopping after this step; Ctrl-C again stops at once.")
+        with contextlib.suppress(RuntimeError):  # the signal came in the middle of another line
+            messages.print("Stopping after this step; Ctrl-C again stops at once.")
 
-    before = signal.signal(signal.SIGINT, handler)
+    before: dict[signal.Signals, Any] = {
+        number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield flag
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -3,78 +3,129 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console
-from tacit.runs import Outcome, Run, prepare
+from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console, messages
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from tacit.runs import Outcome, Run
+
+__all__ = ["INTERRUPTED", "as_data", "command", "print_json", "run_to_end", "show_outcome"]
+
+INTERRUPTED = 130
 
 
 def command(
     config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else the configuration's, or runs/NAME.")
+        Path | None,
+        typer.Option(help="Folder of the run; else the configuration's, or runs/NAME.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Train a model with differential privacy.
 
+    The folder of the run gets the model, the privacy statement, the metrics and two pictures. Ctrl-C stops
+    after the current step and saves; the same command with --resume goes on exactly as if nothing had
+    happened, also after a crash.
+
+    Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
+
     Example:  tacit train digits.toml --out runs/first
     """
+    from tacit.runs import prepare
+
     with Preparations() as progress:
         run = prepare(config, out=out, resume=resume, progress=progress)
     if not as_json:
         _announce(run)
-    plan = run.plan
-    with (
-        catching_interrupt() as stop,
-        TrainingBar(config.stem, plan.steps, run.session.steps_done, private=run.session.private) as bar,
-    ):
-        outcome = run.start((bar,), stop)
+    outcome = run_to_end(run, config, config.stem)
     if outcome is None:
-        command = f"tacit train {config} --out {run.folder} --resume"
-        console.print(
-            f"Stopped after step {run.session.steps_done} of {plan.steps}; the state is saved in "
-            f"{run.folder}. Go on with: {command}",
-            soft_wrap=True,
-        )
-        return 130
+        if as_json:
+            done, steps = run.session.steps_done, run.plan.steps
+            print_json({"folder": str(run.folder), "finished": False, "steps_done": done, "steps": steps})
+        return INTERRUPTED
     if as_json:
-        console.print_json(json.dumps(_as_data(outcome)))
+        print_json(as_data(outcome))
     else:
         show_outcome(outcome)
     return 0
 
 
+def run_to_end(run: Run, config: Path, title: str) -> Outcome | None:
+    """Train with a bar; None if Ctrl-C ended it, and then it is said how to go on."""
+    done = run.session.steps_done
+    bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
+    with bar, catching_interrupt() as stop:
+        outcome = run.start((bar,), stop)
+    if outcome is None:
+        again = shlex.join(["tacit", "train", str(config), "--out", str(run.folder), "--resume"])
+        messages.print(
+            f"Stopped after step {run.session.steps_done} of {run.plan.steps}; the state is saved in "
+            f"{run.folder}. Go on with:\n  {again}",
+            soft_wrap=True,
+        )
+    return outcome
+
+
 def _announce(run: Run) -> None:
-    plan = run.plan
+    from tacit.report.statement import round_up
+
+    plan, done = run.plan, run.session.steps_done
     console.print(
         f"{run.data.name}: {plan.steps} steps, {plan.sampling.describe()}, noise multiplier "
-        f"{plan.noise_multiplier:.4g}, together ε = {plan.epsilon:.4g} at δ = {plan.delta:g} per {plan.unit} "
-        f"({plan.adjacency}).",
-        soft_wrap=True,
+        f"{plan.noise_multiplier:.4g}; the whole run costs ε = {round_up(plan.epsilon)} at δ = "
+        f"{plan.delta:g} for one {plan.unit} ({plan.adjacency})."
     )
+    if run.resumed:
+        console.print(f"Going on after step {done} of {plan.steps}.")
 
 
 def show_outcome(outcome: Outcome) -> None:
     """Print the statement, the score and where things lie."""
+    from tacit.report.statement import round_up
+
     console.print()
-    console.print(outcome.statement.to_text(), markup=False)
+    console.print(outcome.statement.to_text(), soft_wrap=True)
     kind = "test accuracy" if outcome.evaluation.per_class else "test R²"
-    console.print(f"[bold]{kind} {outcome.evaluation.score:.4f}[/] at ε = {outcome.statement.epsilon:.4g}")
-    for name in ("model.safetensors", "statement.txt", "metrics.csv", "progress.png", "privacy.png"):
-        console.print(f"  {outcome.folder / name}", soft_wrap=True)
-    console.print(f"  {outcome.folder / 'private'}  (resume state with the key of the noise: do not release)")
+    figures = f"{kind} {outcome.evaluation.score:.4f} at ε = {round_up(outcome.statement.epsilon)}"
+    console.print(figures, style="bold")
+    console.print(f"In {outcome.folder}:", soft_wrap=True)
+    console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
+    console.print("  private/ has the key of the noise, to go on from: do not release it")
+    for remark in outcome.remarks:
+        messages.print(f"note: {remark}", soft_wrap=True)
 
 
-def _as_data(outcome: Outcome) -> dict[str, object]:
+def print_json(data: dict[str, object]) -> None:
+    """Print JSON and nothing else on stdout; numbers that JSON does not have become null."""
+    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+def as_data(outcome: Outcome) -> dict[str, object]:
+    """The outcome as plain data, for JSON."""
     return {
         "folder": str(outcome.folder),
+        "finished": True,
+        "files": [str(outcome.folder / name) for name in outcome.files],
         "test_score": outcome.evaluation.score,
         "test_loss": outcome.evaluation.loss,
         "per_class": list(outcome.evaluation.per_class),

@@ -6,6 +6,7 @@ STATED rather than leaving the line out.
 
 from __future__ import annotations
 
+import decimal
 import json
 import math
 import platform
@@ -21,15 +22,21 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, event_to_json
 from tacit.plan import Plan
 
-__all__ = ["Statement", "group_epsilon", "make_statement"]
+__all__ = ["Statement", "group_epsilon", "make_statement", "round_up"]
 
 _FORMAT = 1
 _GROUPS = (2, 4)
+_LARGEST = 500.0  # an epsilon beyond this is no promise, and e to its power no float
 
-_NEIGHBOURS = {
-    Adjacency.ADD_REMOVE: "with and without any one {unit}; how many there are is kept secret",
-    Adjacency.REPLACE_ONE: "that differ in any one {unit}; how many there are is public",
-    Adjacency.ZERO_OUT: "in which any one {unit} contributes or is left blank; how many there are is public",
+_WITHOUT = {
+    Adjacency.ADD_REMOVE: "if any one {unit} had been left out of the training data, or put into it",
+    Adjacency.REPLACE_ONE: "if any one {unit} in the training data had been another",
+    Adjacency.ZERO_OUT: "if any one {unit} in the training data had been blank",
+}
+_COUNT = {
+    Adjacency.ADD_REMOVE: "secret too",
+    Adjacency.REPLACE_ONE: "taken to be public",
+    Adjacency.ZERO_OUT: "taken to be public",
 }
 
 _COVERED = (
@@ -40,7 +47,7 @@ _NOT_COVERED = (
     "the test records: accuracy and loss on them are exact",
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
     "other runs and queries on the same records: their costs add up",
-    "a person who has several records: see the group figures",
+    "somebody who has several records: see the group figures",
     "the resume state (folder 'private'), which holds the key of the noise and must not be released",
     "running time and other side channels",
     "floating-point arithmetic: noise and sums are floats, not the ideal real numbers of the proofs",
@@ -49,13 +56,16 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Statement:
-    """A privacy statement; ``data`` is what :meth:`to_json` writes, in the order of reading."""
+    """A privacy statement; ``data`` is what :meth:`to_json` writes, in the order of reading.
+
+    Where there is no finite epsilon, ``data`` holds None (null in JSON).
+    """
 
     data: dict[str, Any]
 
     def to_json(self) -> str:
         """The statement as JSON, with the event that the figures are computed from."""
-        return json.dumps(self.data, indent=2) + "\n"
+        return json.dumps(self.data, indent=2, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
         """The statement as one page of plain text."""
@@ -64,7 +74,8 @@ class Statement:
     @property
     def epsilon(self) -> float:
         """The epsilon stated."""
-        return float(self.data["guarantee"]["epsilon"])
+        epsilon = self.data["guarantee"]["epsilon"]
+        return math.inf if epsilon is None else float(epsilon)
 
 
 def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
@@ -80,10 +91,10 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
         return curve.delta(epsilon) * factor
 
     low, high = 0.0, max(1e-6, curve.epsilon(delta))
-    while group_delta(high) > delta:
+    while size * high <= _LARGEST and group_delta(high) > delta:
         low, high = high, 2 * high
-        if size * high > 500:
-            return math.inf
+    if size * high > _LARGEST:
+        return math.inf
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if group_delta(middle) > delta else (low, middle)
@@ -124,10 +135,10 @@ def make_statement(
             "guarantee": {
                 "unit": plan.unit,
                 "adjacency": str(plan.adjacency),
-                "epsilon": epsilon,
+                "epsilon": _finite(epsilon),
                 "delta": plan.delta,
                 "lower_bound_of_the_same_analysis": lower,
-                "groups": {str(size): group_epsilon(curve, plan.delta, size) for size in _GROUPS},
+                "groups": {str(size): _finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
             },
             "mechanism": _mechanism(plan, steps_done),
             "accountant": {"name": "tacit", "method": curve.method, "version": __version__},
@@ -155,7 +166,7 @@ def _mechanism(plan: Plan, steps_done: int) -> dict[str, Any]:
         "noise_multiplier": plan.noise_multiplier,
         "noise_multiplier_of_the_gradients": plan.gradient_noise_multiplier,
         "views_per_record": plan.views,
-        "loss_report": repr(plan.loss_report),
+        "loss_report": "none" if plan.loss_report is None else repr(plan.loss_report),
         "preparation": [json.loads(event_to_json(event)) for event in plan.preparation] or ["none"],
     }
 
@@ -171,43 +182,14 @@ def _versions() -> dict[str, str]:
 
 
 def _text(data: dict[str, Any]) -> str:
-    guarantee, mechanism = data["guarantee"], data["mechanism"]
-    unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
-    groups = ", ".join(f"{size} {unit}s: {_number(value)}" for size, value in guarantee["groups"].items())
     lines = ["PRIVACY STATEMENT", ""]
     if not data["private"]:
-        lines += ["NOT PRIVATE: the randomness of this run came from a fixed test key.", ""]
-    lines += _wrap(
-        f"This model was trained with ({guarantee['epsilon']:.4g}, {guarantee['delta']:g})-differential "
-        f"privacy. The unit of privacy is one {unit} (adjacency {adjacency}): nobody who sees the model can "
-        f"tell well between two data sets {_NEIGHBOURS[adjacency].format(unit=unit)}."
-    )
-    rows = [
-        ("Unit of privacy", unit),
-        ("Adjacency", str(adjacency)),
-        ("Epsilon", f"{guarantee['epsilon']:.6g}"),
-        ("Delta", f"{guarantee['delta']:g}"),
-        ("Groups of records", f"epsilon at the same delta for {groups}"),
-        ("Mechanism", mechanism["name"]),
-        ("Steps", str(mechanism["steps"])),
-        ("Sampler", mechanism["sampler"]),
-        ("Divisor of the sums", f"{mechanism['expected_batch_size']:g} (public)"),
-        ("Clipping", mechanism["clipping"]),
-        ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
-        ("of the gradients", f"{mechanism['noise_multiplier_of_the_gradients']:.6g}"),
-        ("Views per record", str(mechanism["views_per_record"])),
-        ("Loss report", mechanism["loss_report"]),
-        ("Preparation", ", ".join(str(item) for item in mechanism["preparation"])),
-        ("Accountant", "{name} {version}, method {method}".format(**data["accountant"])),
-        ("Data", data["data"]),
-        ("Public data", ", ".join(data["public_data"])),
-        ("Model", data["model"]),
-        ("Randomness", data["randomness"]),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items())),
-    ]
-    lines.append("")
-    for name, value in rows:
-        lines += _wrap(value, first=f"{name:<20} ", rest=" " * 21)
+        lines += [*_wrap(_NOT_PRIVATE), ""]
+    for paragraph in _promise(data["guarantee"]):
+        lines += [*_wrap(paragraph), ""]
+    lines.append("For those who check:")
+    for name, value in _details(data):
+        lines += _wrap(value, first=f"  {name:<18} ", rest=" " * 21)
     for title, items in (
         ("Covered", data["covered"]),
         ("Not covered", data["not_covered"]),
@@ -220,9 +202,87 @@ def _text(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+_NOT_PRIVATE = (
+    "NOT PRIVATE: the randomness of this run came from a fixed test key. Whoever knows the key can take the "
+    "noise off, so nothing below holds; it is what a run with a key from the operating system would promise."
+)
+
+
+def _promise(guarantee: dict[str, Any]) -> list[str]:
+    """The guarantee as a definition, and once more for readers who do not know the word."""
+    unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
+    epsilon, delta = guarantee["epsilon"], guarantee["delta"]
+    stated = (
+        f"This model was trained with ({_shown(epsilon)}, {delta:.15g})-differential privacy. The unit of "
+        f"privacy is one {unit} (adjacency {adjacency})."
+    )
+    count = f"How many of them there are is {_COUNT[adjacency]}."
+    if epsilon is None:
+        return [stated, f"No finite epsilon is proven at this delta, so nothing is promised. {count}"]
+    without = _WITHOUT[adjacency].format(unit=unit)
+    return [
+        stated,
+        f"In plain words: take anything that somebody may conclude or do after seeing the model. It is at "
+        f"most {_factor(epsilon)} times as probable (e to the power epsilon), plus {delta:.15g} (delta), as "
+        f"it would be {without}. The smaller the two numbers, the less the model can tell about any one "
+        f"{unit}; with two zeros it could tell nothing. {count}",
+    ]
+
+
+def _details(data: dict[str, Any]) -> list[tuple[str, str]]:
+    guarantee, mechanism = data["guarantee"], data["mechanism"]
+    groups = "; ".join(f"{size} of them: {_shown(value)}" for size, value in guarantee["groups"].items())
+    preparation = [item if isinstance(item, str) else json.dumps(item) for item in mechanism["preparation"]]
+    return [
+        ("Unit of privacy", f"one {guarantee['unit']}"),
+        ("Adjacency", guarantee["adjacency"]),
+        ("Epsilon", _shown(guarantee["epsilon"], 6)),
+        ("Delta", f"{guarantee['delta']:.15g}"),
+        ("Groups", f"epsilon at the same delta for {groups}"),
+        ("Mechanism", mechanism["name"]),
+        ("Steps", str(mechanism["steps"])),
+        ("Sampler", mechanism["sampler"]),
+        ("Divisor of sums", f"{mechanism['expected_batch_size']:g}, public"),
+        ("Clipping", mechanism["clipping"]),
+        ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
+        ("Gradient noise", f"multiplier {mechanism['noise_multiplier_of_the_gradients']:.6g}"),
+        ("Views per record", str(mechanism["views_per_record"])),
+        ("Loss report", mechanism["loss_report"]),
+        ("Preparation", ", ".join(preparation)),
+        ("Accountant", "{name} {version}, method {method}".format(**data["accountant"])),
+        ("Data", data["data"]),
+        ("Public data", ", ".join(data["public_data"])),
+        ("Model", data["model"]),
+        ("Randomness", data["randomness"]),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items())),
+    ]
+
+
 def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
     return textwrap.wrap(text, 79, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
-def _number(value: float) -> str:
-    return "no finite bound" if math.isinf(value) else f"{value:.4g}"
+def round_up(value: float, digits: int = 4) -> str:
+    """``value`` with that many significant digits, never less than it is.
+
+    >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
+    ('2.001', '3', '0', '12350000')
+    """
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{context.create_decimal(repr(float(value))).normalize():f}"
+
+
+def _shown(epsilon: float | None, digits: int = 4) -> str:
+    return "no finite bound" if epsilon is None else round_up(epsilon, digits)
+
+
+def _factor(epsilon: float) -> str:
+    """e^epsilon rounded up, to three digits or a whole number."""
+    if epsilon > 20:
+        return f"e^{round_up(epsilon)}"
+    factor = math.exp(epsilon)
+    return round_up(factor, 3) if factor < 100 else f"{math.ceil(factor):,}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tacit.clipping.rules import (
     AdaptiveClipping,
@@ -29,8 +29,23 @@ __all__ = [
     "PrivacySection",
     "RunSection",
     "TrainingSection",
+    "differences",
+    "parse_config",
     "read_config",
 ]
+
+_Count = Annotated[int, Field(ge=1)]
+_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0)]
+# What may change between a run and its resumption: no result hangs on it.  Records are recognised by a
+# keyed digest, not by where they lie.
+_FREE = (
+    "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
+    "data.folder", "data.download", "data.table", "data.test_table", "data.images",
+)  # fmt: skip
+
+
+# Settings of several types: of these pydantic complains once for each type.
+_ALTERNATIVES = {"batch_size": 'a whole number, or "full"'}
 
 
 class _Section(BaseModel):
@@ -42,6 +57,7 @@ class DataSection(_Section):
 
     A table needs ``columns``, its public schema; pictures need ``size`` (height, width) and ``classes``.
     Bounds and classes are declared, never read from the data: what is read from it leaks.
+    Paths are relative to the current folder.
     """
 
     name: str | None = None
@@ -61,7 +77,10 @@ class DataSection(_Section):
 
 
 class ModelSection(_Section):
-    """A network of ``tacit.models`` by name, or ``factory = "module:function"`` of the user's own."""
+    """A network of ``tacit.models`` by name, or ``factory = "module:function"`` of the user's own.
+
+    The function gets the shape of one record and the number of outputs, and returns a torch module.
+    """
 
     name: str | None = None
     factory: str | None = None
@@ -107,9 +126,9 @@ class OptimizerSection(_Section):
     """An optimizer of torch by name, with the usual settings."""
 
     name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
-    learning_rate: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    learning_rate: Annotated[float, Field(allow_inf_nan=False, gt=0)]
+    momentum: _Finite = 0.0
+    weight_decay: _Finite = 0.0
 
 
 class TrainingSection(_Section):
@@ -119,9 +138,9 @@ class TrainingSection(_Section):
     epochs: float | None = None
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"
-    physical_batch_size: int = 512
-    views: int = 1
-    crop_padding: int = 4
+    physical_batch_size: _Count = 512
+    views: _Count = 1
+    crop_padding: Annotated[int, Field(ge=0)] = 4
     ema_decay: float | None = None
 
 
@@ -129,8 +148,8 @@ class RunSection(_Section):
     """What is written, and how often."""
 
     out: str | None = None
-    rows: int = 20
-    checkpoint_every: int | None = None
+    rows: _Count = 20
+    checkpoint_every: _Count | None = None
     tensorboard: bool = False
     device: str = "cpu"
 
@@ -153,34 +172,73 @@ def read_config(path: Path | str) -> Config:
     Raises:
         InvalidInput: the file is not there, is not TOML, or does not say what a run needs.
     """
+    return parse_config(read_text(path), str(path))
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a configuration file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no configuration at {path}; check the path.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"cannot read the configuration {path}: {problem}") from None
+
+
+def parse_config(text: str, origin: str) -> Config:
+    """The configuration that ``text`` holds; ``origin`` says in errors where it comes from."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
-        raise InvalidInput(f"{path} is not valid TOML: {problem}") from None
+        raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:
         return Config.model_validate(data)
     except ValidationError as problem:
-        raise InvalidInput(f"{path}: " + " ".join(_complaint(item) for item in problem.errors())) from None
+        complaints = dict.fromkeys(_complaint(item) for item in problem.errors())
+        raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """The settings in which two configurations differ, without those that change no result."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
+        for name in dict.fromkeys([*before, *after])
+        if name not in _FREE and before.get(name) != after.get(name)
+    ]
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    flat: dict[str, Any] = {"notes": config.notes}
+    for section in ("data", "model", "privacy", "optimizer", "training", "run"):
+        flat |= {f"{section}.{name}": value for name, value in getattr(config, section)}
+    return flat
 
 
 def _complaint(item: Any) -> str:
     place = [str(part) for part in item["loc"]]
-    where = f"[{place[0]}] {'.'.join(place[1:])}".strip() if len(place) > 1 else f"[{place[0]}]"
-    if item["type"] == "extra_forbidden":
-        guess = difflib.get_close_matches(place[-1], _field_names(place[:-1]), n=1)
-        hint = f"; did you mean {guess[0]!r}?" if guess else "."
-        return f"{where} is not a setting{hint}"
-    if item["type"] == "missing":
-        return f"{where} is missing and has no default."
-    return f"{where} = {item['input']!r}: {item['msg']}."
+    if len(place) < 2:
+        return _about_section(place[0], item["type"])
+    section, setting = place[:2]
+    where = f"[{section}] {setting}"
+    fields = Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+    match item["type"]:
+        case "extra_forbidden":
+            return f"{where} is not a setting{_guess(setting, list(fields))}"
+        case "missing":
+            return f"{where} is missing and has no default."
+    if setting in _ALTERNATIVES:
+        return f"{where} must be {_ALTERNATIVES[setting]}; got {item['input']!r}."
+    return f"{where} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}."
 
 
-def _field_names(sections: list[str]) -> list[str]:
-    kind: Any = Config
-    for section in sections:
-        kind = kind.model_fields[section].annotation
-    return list(kind.model_fields)
+def _about_section(name: str, kind: str) -> str:
+    if name in Config.model_fields:
+        problem = "is missing" if kind == "missing" else "must be a section of its own"
+        return f"[{name}] {problem}."
+    return f"[{name}] is not a section{_guess(name, list(Config.model_fields))}"
+
+
+def _guess(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}."

@@ -6,6 +6,8 @@ and the statement says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "evaluate", "evaluation_mode"]
 
 _ROWS = 1024
 
@@ -33,7 +35,7 @@ class Evaluation:
 def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     """Evaluate on ``inputs`` (n, ...) and ``targets``: (n,) int64 classes, or (n, k) or (n,) numbers.
 
-    The model is in evaluation mode meanwhile, and in its old mode afterwards.
+    The model is in evaluation mode meanwhile, and all its parts in their old modes afterwards.
     """
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise InvalidInput(
@@ -55,12 +57,19 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     )
 
 
-def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    device = next(model.parameters()).device
-    training = model.training
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, then every module back in its own: a part that is frozen in it must stay so."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            return torch.cat([model(part.to(device)).float().cpu() for part in torch.split(inputs, _ROWS)])
+        yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    device = next(model.parameters()).device
+    with evaluation_mode(model), torch.no_grad():
+        return torch.cat([model(part.to(device)).float().cpu() for part in torch.split(inputs, _ROWS)])

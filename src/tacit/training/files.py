@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import tempfile
@@ -14,13 +15,13 @@ import torch
 
 from tacit.errors import InvalidInput
 
-__all__ = ["load_state", "save_state", "write_atomically"]
+__all__ = ["load_state", "remove_leftovers", "save_state", "write_atomically"]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
     """Write beside ``path``, flush to the disk, then rename: a crash or a full disk leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -32,11 +33,31 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the rename itself last through a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left beside ``path``; only where nobody else writes it now."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
     """Save a resume state, readable by its owner alone, because it holds the key of the noise."""
-    write_atomically(path, lambda file: torch.save(state, file), mode=0o600)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    buffer = io.BytesIO()  # torch would hide what goes wrong with a file, such as a full disk
+    torch.save(state, buffer)
+    write_atomically(path, lambda file: file.write(buffer.getbuffer()), mode=0o600)
 
 
 def load_state(path: Path, expected_format: int) -> dict[str, Any]:

@@ -86,14 +86,14 @@ def train(
     """Take all steps that are left; return the lines of metrics, those of ``history`` first.
 
     Args:
-        evaluate: called with the model (averaged, where the session averages) about ``rows`` times.
+        evaluate: called with the model (averaged, where the session averages) at most ``rows`` times.
         checkpoint: where the resume state goes, every ``checkpoint_every`` steps and at the end; None for
             the latter means with each line of metrics.
         history: of the part of the run before a resume.
         should_stop: asked after each step; at True the state is saved and the loop ends early.
     """
     plan = session.plan
-    every = max(1, plan.steps // check_integer("rows", rows, low=1))
+    every = -(-plan.steps // check_integer("rows", rows, low=1))
     marks = sorted({*range(every, plan.steps + 1, every), plan.steps})
     spent = dict(zip(marks, plan.epsilon_after(marks), strict=True))
     progress = History() if history is None else history

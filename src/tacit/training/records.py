@@ -7,6 +7,7 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
@@ -34,6 +35,9 @@ class Records:
     def take(self, indices: Indices) -> tuple[Tensor, ...]:
         """The tensors (n, ...) of the records at these positions, n >= 1."""
         if self.tensors is not None:
+            first, last = int(indices[0]), int(indices[-1]) + 1
+            if last - first == len(indices) and len(np.unique(indices)) == len(indices):
+                return tuple(tensor[first:last] for tensor in self.tensors)  # a full batch: no copy
             rows = torch.from_numpy(indices)
             return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
         dataset = cast("Dataset[Any]", self.dataset)

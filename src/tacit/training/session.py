@@ -15,6 +15,7 @@ any value before noise.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from tacit.training.files import load_state, save_state
 from tacit.training.records import Data, Records, as_records
 from tacit.training.step import noisy_step
 
-__all__ = ["Batch", "PrivateSession", "StepReport"]
+__all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
 _ENGINES: dict[str, type[GradientEngine]] = {"fast": FastEngine, "reference": ReferenceEngine}
 _STATE_FORMAT = 1
@@ -124,6 +125,11 @@ class PrivateSession:
     def epsilon(self) -> float:
         """What the steps performed so far, and the plan's preparation, cost at the plan's delta."""
         return self.plan.epsilon_after([self._done])[0]
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """(G,) clipping thresholds of the next step; those of adaptive clipping come from noisy counts."""
+        return tuple(self._thresholds)
 
     @property
     def private(self) -> bool:
@@ -249,6 +255,7 @@ class PrivateSession:
             "event": event_to_json(self.plan.event),
             "records": self._records.fingerprint(key),
             "parameters": repr(shapes),
+            "model": re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)),
             "optimizer": type(self.optimizer).__name__,
             "engine": type(self._engine).__name__,
             "physical": self._physical,
@@ -308,6 +315,12 @@ class PrivateSession:
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
                 "the session. Take it out of the loop; session.step(batch) computes the gradients."
             )
+
+
+def saved_generator(path: Path | str) -> Generator:
+    """The generator of a saved run: from it, what is random in a model can be made again as it was."""
+    state = load_state(Path(path), _STATE_FORMAT)
+    return Generator(state["key"], secure=state["secure"])
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

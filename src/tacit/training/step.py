@@ -122,7 +122,7 @@ def _physical_batch(
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """The tensors (m, ...) of these records and the mask (m,) that tells them from padding."""
     part = max(1, size // _PADDING_PARTS)
-    padding = -len(indices) % part
+    padding = 0 if len(indices) == size else -len(indices) % part
     mask = torch.ones(len(indices) + padding, dtype=torch.bool)
     mask[len(indices) :] = False
     return records.take(np.concatenate([indices, np.repeat(indices[:1], padding)])), mask

@@ -1,0 +1,101 @@
+"""The folder of a run: whether it may be written to, and that one process alone does so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tacit.errors import InvalidInput
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["check_empty", "check_resumable", "check_writable", "resume_state", "sole_user"]
+
+_PRIVATE = "private"
+
+
+def resume_state(folder: Path) -> Path:
+    """Where the resume state of a run lies."""
+    return folder / _PRIVATE / "resume.pt"
+
+
+def check_resumable(folder: Path) -> None:
+    """Refuse to resume where no run was saved."""
+    if not (state := resume_state(folder)).exists():
+        raise InvalidInput(
+            f"there is no run to resume in {folder}: {state} does not exist. Start it without --resume, or "
+            "name its folder with --out."
+        )
+    if not (config := folder / "config.toml").exists():
+        raise InvalidInput(
+            f"{config} is missing, so it cannot be seen whether the run would go on with the settings that "
+            "it was started with. Put the file back, or start a new run."
+        )
+
+
+def check_empty(folder: Path, config_text: str) -> None:
+    """Refuse a folder that holds anything, but for what a run leaves that was killed before it was saved."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file; choose another folder with --out.")
+    state = resume_state(folder)
+    if state.exists():
+        raise InvalidInput(
+            f"the folder {folder} holds a run already. Go on with it by --resume, or choose another folder "
+            "with --out."
+        )
+    for entry in [*folder.glob("*"), *state.parent.glob("*")]:
+        harmless = (
+            entry == state.parent
+            or entry == state.parent / "lock"
+            or entry.name.endswith(".tmp")
+            or (entry == folder / "config.toml" and entry.read_text(encoding="utf-8") == config_text)
+        )
+        if not harmless:
+            raise InvalidInput(
+                f"the folder {folder} is not empty: it holds {entry.name}. Choose another folder with --out."
+            )
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before anything long is done."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    effective = os.access in os.supports_effective_ids
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):
+        raise InvalidInput(
+            f"nothing can be written to {folder}: {nearest} is "
+            f"{'read-only' if nearest.is_dir() else 'a file'}. Choose another folder with --out."
+        )
+
+
+@contextmanager
+def sole_user(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; it goes with the process, however that ends.
+
+    Raises:
+        InvalidInput: another process works on this run.
+    """
+    path = folder / _PRIVATE / "lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidInput(
+            f"another process is training in {folder}. Wait for it, or choose another folder with --out."
+        ) from None
+    except OSError:  # a file system without locks
+        return
