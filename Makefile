@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test check lint types architecture tests coverage bench clean
+.PHONY: install demo test lint types architecture tests bench results clean
 
 install: $(VENV)/.installed
 
@@ -31,6 +31,14 @@ architecture:
 tests:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json --cov-report=term:skip-covered
 	$(BIN)/python tests/coverage_bar.py .coverage.json
+
+bench: install  ## time one private step against plain PyTorch and Opacus; nothing else should run meanwhile
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python benchmarks/bench_step.py
+	$(BIN)/python docs/build.py
+
+results:  ## draw docs/results.md from the committed JSON
+	$(BIN)/python docs/build.py
 
 clean:
 	rm -rf $(VENV) build dist runs

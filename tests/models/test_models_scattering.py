@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput
 from tacit.models import Scattering, scattering_features
+from tacit.models.scattering import mirror_average
 
 
 def oracle(image: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,14 +43,14 @@ def oracle(image: NDArray[np.float64]) -> NDArray[np.float64]:
         kernel: NDArray[np.complex128] = (wave - beta * window) * (0.5 / (2 * math.pi * s**2))
         return kernel
 
-    grid = np.arange(-8, 9)
+    grid = np.arange(-10, 11) + 1.5  # from pixel 4k to the middle of pixels 4k to 4k + 3
     phi = np.exp(-(grid[:, None] ** 2 + grid[None, :] ** 2) / (2 * 1.6**2)).astype(np.complex128)
     phi /= phi.sum()
     bank = [[wavelet(scale, angle, 6 + 6 * scale) for angle in range(8)] for scale in range(2)]
     first = [[np.abs(convolve(x, psi, 6 + 6 * scale)) for psi in bank[scale]] for scale in range(2)]
     second = [np.abs(convolve(wave, psi, 12)) for wave in first[0] for psi in bank[1]]
     maps = [x, *first[0], *first[1], *second]
-    return np.stack([convolve(signal, phi, 8).real[4:-4:4, 4:-4:4] for signal in maps])
+    return np.stack([convolve(signal, phi, 10).real[4:-4:4, 4:-4:4] for signal in maps])
 
 
 def blob(size: int = 28, shift: float = 0.0) -> Tensor:
@@ -161,6 +162,21 @@ def test_fast_enough() -> None:
         scattering_features(images)
         fastest = min(fastest, time.perf_counter() - began)
     assert 256 / fastest > 200
+
+
+def test_mirror_average_is_the_mean_of_both_pictures() -> None:
+    torch.manual_seed(1)
+    pictures = torch.rand(2, 3, 32, 28)
+    transform = Scattering(32, 28)
+    one, other = transform(pictures), transform(pictures.flip(-1))
+    found = mirror_average(one)
+    assert found.shape == (2, 243, 8, 4)
+    full = torch.arange(243) % 81 < 9  # S0 and the first scale, at full resolution: exact
+    assert torch.allclose(found[:, full], ((one + other) / 2)[:, full, :, :4], atol=1e-5)
+    assert torch.allclose(found, ((one + other) / 2)[..., :4], atol=0.05 * float(one.max()))
+    assert torch.allclose(found[:, full], mirror_average(other)[:, full], atol=1e-5)
+    with pytest.raises(InvalidInput, match="81 c"):
+        mirror_average(torch.zeros(1, 80, 4, 4))
 
 
 def test_has_no_weights_and_nothing_to_save() -> None:

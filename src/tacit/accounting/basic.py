@@ -29,7 +29,7 @@ class BasicPrice(Price):
     steps: Steps
 
     def epsilon(self, delta: float) -> float:
-        share = delta / max(1, sum(count for _, count in self.steps)) / _UP
+        share = delta / sum(count for _, count in self.steps) / _UP
         return sum(count * single_epsilon(base, share) for base, count in self.steps) * _UP
 
     def delta(self, epsilon: float) -> float:

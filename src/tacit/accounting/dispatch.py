@@ -47,4 +47,7 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     """
     relation = Adjacency.parse(adjacency)
     accountant = METHODS[check_in("method", method, tuple(METHODS))]
-    return PrivacyCurve(method, relation, event, accountant(flatten(event), relation))
+    steps = flatten(event)
+    if not steps:  # nothing is released: exactly 0, whatever the method
+        accountant = gaussian.price
+    return PrivacyCurve(method, relation, event, accountant(steps, relation))

@@ -94,18 +94,16 @@ def _outcomes(loss: Loss, h: float) -> tuple[Array, Array]:
 
 
 def _with_tails(upper: Masses, loss: Loss, h: float) -> Masses:
-    """Add the mass beyond the panels: the left tail at their left end, the right one at the supremum."""
+    """Add the mass beyond the panels: the left tail at their left end, the right one at infinity.
+
+    Twice the tail: also what quadrature may miss between the panels, where the density is negligible.
+    """
     if loss.tail == 0.0:
         return upper
     left = math.ceil(float(loss.value(loss.panels[:1])[0]) / h) - upper.first
     masses = upper.masses.copy()
-    masses[left] += 2.0 * loss.tail  # twice: also what quadrature may miss where the density is negligible
-    if math.isinf(loss.supremum):
-        return Masses(upper.first, masses, 2.0 * loss.tail)
-    right = math.ceil(loss.supremum / h) - upper.first
-    masses = np.pad(masses, (0, max(0, right + 1 - masses.size)))
-    masses[right] += 2.0 * loss.tail
-    return Masses(upper.first, masses, 0.0)
+    masses[left] += 2.0 * loss.tail
+    return Masses(upper.first, masses, 2.0 * loss.tail)
 
 
 def _level(first: int, hats: Array, excess: Array, h: float) -> Masses:

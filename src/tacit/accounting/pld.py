@@ -37,6 +37,7 @@ _LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 18  # points; beyond, the grid gets 
 _FAINT = 1e-290
 _NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
 _ROUNDS = 5
+_ENDLESS = 1e12
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,8 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
         return 0.0, 0.0
     while excess(high) > 0.0:
         low, high, step = high, high + 4.0 * step, 4.0 * step
-        if not math.isfinite(high):
-            return low, math.inf
+        if high > _ENDLESS:  # what rounding and the tails add up to is above delta
+            return 0.0, math.inf
     root = float(brentq(excess, low, high, xtol=1e-13, rtol=1e-11))
     gap = 1e-10 * max(root, 1e-6)
     below, above = root - gap, root + gap
@@ -246,7 +247,7 @@ class PldPrice(Price):
             below, above = _crossing(bound, delta, min(max(saddle.epsilon, 0.0), ceiling))
             yield below, above
             found = min(above, ceiling)
-            if abs(found - saddle.epsilon) <= 0.1 * found or found == 0.0:
+            if abs(found - saddle.epsilon) <= 0.1 * found or not 0.0 < found < math.inf:
                 return
             cumulant = _cumulant(self.steps, way, _tail(self.steps, math.log(delta)))
             again = _find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]

@@ -58,8 +58,6 @@ class StrongPrice(Price):
         return advanced_composition(parts, (1.0 - share) * delta)
 
     def epsilon(self, delta: float) -> float:
-        if not self.steps:
-            return 0.0
         log_odds = np.linspace(-12.0, 12.0, 13)
         values = [self._split(delta, _logistic(float(odds))) for odds in log_odds]
         best = float(log_odds[int(np.argmin(values))])

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["CHANNELS", "Scattering", "scattering_features"]
+__all__ = ["CHANNELS", "Scattering", "mirror_average", "scattering_features"]
 
 _SCALES, _ANGLES = 2, 8  # J, L
 _STRIDE = 2**_SCALES
@@ -82,7 +82,7 @@ class Scattering(nn.Module):
         return features.reshape(count, colours * CHANNELS, *features.shape[2:])
 
     def _average(self, maps: Tensor, step: int) -> Tensor:
-        """``maps * phi`` at every fourth pixel of the picture; ``maps`` hold every ``step``-th pixel."""
+        """``maps * phi`` in the middle of each cell of 4x4 pixels; ``maps`` hold every ``step``-th pixel."""
         rows, columns = self.get_buffer(f"low_rows_{step}"), self.get_buffer(f"low_columns_{step}")
         return rows @ maps @ columns.T
 
@@ -116,6 +116,31 @@ def scattering_features(
             if progress is not None:
                 progress(begin + len(part), count)
     return features
+
+
+def mirror_average(features: Tensor) -> Tensor:
+    """Features averaged with those of the mirrored picture, and only the left half of them, which is all.
+
+    Mirroring a picture mirrors its maps and exchanges the directions of the wavelets, so nothing is computed
+    twice; exact for S0 and the first scale, and up to the aliasing of halved maps for the others.
+    Shapes: (n, 81 c, h, w) to (n, 81 c, h, ceil(w / 2)).
+    """
+    if features.ndim != 4 or features.shape[1] % CHANNELS:
+        raise InvalidInput(f"features must have shape (n, 81 c, h, w); got {tuple(features.shape)}.")
+    count, channels, height, width = features.shape
+    order = torch.tensor(_mirrored_channels(), device=features.device)
+    by_colour = features.reshape(count, channels // CHANNELS, CHANNELS, height, width)
+    mirrored = by_colour[:, :, order].flip(-1)
+    average = (by_colour + mirrored)[..., : (width + 1) // 2] / 2
+    return average.reshape(count, channels, height, -1)
+
+
+def _mirrored_channels() -> list[int]:
+    """Which channel of a picture is channel i of its mirror image, in the order S0, S1, S2."""
+    turned = [(_ANGLES - 2 - angle) % _ANGLES for angle in range(_ANGLES)]
+    first = [1 + scale * _ANGLES + angle for scale in range(_SCALES) for angle in turned]
+    start = 1 + _SCALES * _ANGLES
+    return [0, *first, *(start + a * _ANGLES + b for a in turned for b in turned)]
 
 
 def _modulus(maps: Tensor, filters: Tensor, *, halve: bool) -> Tensor:
@@ -173,11 +198,12 @@ def _morlet(size: tuple[int, int], scale: int, direction: float) -> NDArray[np.c
 def _low_pass(size: int, step: int) -> Tensor:
     """The Gaussian phi along one axis, as a matrix: (size/4 - 2, size/step), rows that sum to 1.
 
-    phi is a product of two such Gaussians, so averaging, taking every fourth pixel and cutting the padding
+    phi is a product of two such Gaussians, so averaging, taking one place in four and cutting the padding
     off is one small matrix product per axis.
     """
     spread = 0.8 * 2 ** (_SCALES - 1)
-    centres = np.arange(_PAD, size - _PAD, _STRIDE)[:, None]
+    # The middle of each cell of four pixels, so that a mirrored picture has mirrored features.
+    centres = np.arange(_PAD, size - _PAD, _STRIDE)[:, None] + (_STRIDE - 1) / 2
     places = np.arange(0, size, step)[None, :]
     weights = sum(np.exp(-((places - centres + turn * size) ** 2) / (2 * spread**2)) for turn in range(-2, 3))
     return torch.from_numpy(weights / np.sum(weights, axis=1, keepdims=True)).to(torch.float32)

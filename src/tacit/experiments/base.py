@@ -1,0 +1,280 @@
+"""What every experiment shares: a request, rows of results, a file of JSON and a private run to repeat.
+
+An experiment is a function from a :class:`Request` to rows; it draws its figure and says what its settings
+were chosen on.  Repeats are independent runs with keys from the operating system: there is no seed to
+choose, so none can be picked for its result.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit import __version__
+from tacit.clipping.rules import ClippingRule
+from tacit.datasets import Dataset
+from tacit.errors import InvalidInput, check_integer
+from tacit.events import Event
+from tacit.plan import Plan
+from tacit.training import Evaluation, PrivateSession, evaluate
+from tacit.training.files import write_atomically
+
+__all__ = [
+    "Listener",
+    "Repeats",
+    "Request",
+    "Row",
+    "Setting",
+    "classification_loss",
+    "percent",
+    "repeat",
+    "write_results",
+]
+
+DELTA = 1e-5
+
+
+class Listener(Protocol):
+    """Somebody who watches long work."""
+
+    def __call__(self, title: str, done: int, total: int) -> None:
+        """``done`` of ``total`` units of the work ``title`` are done."""
+
+
+def _silent(title: str, done: int, total: int) -> None:
+    del title, done, total
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: ``None`` means the experiment's own choice.
+
+    ``folder`` is where the figure and the JSON go; ``device`` is a torch device.
+    """
+
+    folder: Path
+    dataset: str | None = None
+    epsilons: tuple[float, ...] | None = None
+    seeds: int = 3
+    device: str = "cpu"
+    listener: Listener = _silent
+
+    def __post_init__(self) -> None:
+        check_integer("seeds", self.seeds, low=1)
+
+    def choose_dataset(self, allowed: Sequence[str]) -> str:
+        """The data set asked for, or the first allowed one."""
+        name = allowed[0] if self.dataset is None else self.dataset
+        if name not in allowed:
+            raise InvalidInput(f"this experiment runs on {', '.join(allowed)}; got dataset {name!r}.")
+        return name
+
+    def choose_epsilons(self, default: Sequence[float]) -> tuple[float, ...]:
+        """The budgets asked for, or the experiment's."""
+        return tuple(default) if self.epsilons is None else self.epsilons
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of results.  ``seeds`` counts independent repeats; accuracies are parts of 1.
+
+    ``accuracy_std`` is the sample standard deviation over the repeats; ``details`` holds what only this
+    experiment has.
+    """
+
+    experiment: str
+    dataset: str
+    model: str
+    epsilon: float
+    delta: float
+    accountant: str
+    noise_multiplier: float | None
+    accuracy_mean: float | None
+    accuracy_std: float | None
+    seeds: int
+    wall_seconds: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What the repeats of one setting gave; ``evaluations`` in the order of the runs."""
+
+    plan: Plan
+    evaluations: tuple[Evaluation, ...]
+    wall_seconds: float
+
+    def row(self, experiment: str, dataset: str, model: str, **details: Any) -> Row:
+        """The line of results."""
+        scores = [evaluation.score for evaluation in self.evaluations]
+        return Row(
+            experiment=experiment,
+            dataset=dataset,
+            model=model,
+            epsilon=self.plan.epsilon,
+            delta=self.plan.delta,
+            accountant="pld",
+            noise_multiplier=self.plan.noise_multiplier,
+            accuracy_mean=statistics.mean(scores),
+            accuracy_std=statistics.stdev(scores) if len(scores) > 1 else None,
+            seeds=len(scores),
+            wall_seconds=self.wall_seconds,
+            details={
+                "accuracies": scores,
+                "per_class": _mean_per_class(self.evaluations),
+                "steps": self.plan.steps,
+                "sampling": self.plan.sampling.describe(),
+                "clipping": repr(self.plan.clipping),
+                "preparation": [repr(event) for event in self.plan.preparation],
+                **details,
+            },
+        )
+
+
+def _mean_per_class(evaluations: Sequence[Evaluation]) -> list[float]:
+    return [statistics.mean(values) for values in zip(*(e.per_class for e in evaluations), strict=True)]
+
+
+def repeat(title: str, request: Request, plan: Plan, run: Callable[[int], Evaluation]) -> Repeats:
+    """Run ``request.seeds`` times; ``run`` gets the number of the repeat and must use fresh randomness."""
+    start = time.perf_counter()
+    evaluations = []
+    for number in range(request.seeds):
+        evaluations.append(run(number))
+        request.listener(title, number + 1, request.seeds)
+    return Repeats(plan, tuple(evaluations), time.perf_counter() - start)
+
+
+def percent(value: float | None) -> float:
+    """A part of 1 in percent, for figures; nothing is 0."""
+    return 100 * (value or 0.0)
+
+
+def classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy per row: (n, ...) inputs and (n,) classes to (n,) losses."""
+    return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """DP-SGD with momentum and averaged weights; ``batch_size`` None is full batch.
+
+    Cross-entropy, SGD, records are images under add-remove, delta = 1e-5.
+    """
+
+    batch_size: int | None
+    steps: int
+    learning_rate: float
+    momentum: float
+    clipping_norm: float
+    ema_decay: float | None = None
+
+    def plan(
+        self,
+        data: Dataset,
+        epsilon: float,
+        *,
+        clipping: ClippingRule | None = None,
+        preparation: Sequence[Event] = (),
+    ) -> Plan:
+        """The plan with the least noise for ``epsilon``, the cost of ``preparation`` included."""
+        return Plan.calibrate(
+            epsilon=epsilon,
+            delta=DELTA,
+            records=len(data.train.inputs),
+            batch_size=self.batch_size,
+            steps=self.steps,
+            clipping=self.clipping_norm if clipping is None else clipping,
+            adjacency="add-remove",
+            unit=data.unit,
+            preparation=preparation,
+        )
+
+    def fit(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        plan: Plan,
+        *,
+        physical_batch_size: int = 2048,
+        watcher: Callable[[PrivateSession], None] | None = None,
+    ) -> Evaluation:
+        """One private run with fresh randomness, evaluated on the test records.
+
+        ``watcher`` is called with the session after every step, for what may be looked at: its model, its
+        thresholds.
+        """
+        session = PrivateSession(
+            model,
+            torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=self.momentum),
+            data.train,
+            plan,
+            loss=classification_loss,
+            ema_decay=self.ema_decay,
+            physical_batch_size=physical_batch_size,
+        )
+        for batch in session.batches():
+            session.step(batch)
+            if watcher is not None:
+                watcher(session)
+        return evaluate(session.current_model, *data.test)
+
+
+def write_results(name: str, rows: Sequence[Row], request: Request, *, notes: Sequence[str] = ()) -> Path:
+    """Write ``<name>.json``: the rows with machine, versions and date; returns its path."""
+    data = {
+        "experiment": name,
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "versions": versions(),
+        "randomness": "a fresh key from the operating system for every run",
+        "notes": list(notes),
+        "rows": [vars(row) for row in rows],
+    }
+    path = request.folder / f"{name}.json"
+    text = json.dumps(data, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+    return path
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what matters for the figures."""
+    packages = ("torch", "numpy", "scipy", "scikit-learn")
+    return {"tacit": __version__, "python": platform.python_version()} | {
+        package: metadata.version(package) for package in packages
+    }

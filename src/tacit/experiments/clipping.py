@@ -1,0 +1,87 @@
+"""The clipping norm: too small, too large, and adaptive to the median (Andrew et al., 1905.03871).
+
+A fixed norm far below the gradients starves the steps, one far above drowns them in noise.  The adaptive
+rule finds the median from either side, and the noisy count that it needs is in the same epsilon.
+"""
+
+from __future__ import annotations
+
+from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
+from tacit.datasets import Dataset, load
+from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
+from tacit.models import MLP
+from tacit.report.plots import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.training import Evaluation, PrivateSession
+
+__all__ = ["run"]
+
+_NAME = "clipping"
+_NORMS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+_STARTS = (0.001, 100.0)
+_SETTING = Setting(2000, 150, learning_rate=0.5, momentum=0.9, clipping_norm=1.0)
+
+
+def run(request: Request) -> list[Row]:
+    """One row per rule, and ``clipping.png``: accuracy over the norm, and the adaptive thresholds."""
+    name = request.choose_dataset(("mnist", "fashion-mnist"))
+    data = load(name)
+    rows: list[Row] = []
+    paths: dict[str, list[float]] = {}
+    for epsilon in request.choose_epsilons((3.0,)):
+        rules: list[tuple[str, ClippingRule]] = [(f"fixed {norm:g}", FlatClipping(norm)) for norm in _NORMS]
+        rules += [(f"median, from {c:g}", AdaptiveClipping(c, learning_rate=0.3)) for c in _STARTS]
+        for label, rule in rules:
+            rows.append(_repeat(request, data, name, epsilon, label, rule, paths))
+    _draw(rows, paths, request)
+    write_results(_NAME, rows, request, notes=["learning rate and batch size are the same for all rules"])
+    return rows
+
+
+def _repeat(
+    request: Request,
+    data: Dataset,
+    name: str,
+    epsilon: float,
+    label: str,
+    rule: ClippingRule,
+    paths: dict[str, list[float]],
+) -> Row:
+    plan = _SETTING.plan(data, epsilon, clipping=rule)
+    path = paths.setdefault(label, [])
+
+    def watch(session: PrivateSession) -> None:
+        path.append(session.thresholds[0])
+
+    def once(number: int) -> Evaluation:
+        model = MLP(28 * 28, len(data.classes), hidden=(64,), activation="tanh").to(request.device)
+        return _SETTING.fit(model, data, plan, watcher=watch if number == 0 else None)
+
+    found = repeat(f"ε = {epsilon:g}, {label}", request, plan, once)
+    return found.row(
+        _NAME, name, "MLP 784-64-10, tanh", rule=label, thresholds=path[:: max(1, plan.steps // 50)]
+    )
+
+
+def _draw(rows: list[Row], paths: dict[str, list[float]], request: Request) -> None:
+    figure = new_figure(9.0, 3.8)
+    left, right = figure.subplots(1, 2)
+    fixed = [row for row in rows if row.details["rule"].startswith("fixed")]
+    accuracies = [percent(row.accuracy_mean) for row in fixed]
+    left.plot([float(row.details["rule"].split()[1]) for row in fixed], accuracies, "o-", color=GREY)
+    colours = (BLUE, ORANGE)
+    adaptive = [row for row in rows if row.details["rule"].startswith("median")]
+    for row, colour in zip(adaptive, colours, strict=False):
+        label = row.details["rule"]
+        left.axhline(percent(row.accuracy_mean), color=colour, linestyle="--", label=label)
+        right.plot(range(1, len(paths[label]) + 1), paths[label], color=colour, label=label)
+    left.set_xscale("log")
+    left.set_xlabel("fixed clipping norm")
+    left.set_ylabel("test accuracy, %")
+    left.legend(fontsize=8)
+    right.set_yscale("log")
+    right.set_xlabel("steps")
+    right.set_ylabel("threshold")
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+    save_figure(figure, request.folder / f"{_NAME}.png")

@@ -1,0 +1,50 @@
+"""The experiments by name: what ``tacit reproduce`` can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tacit.errors import check_in
+from tacit.experiments import (
+    abadi_cifar10,
+    abadi_composition,
+    abadi_mnist,
+    clipping,
+    scattering,
+    tempered_sigmoids,
+)
+from tacit.experiments.base import Request, Row
+
+__all__ = ["EXPERIMENTS", "Experiment", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A function from a request to rows, and a line that says what it shows."""
+
+    run: Callable[[Request], list[Row]]
+    summary: str
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "abadi-composition": Experiment(
+        abadi_composition.run, "one run priced by five accountants, 2010 to today; needs no data"
+    ),
+    "abadi-mnist": Experiment(abadi_mnist.run, "DP-PCA and one hidden layer of 1,000 (Abadi et al., 2016)"),
+    "abadi-cifar10": Experiment(
+        abadi_cifar10.run, "features from public pictures, the rest trained privately (Abadi et al., 2016)"
+    ),
+    "tempered-sigmoids": Experiment(
+        tempered_sigmoids.run, "bounded activations against ReLU (Papernot et al., 2020)"
+    ),
+    "scattering": Experiment(scattering.run, "scattering features (Tramèr and Boneh, 2021)"),
+    "clipping": Experiment(
+        clipping.run, "clipping norms too small, too large, and adaptive (Andrew et al., 2019)"
+    ),
+}
+
+
+def reproduce(name: str, request: Request) -> list[Row]:
+    """Run an experiment; it leaves a figure and a JSON file in ``request.folder``."""
+    return EXPERIMENTS[check_in("experiment", name, tuple(EXPERIMENTS))].run(request)

@@ -1,0 +1,178 @@
+"""Picture features learnt from public pictures alone: patches, whitened, rectified, pooled, whitened again.
+
+The first part is that of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
+learning", AISTATS 2011): normalised patches against a dictionary of whitened public patches, rectified on
+both sides and averaged over quadrants; :mod:`tacit.models.public_whitening` is the second.
+
+Nothing here looks at private records, so it costs no privacy; say which public pictures were used.
+
+Letters: n pictures; c colours; p patch side; m atoms; g pooling cells per side; d = 2 m g^2 / 2 features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.errors import InvalidInput, check_integer
+from tacit.models.public_whitening import PublicWhitening
+
+__all__ = ["PatchDictionary", "PublicFeatures"]
+
+_CONTRAST = 0.01  # added to the variance of a patch, so that flat patches stay small
+_WHITENING = 0.01  # part of the mean eigenvalue added to each when patches are whitened
+_SMALLEST = 1e-3  # least norm of a whitened patch before it is scaled to norm 1
+_PATCHES = 100_000
+_CHUNK = 500
+
+
+class PatchDictionary:
+    """Responses of pictures to m public patches, closed under mirroring; see the module's text.
+
+    Args:
+        public: (n, c, h, w) public pictures in [0, 1]; their patches are whitened and sampled as atoms.
+        side: p, in pixels.
+        atoms: m, even: half are drawn, half are their mirror images.
+        shift: responses below it are cut to zero.
+        pool: (size, stride) in patch positions of the square cells that are averaged.
+        dtype: of the one large product; bfloat16 is faster where the processor has it.
+    """
+
+    def __init__(
+        self,
+        public: Tensor,
+        *,
+        side: int = 6,
+        atoms: int = 2048,
+        shift: float = 0.2,
+        pool: tuple[int, int] = (14, 13),
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if public.ndim != 4 or len(public) == 0:
+            raise InvalidInput(f"public pictures must be (n, c, h, w); got {tuple(public.shape)}.")
+        self.side, self.shift = check_integer("side", side, low=2), shift
+        self.atoms = 2 * (check_integer("atoms", atoms, low=2) // 2)
+        self._pool = _pooling(public.shape[-1] - side + 1, *pool).to(dtype)
+        generator = torch.Generator().manual_seed(seed)
+        patches = self._patches(public[:2000], stride=max(1, side - 1))
+        patches = patches[torch.randperm(len(patches), generator=generator)[:_PATCHES]]
+        colours = public.shape[1]
+        both = _contrast(torch.cat([patches, _mirror(patches, colours, side)]))
+        self._whiten = _inverse_root(both.T @ both / len(both), _WHITENING)
+        drawn = _contrast(patches)
+        lively = (drawn.norm(dim=1) > 0.5 * drawn.norm(dim=1).median()).nonzero()[:, 0]
+        chosen = lively[torch.randperm(len(lively), generator=generator)[: self.atoms // 2]]
+        if len(chosen) < self.atoms // 2:
+            raise InvalidInput(
+                f"{len(public)} public pictures give too few patches for {atoms} atoms: {len(lively)}."
+            )
+        half = F.normalize(drawn[chosen] @ self._whiten, dim=1)
+        full = torch.cat([half, _mirror(half, colours, side)])
+        self._products = (self._whiten @ full.T).contiguous()
+        self._fast = self._products.to(dtype)
+
+    @property
+    def width(self) -> int:
+        """Number of features of a picture."""
+        return self.atoms * len(self._pool)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """(n, c, h, w) pictures to (n, width) features, the same for a picture and its mirror image."""
+        cells = len(self._pool)
+        out = torch.empty(len(pictures), 2, self.atoms, cells)
+        for row in range(len(pictures)):
+            patches = _contrast(self._patches(pictures[row : row + 1], stride=1))
+            patches = patches / (patches @ self._whiten).norm(dim=1, keepdim=True).clamp_min(_SMALLEST)
+            response = patches.to(self._fast.dtype) @ self._fast
+            out[row, 0] = (self._pool @ (response - self.shift).relu_()).T
+            out[row, 1] = (self._pool @ response.neg_().sub_(self.shift).relu_()).T
+        return _fold(out, round(cells**0.5))
+
+    def _patches(self, pictures: Tensor, *, stride: int) -> Tensor:
+        columns = F.unfold(pictures, self.side, stride=stride)
+        patches: Tensor = columns.transpose(1, 2).reshape(-1, pictures.shape[1] * self.side**2)
+        return patches
+
+
+def _pooling(positions: int, size: int, stride: int) -> Tensor:
+    """(g^2, positions^2): the mean over each square cell of patch positions."""
+    cells = (positions - size) // stride + 1
+    if cells < 1:
+        raise InvalidInput(f"a pooling cell of {size} does not fit into {positions} patch positions.")
+    line = torch.zeros(cells, positions)
+    for cell in range(cells):
+        line[cell, cell * stride : cell * stride + size] = 1 / size
+    return torch.kron(line, line).contiguous()
+
+
+def _contrast(patches: Tensor) -> Tensor:
+    """Each patch to mean 0 and, if it is not flat, variance 1."""
+    centred = patches - patches.mean(1, keepdim=True)
+    return centred / (centred.var(1, keepdim=True) + _CONTRAST).sqrt()
+
+
+def _mirror(patches: Tensor, colours: int, side: int) -> Tensor:
+    return patches.reshape(-1, colours, side, side).flip(-1).reshape(len(patches), -1)
+
+
+def _inverse_root(covariance: Tensor, regularisation: float) -> Tensor:
+    """(S + r mean(S) I)^(-1/2) of a symmetric matrix."""
+    values, vectors = torch.linalg.eigh(covariance)
+    roots = (values.clamp_min(0) + regularisation * values.mean()).rsqrt()
+    root: Tensor = vectors @ torch.diag(roots) @ vectors.T
+    return root
+
+
+def _fold(responses: Tensor, cells: int) -> Tensor:
+    """Average a picture with its mirror image: swap an atom with its mirror and the columns of cells."""
+    n, signs, atoms, _ = responses.shape
+    maps = responses.reshape(n, signs, 2, atoms // 2, cells, cells)
+    return ((maps[:, :, 0] + maps[:, :, 1].flip(-1)) / 2**0.5).reshape(n, -1)
+
+
+class PublicFeatures:
+    """Features of norm 1 for private linear models: a patch dictionary, standardised and whitened.
+
+    All of it is learnt from ``public`` pictures, (n, c, h, w) in [0, 1]: the dictionary from the first 3,000,
+    the :class:`PublicWhitening` from all.
+
+    >>> from tacit.models.public_pictures import dead_leaves
+    >>> features = PublicFeatures(dead_leaves(60, seed=0), atoms=32, directions=40, floor=20)
+    >>> features(torch.rand(2, 3, 32, 32)).norm(dim=1)
+    tensor([1.0000, 1.0000])
+    """
+
+    def __init__(
+        self,
+        public: Tensor,
+        *,
+        atoms: int = 2048,
+        directions: int = 1000,
+        floor: int = 900,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.dictionary = PatchDictionary(public[:3000], atoms=atoms, seed=seed, dtype=dtype)
+        responses = _in_chunks(self.dictionary, public, progress)
+        self.whitening = PublicWhitening(responses, directions=directions, floor=floor)
+
+    def __call__(self, pictures: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:
+        """(n, c, h, w) pictures to (n, d) float32 features of norm 1."""
+        return _in_chunks(lambda part: self.whitening(self.dictionary(part)), pictures, progress)
+
+
+def _in_chunks(
+    function: Callable[[Tensor], Tensor], pictures: Tensor, progress: Callable[[int, int], None] | None
+) -> Tensor:
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(pictures), _CHUNK):
+            parts.append(function(pictures[start : start + _CHUNK]))
+            if progress is not None:
+                progress(min(start + _CHUNK, len(pictures)), len(pictures))
+    return torch.cat(parts)

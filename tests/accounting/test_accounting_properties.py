@@ -1,0 +1,131 @@
+"""What must hold for every event: more noise, fewer steps, less sampling and more delta cost less."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.accounting import account
+from tacit.accounting.convolve import Window, compose
+from tacit.accounting.grid import Masses, bracket
+from tacit.accounting.losses import Direction, loss_of
+from tacit.accounting.single import single_delta
+from tacit.events import Event, Gaussian, Laplace, PoissonSampled, Repeat
+
+WIGGLE = 3e-4  # two grids may differ by this much, relative; each bound holds by itself
+
+rates = st.floats(0.005, 0.9)
+noises = st.floats(0.6, 8.0)
+counts = st.integers(1, 400)
+log_deltas = st.floats(-25.0, -5.0)
+
+
+def dp_sgd(q: float, sigma: float, steps: int) -> Event:
+    return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
+
+
+def epsilon(event: Event, delta: float, method: str, adjacency: str = "add-remove") -> float:
+    return account(event, adjacency=adjacency, method=method).epsilon(delta)
+
+
+@settings(max_examples=25, deadline=None)
+@given(q=rates, sigma=noises, steps=counts, log_delta=log_deltas, factor=st.floats(1.05, 3.0))
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+def test_monotone(method: str, q: float, sigma: float, steps: int, log_delta: float, factor: float) -> None:
+    delta = math.exp(log_delta)
+    base = epsilon(dp_sgd(q, sigma, steps), delta, method) * (1 + WIGGLE) + 1e-9
+    assert epsilon(dp_sgd(q, sigma * factor, steps), delta, method) <= base
+    assert epsilon(dp_sgd(q / factor, sigma, steps), delta, method) <= base
+    assert epsilon(dp_sgd(q, sigma, max(1, int(steps / factor))), delta, method) <= base
+    assert epsilon(dp_sgd(q, sigma, steps), min(0.5, delta * factor), method) <= base
+
+
+@settings(max_examples=40, deadline=None)
+@given(q=rates, sigma=noises, steps=counts, log_delta=log_deltas)
+def test_brackets_and_order(q: float, sigma: float, steps: int, log_delta: float) -> None:
+    event, delta = dp_sgd(q, sigma, steps), math.exp(log_delta)
+    curve = account(event, adjacency="add-remove")
+    lower, upper = curve.epsilon_bounds(delta)
+    assert 0.0 <= lower <= upper
+    assert upper <= lower * (1 + 0.02) + 2e-3
+    assert upper <= epsilon(event, delta, "rdp") * (1 + WIGGLE) + 1e-9
+    assert upper <= epsilon(Repeat(Gaussian(sigma), steps), delta, "gaussian") * (1 + WIGGLE) + 1e-9
+    assert 0.0 <= curve.delta(upper) <= 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(q=rates, sigma=noises, steps=st.integers(2, 50), log_delta=log_deltas)
+def test_replace_one_costs_at_least_add_remove(q: float, sigma: float, steps: int, log_delta: float) -> None:
+    delta = math.exp(log_delta)
+    added = epsilon(dp_sgd(q, sigma, steps), delta, "pld")
+    assert added <= epsilon(dp_sgd(q, sigma, steps), delta, "pld", "replace-one") * (1 + WIGGLE) + 1e-9
+
+
+# --- the grid ---------------------------------------------------------------------------------------------
+
+
+def _hockey_stick(masses: Masses, h: float, eps: float) -> float:
+    losses = h * (masses.first + np.arange(masses.masses.size))
+    return (
+        float(np.dot(masses.masses, np.maximum(0.0, -np.expm1(np.minimum(eps - losses, 1.0)))))
+        + masses.infinite
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    base=st.one_of(
+        st.builds(PoissonSampled, st.floats(1e-4, 0.9), st.builds(Gaussian, st.floats(0.4, 6.0))),
+        st.builds(Gaussian, st.floats(0.4, 6.0)),
+        st.builds(Laplace, st.floats(0.4, 6.0)),
+        st.builds(PoissonSampled, st.floats(1e-2, 0.9), st.builds(Laplace, st.floats(0.4, 6.0))),
+    ),
+    h=st.floats(1e-3, 0.2),
+    eps=st.floats(0.0, 3.0),
+)
+def test_grid_brackets_one_step(base: Gaussian | Laplace | PoissonSampled, h: float, eps: float) -> None:
+    """Guarantee of ``bracket``: the upper pmf is above the exact delta at every eps, the lower one below."""
+    exact = single_delta(base, eps)  # attained in the remove direction
+    lower, upper = bracket(loss_of(base, "remove", 1e-16), h)
+    assert _hockey_stick(upper, h, eps) >= exact * (1 - 1e-11) - 1e-15
+    assert _hockey_stick(lower, h, eps) <= exact * (1 + 1e-11) + 1e-15
+    assert lower.masses.sum() <= 1 + 1e-12
+    assert (lower.masses >= 0.0).all()
+    assert (upper.masses >= 0.0).all()
+
+
+@pytest.mark.parametrize("direction", ["remove", "add", "replace"])
+def test_grid_keeps_both_masses(direction: Direction) -> None:
+    """Connect the dots keeps P and Q: E_P e^{-L} = 1 up to rounding."""
+    h = 1e-3
+    _, upper = bracket(loss_of(PoissonSampled(0.1, Gaussian(1.0)), direction, 1e-18), h)
+    losses = h * (upper.first + np.arange(upper.masses.size))
+    assert upper.masses.sum() + upper.infinite == pytest.approx(1.0, abs=1e-12)
+    assert float(np.dot(upper.masses, np.exp(-losses))) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("tilt", [0.5, 3.0, 20.0])
+@pytest.mark.parametrize("wide", [True, False])
+def test_composition_brackets_the_exact_sum(tilt: float, wide: bool) -> None:
+    """Guarantee of ``compose``: with rounding, aliasing and what lies outside of the window allowed for."""
+    h, rng = 0.05, np.random.default_rng(5)
+    first, second = rng.random(17), rng.random(9)
+    parts = [(Masses(-6, first / first.sum(), 0.0), 3), (Masses(-2, second / second.sum(), 1e-7), 2)]
+    pmf = np.ones(1)
+    for part, count in parts:
+        for _ in range(count):
+            pmf = np.convolve(pmf, part.masses)
+    exact = Masses(3 * -6 + 2 * -2, pmf, 1.0 - (1.0 - 1e-7) ** 2)
+    window = Window(tilt, -1.2, 2.6, 10.0, 10.0) if wide else Window(tilt, 0.3, 1.4, 10.0, 10.0)
+    composed = compose(parts, h, window)
+    for eps in (0.0, 0.21, 0.5, 0.9, 1.3):
+        delta = _hockey_stick(exact, h, eps)
+        assert composed.upper(eps) >= delta
+        assert composed.lower(eps) <= delta
+        if wide and tilt == 3.0:
+            assert composed.upper(eps) == pytest.approx(delta, rel=1e-4)
+            assert composed.lower(eps) == pytest.approx(delta, rel=1e-4)

@@ -1,0 +1,164 @@
+"""calibrate, largest_steps, epsilon_schedule: certified, tight, fast enough, and refusing the impossible."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from tacit.accounting import account, calibrate, epsilon_schedule, largest_steps
+from tacit.accounting.gaussian import gaussian_epsilon
+from tacit.errors import BudgetExceeded, InvalidInput
+from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
+
+
+def dp_sgd(sigma: float, q: float = 0.01, steps: int = 10_000) -> Event:
+    return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
+
+
+def epsilon(event: Event, delta: float = 1e-5, method: str = "pld") -> float:
+    return account(event, adjacency="add-remove", method=method).epsilon(delta)
+
+
+# noise by contour inversion with a secant, shared/reference/accounting.md section 5
+@pytest.mark.parametrize(
+    ("target", "truth"), [(8.0, 0.8825285), (2.0, 2.1273754), (0.5, 7.0835218), (0.1, None), (20.0, None)]
+)
+def test_calibrate_is_certified_and_tight(target: float, truth: float | None) -> None:
+    sigma = calibrate(dp_sgd, epsilon=target, delta=1e-5, adjacency="add-remove")
+    assert epsilon(dp_sgd(sigma)) <= target
+    assert epsilon(dp_sgd(sigma * (1 - 1e-3))) > target
+    if truth is not None:
+        assert truth * (1 - 1e-6) <= sigma <= truth * (1 + 2e-4)
+
+
+@pytest.mark.parametrize("method", ["rdp", "moments", "strong", "basic"])
+def test_calibrate_with_every_method(method: str) -> None:
+    sigma = calibrate(
+        lambda s: dp_sgd(s, steps=500), epsilon=3.0, delta=1e-5, adjacency="add-remove", method=method
+    )
+    assert epsilon(dp_sgd(sigma, steps=500), method=method) <= 3.0
+    assert epsilon(dp_sgd(sigma * (1 - 1e-3), steps=500), method=method) > 3.0
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "zero-out"])
+def test_calibrate_full_batch_is_the_closed_form(adjacency: str) -> None:
+    sigma = calibrate(lambda s: Repeat(Gaussian(s), 2500), epsilon=2.0, delta=1e-6, adjacency=adjacency)
+    sensitivity = 2.0 if adjacency == "replace-one" else 1.0
+    assert gaussian_epsilon(1e-6, sensitivity * 50.0 / sigma) == pytest.approx(2.0, rel=2e-4)
+    assert gaussian_epsilon(1e-6, sensitivity * 50.0 / sigma) <= 2.0
+
+
+def test_calibrate_leaves_room_for_a_fixed_part() -> None:
+    def plan(sigma: float) -> Event:
+        return Compose((Gaussian(7.0), dp_sgd(sigma)))
+
+    sigma = calibrate(plan, epsilon=2.0, delta=1e-5, adjacency="add-remove")
+    assert epsilon(plan(sigma)) <= 2.0 < epsilon(plan(sigma * (1 - 1e-3)))
+    assert sigma > calibrate(dp_sgd, epsilon=2.0, delta=1e-5, adjacency="add-remove")
+
+
+def test_calibrate_a_laplace_plan_and_a_small_noise_plan() -> None:
+    sigma = calibrate(lambda s: Repeat(Laplace(s), 50), epsilon=1.0, delta=1e-6, adjacency="add-remove")
+    assert epsilon(Repeat(Laplace(sigma), 50), 1e-6) <= 1.0
+    small = calibrate(
+        lambda s: dp_sgd(s, q=0.001, steps=1000), epsilon=15.0, delta=1e-5, adjacency="add-remove"
+    )
+    assert small < 0.5
+    assert epsilon(dp_sgd(small, q=0.001, steps=1000)) <= 15.0
+
+
+def test_calibrate_refuses_a_fixed_part_that_is_too_dear() -> None:
+    with pytest.raises(BudgetExceeded, match=r"still costs epsilon 4\.37.*does not depend on the noise"):
+        calibrate(
+            lambda s: Compose((Gaussian(1.0), dp_sgd(s))), epsilon=2.0, delta=1e-5, adjacency="add-remove"
+        )
+
+
+def test_calibrate_refuses_what_its_bound_cannot_certify() -> None:
+    fixed = gaussian_epsilon(1e-5, 1.0)
+    with pytest.raises(BudgetExceeded):
+        calibrate(
+            lambda s: Compose((Gaussian(1.0), PoissonSampled(0.5, Gaussian(s)))),
+            epsilon=fixed,
+            delta=1e-5,
+            adjacency="add-remove",
+        )
+
+
+def test_calibrate_returns_the_least_noise_it_looks_at_when_that_is_enough() -> None:
+    assert calibrate(lambda s: Gaussian(s), epsilon=1e5, delta=1e-5, adjacency="add-remove") == 0.02
+
+
+@pytest.mark.parametrize(
+    ("target", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.0)]
+)
+def test_calibrate_checks_its_targets(target: float, delta: float) -> None:
+    with pytest.raises(InvalidInput):
+        calibrate(dp_sgd, epsilon=target, delta=delta, adjacency="add-remove")
+
+
+def test_calibrate_is_fast() -> None:
+    calibrate(dp_sgd, epsilon=3.1, delta=1e-5, adjacency="add-remove")
+    start = time.process_time()
+    calibrate(dp_sgd, epsilon=2.9, delta=1e-5, adjacency="add-remove")
+    assert time.process_time() - start < 1.5
+
+
+# --- steps -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sigma", "q", "target"), [(4.0, 0.01, 1.0), (1.0, 0.001, 2.0), (1.0, 0.1, 2.0)])
+def test_largest_steps_is_the_boundary(sigma: float, q: float, target: float) -> None:
+    steps = largest_steps(lambda n: dp_sgd(sigma, q, n), epsilon=target, delta=1e-5, adjacency="add-remove")
+    assert epsilon(dp_sgd(sigma, q, steps)) <= target < epsilon(dp_sgd(sigma, q, steps + 1))
+
+
+@pytest.mark.parametrize("method", ["gaussian", "rdp", "pld"])
+def test_largest_steps_of_gaussians(method: str) -> None:
+    steps = largest_steps(
+        lambda n: Repeat(Gaussian(50.0), n), epsilon=2.0, delta=1e-5, adjacency="add-remove", method=method
+    )
+    assert epsilon(Repeat(Gaussian(50.0), steps), method=method) <= 2.0
+    assert epsilon(Repeat(Gaussian(50.0), steps + 1), method=method) > 2.0
+    assert (steps == 628) == (method != "rdp")
+
+
+def test_largest_steps_may_be_none_or_without_end() -> None:
+    assert (
+        largest_steps(lambda n: Repeat(Gaussian(0.5), n), epsilon=1.0, delta=1e-5, adjacency="add-remove")
+        == 0
+    )
+    assert (
+        largest_steps(lambda n: Repeat(Gaussian(5.0), n), epsilon=0.0, delta=1e-5, adjacency="add-remove")
+        == 0
+    )
+    with pytest.raises(InvalidInput, match="still fit"):
+        largest_steps(lambda n: Gaussian(5.0), epsilon=1.0, delta=1e-5, adjacency="add-remove")
+
+
+# --- schedule --------------------------------------------------------------------------------------------
+
+
+def test_schedule_is_account_at_every_count() -> None:
+    counts = [1, 10, 100, 1000, 10_000]
+    schedule = epsilon_schedule(lambda n: dp_sgd(1.0, 0.01, n), counts, delta=1e-5, adjacency="add-remove")
+    assert schedule == [epsilon(dp_sgd(1.0, 0.01, n)) for n in counts]
+    truth = [0.199450, 0.379902, 0.718036, 1.828237, 6.187712]  # accounting.md section 6
+    assert schedule == pytest.approx(truth, rel=1e-4)
+    assert schedule == sorted(schedule)
+
+
+def test_schedule_checks_its_counts() -> None:
+    assert epsilon_schedule(dp_sgd, [], delta=1e-5, adjacency="add-remove") == []
+    with pytest.raises(InvalidInput, match="count"):
+        epsilon_schedule(lambda n: dp_sgd(1.0, 0.01, n), [0], delta=1e-5, adjacency="add-remove")
+
+
+def test_schedule_is_cheap() -> None:
+    start = time.process_time()
+    epsilon_schedule(
+        lambda n: dp_sgd(4.0, 0.01, n), range(500, 10_001, 500), delta=1e-5, adjacency="add-remove"
+    )
+    assert time.process_time() - start < 3.0
