@@ -23,6 +23,7 @@ from tacit.clipping import (
 )
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import linear
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
 
@@ -248,6 +249,48 @@ def test_cancelling_positions_in_float32_stay_within_the_bound(spread: float) ->
     assert math.sqrt(float(engine_sum["weight"].double().square().sum())) <= 1.0
 
 
+def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def watched(left: Tensor, right: Tensor) -> Tensor:
+        seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+        return ghost(left, right)
+
+    ghost = linear.ghost_squared_norms
+    monkeypatch.setattr(linear, "ghost_squared_norms", watched)
+    engine = FastEngine(nn.Linear(64, 64), lambda m, x: m(x).square().sum((1, 2)), FlatClipping(1.0))
+    torch.set_float32_matmul_precision("high")
+    try:
+        run(engine, (torch.randn(3, 4, 64),))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == [("highest", False)]
+    assert torch.backends.cudnn.allow_tf32
+
+
+@both
+def test_flags_that_change_later_are_judged_anew(kind: type[GradientEngine]) -> None:
+    class Switched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm(self.layer(x))
+            return x - x.mean(0) if self.training else x
+
+    model = Switched().eval()
+    engine = kind(model, lambda m, x: m(x).square().sum(1), FlatClipping(1.0))
+    run(engine, (torch.randn(3, 4),))
+    model.train()
+    with pytest.raises(UnsupportedModel, match="BatchNorm1d"):
+        run(engine, (torch.randn(3, 4),))
+    model.norm.eval()
+    with pytest.raises(UnsupportedModel, match="mixes records"):
+        run(engine, (torch.randn(3, 4),))
+
+
 def snapshot(model: nn.Module) -> list[Any]:
     modules = []
     for module in model.modules():
@@ -327,23 +370,24 @@ def test_the_first_step_draws_no_more_random_numbers_than_later_ones() -> None:
     close(run(engine, (x,))[0], dict(zip(engine.names, plain, strict=True)), 1e-5)
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointed_layers(reentrant: bool) -> None:
+def test_checkpointed_layers() -> None:
     class Checkpointed(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, reentrant: bool) -> None:
             super().__init__()
-            self.body = network()
+            self.body, self.reentrant = network(), reentrant
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.body[1](self.body[0](x)).flatten(1)
-            out: Tensor = checkpoint(self.body[3:], x, use_reentrant=reentrant)
+            out: Tensor = checkpoint(self.body[3:], x, use_reentrant=self.reentrant)
             return out
 
-    model = Checkpointed()
-    fast = FastEngine(model, loss, FlatClipping(0.5))
+    fast = FastEngine(Checkpointed(False), loss, FlatClipping(0.5))
     found, _ = run(fast, data(5))
-    wanted, _ = run(ReferenceEngine(model.body, loss, FlatClipping(0.5)), data(5))
+    wanted, _ = run(ReferenceEngine(network(), loss, FlatClipping(0.5)), data(5))
     close(found, {f"body.{name}": value for name, value in wanted.items()})
+    assert fast.route == "fast"
+    with pytest.raises(RuntimeError, match="set use_reentrant=False"):
+        run(FastEngine(Checkpointed(True), loss, FlatClipping(0.5)), data(5))
 
 
 def test_autocast_and_narrow_parameters() -> None:

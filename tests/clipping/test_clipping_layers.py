@@ -296,6 +296,30 @@ class LearnedMask(nn.Module):
         return self.attention(x, x, x, attn_mask=self.mask)[0]  # type: ignore[no-any-return]
 
 
+class Sorted(nn.Module):
+    """A layer that sees the rows in another order, which is undone behind it."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.layer, self.way = nn.Linear(4, 3), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x.sum(1).argsort()
+        back = order.argsort()
+        match self.way:
+            case "index":
+                out = self.layer(x[order])[back]
+            case "list":
+                out = self.layer(x[order.tolist()])[back.tolist(), :]
+            case "select":
+                out = self.layer(x.index_select(0, order)).index_select(0, back)
+            case "flip":
+                out = self.layer(x.flip(0)).flip(0)
+            case _:
+                out = self.layer(x)[torch.arange(len(x)), :]
+        return out  # type: ignore[no-any-return]
+
+
 class SelfAttention(nn.Module):
     """Plain self-attention."""
 
@@ -442,6 +466,11 @@ CASES = {
         images(5, 4),
         fast=False,
     ),
+    "sorted": Case(lambda: Sorted("index"), images(4), fast=False),
+    "sorted list": Case(lambda: Sorted("list"), images(4), fast=False),
+    "sorted select": Case(lambda: Sorted("select"), images(4), fast=False),
+    "flipped": Case(lambda: Sorted("flip"), images(4), fast=False),
+    "picked": Case(lambda: Sorted("pick"), images(4)),
     "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (images(4)()[0], images(3)()[0]), fast=False),
     "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4), fast=False),
     "time first": Case(lambda: TimeFirst(), images(5, 3), fast=False),

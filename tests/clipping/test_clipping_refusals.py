@@ -235,6 +235,14 @@ def test_losses_without_gradient_add_nothing() -> None:
     assert not any(v.any() for v in run(engine, torch.randn(3, 4)).values())
 
 
+def test_parameters_of_the_loss_get_no_gradient() -> None:
+    temperature = nn.Parameter(torch.ones(()))
+    for kind in ENGINES:
+        engine = kind(nn.Linear(4, 4), lambda m, x: m(x).sum(1) * temperature, FlatClipping(1.0))
+        assert run(engine, torch.randn(3, 4))["weight"].any()
+        assert temperature.grad is None
+
+
 def test_the_route_names_the_operation() -> None:
     engine = FastEngine(nn.Bilinear(4, 4, 2), lambda m, x: m(x, x).sum(1), FlatClipping(1.0))
     assert engine.route == "fast"

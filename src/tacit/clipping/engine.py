@@ -73,7 +73,7 @@ class GradientEngine(ABC):
         self.parameters = trainable_parameters(model)
         self.names = list(self.parameters)
         self.groups = rule.groups(self.names)
-        self._probed = False
+        self._probed: set[tuple[bool, ...]] = set()
 
     def add_clipped_sum(
         self,
@@ -99,14 +99,19 @@ class GradientEngine(ABC):
         thresholds = thresholds.to(norms)
         if len(present) > 0:
             with torch.no_grad(), untouched(self.model, self.parameters):
-                if not self._probed:
-                    validate.mixing_probe(self.model, self.per_example_loss, batch, views=self.views)
-                    self._probed = True
+                self._probe(batch)
                 found, values = self._add(accumulator, batch, thresholds)
             found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
             norms[present], losses[present] = found.to(norms), values.to(losses)
         below = (norms[present] <= thresholds).to(norms.dtype) - 0.5
         return RawStatistics(raw_norms=norms, raw_losses=losses, raw_below=below.sum(0))
+
+    def _probe(self, batch: tuple[Tensor, ...]) -> None:
+        """Refuse a model or loss that mixes rows, once for each combination of training flags."""
+        flags = tuple(module.training for module in self.model.modules())
+        if flags not in self._probed:
+            validate.mixing_probe(self.model, self.per_example_loss, batch, views=self.views)
+            self._probed.add(flags)
 
     @abstractmethod
     def _add(
@@ -148,6 +153,7 @@ class GradientEngine(ABC):
                 f"thresholds must have shape ({len(self.groups)},), one per group; "
                 f"got {tuple(thresholds.shape)}."
             )
+        validate.check_model(self.model)
         self._check_parameters()
         self._check_accumulator(accumulator)
         return n
@@ -194,6 +200,19 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
     """Return the number of the group that each name belongs to."""
     return {name: number for number, group in enumerate(groups) for name in group}
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute float32 products in float32: norms in TF32 or bfloat16 would not be those of the sum."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tacit.clipping import validate
-from tacit.clipping.engine import GradientEngine, PerExampleLoss, group_index
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.layers import affine, attention, conv, embedding, linear, recurrent
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
@@ -85,51 +86,59 @@ class FastEngine(GradientEngine):
             try:
                 tape, losses = self._run(batch)
                 if self._rows_are_leading(tape, batch):
-                    return self._add_from(tape, accumulator, batch, thresholds), losses
+                    with full_precision():
+                        return self._add_from(tape, accumulator, batch, thresholds), losses
             except Unseen as reason:
                 self._unseen = str(reason)
         return self._reference._add(accumulator, batch, thresholds)
 
-    def _run(self, batch: tuple[Tensor, ...]) -> tuple[Tape, Tensor]:
-        """Forward and backward under a tape; return it and the (n,) losses."""
+    def _run(self, batch: tuple[Tensor, ...], weights: Tensor | None = None) -> tuple[Tape, Tensor]:
+        """Forward, and backward of the sum of ``weights`` (n,) times losses; return the tape, (n,) losses."""
         rows = len(batch[0])
-        trainable = {id(p) for p in self.parameters.values()}
-        constants = [p for p in self.model.parameters() if id(p) not in trainable]
-        tape = Tape(
-            self.parameters.values(),
-            [*constants, *self.model.buffers()],
-            HANDLERS,
-            rows=rows,
-            views=self.views,
-        )
+        trainable = list(self.parameters.values())
+        owned = {id(p) for p in trainable}
+        constants = [t for t in (*self.model.parameters(), *self.model.buffers()) if id(t) not in owned]
+        tape = Tape(trainable, constants, HANDLERS, rows=rows, views=self.views)
         with torch.enable_grad(), _refusing_gradients(self.parameters), tape:
             losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
+            means = losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
-                total = losses.sum() / self.views
+                total = means.sum() if weights is None else (means * weights).sum()
                 tape.in_backward = True
-                # torch.autograd.backward would leave the tape, and checkpointed layers are recomputed in here
+                # What torch.autograd.backward calls, which itself would leave the tape: checkpointed layers
+                # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
                 torch.autograd.Variable._execution_engine.run_backward(
-                    (total,), (torch.ones_like(total),), False, False, (), True, accumulate_grad=True
+                    (total,), (torch.ones_like(total),), False, False, tuple(trainable), True, True
                 )
-        return tape, losses.detach().view(-1, self.views).mean(1)
+        return tape, means.detach()
 
     def _rows_are_leading(self, tape: Tape, batch: tuple[Tensor, ...]) -> bool:
-        """Whether each recorded first dimension counts rows, and is not another of the same length.
+        """Whether the first dimension of what was recorded counts rows, in order; once per set of sites.
 
-        The same operations on another number of rows must be recorded alike; what fails goes to the
-        reference engine, this batch only.
+        It may be another dimension of the same length: then another number of rows is recorded differently,
+        and this batch goes to the reference engine.  Rows may be in another order: then losses that are
+        weighted by powers of two do not weigh the recorded gradients alike, and all batches go there.
         """
         sites = tuple(tape.sites)
         if sites in self._known_sites:
             return True
         few = 4 if len(batch[0]) != 8 * self.views else 3
         part = tuple(torch.cat([t[: few * self.views]] * 2) for t in batch)
-        with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
-            other, _ = self._run(part)
-        if tuple(other.sites) != sites:
+        n = len(part[0]) // self.views
+        weights = 2.0 ** torch.arange(n, device=batch[0].device)
+        plain, weighted = self._run_seeded(part, None), self._run_seeded(part, weights)
+        if not tuple(plain.sites) == tuple(weighted.sites) == sites:
             return False
+        if not _weighted_alike(plain, weighted, weights):
+            raise Unseen("the model reorders the rows of the batch")
         self._known_sites.add(sites)
         return True
+
+    def _run_seeded(self, batch: tuple[Tensor, ...], weights: Tensor | None) -> Tape:
+        """Run with fixed random numbers, and leave the generators as they were."""
+        with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
+            torch.manual_seed(0)
+            return self._run(batch, weights)[0]
 
     def _add_from(
         self,
@@ -214,6 +223,16 @@ class _Gradient:
             pulled = _pull(source, self._parameter, total)
             assert pulled is not None
             accumulator.add_(pulled)
+
+
+def _weighted_alike(plain: Tape, weighted: Tape, weights: Tensor) -> bool:
+    """Whether each record's gradients of all uses are ``weights`` (n,) times as large on the second tape."""
+    pairs = zip(chain(*plain.uses.values()), chain(*weighted.uses.values()), strict=True)
+    return all(
+        torch.allclose(b.gradients(i, i + 1), a.gradients(i, i + 1) * weight, rtol=1e-2, equal_nan=True)
+        for a, b in pairs
+        for i, weight in enumerate(weights)
+    )
 
 
 def _on_gradient(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> RemovableHandle:

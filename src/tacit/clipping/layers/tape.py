@@ -33,6 +33,9 @@ Handler: TypeAlias = Callable[..., Any]
 """An operation that records, with the tape before the operation's own arguments."""
 
 
+_INDEXING = frozenset({Tensor.__getitem__, torch.index_select, Tensor.index_select})
+
+
 class Unseen(Exception):
     """A private parameter is read in a way that the tape has no rule for; never leaves the fast engine."""
 
@@ -67,6 +70,8 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _INDEXING:
+            self._check_order(*args)
         tensors = list(_tensors((args, kwargs)))
         if not any(self.owns(t) for t in tensors) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
@@ -103,9 +108,21 @@ class Tape(TorchFunctionMode):
             raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
         for tensor in _tensors(result):
             if tensor.requires_grad and not self.owns(tensor):
+                if torch.promote_types(tensor.dtype, torch.float32) != tensor.dtype:
+                    raise Unseen(f"operation {_name(func)!r} makes a weight of {tensor.dtype}")
                 self.sources[id(tensor)] = tensor
                 self.sites.append(f"derived by {_name(func)}")
         return result
+
+    def _check_order(self, tensor: Tensor, *key: Any) -> None:
+        """Raise :class:`Unseen` if rows are looked up in an order that depends on the batch."""
+        first = key[0][0] if len(key) == 1 and isinstance(key[0], tuple) and key[0] else key[-1]
+        if isinstance(first, list):
+            first = torch.as_tensor(first)
+        if not isinstance(first, Tensor) or first.dtype != torch.int64 or first.dim() != 1:
+            return
+        if len(tensor) == len(first) == self.rows and first.tolist() != list(range(self.rows)):
+            raise Unseen("the rows of the batch are looked up in another order")
 
     def check_rows(self, operation: str, input: Tensor, dimensions: int) -> None:  # noqa: A002
         """Raise :class:`Unseen` unless the first dimension of ``input`` counts the rows of the batch."""
