@@ -1,0 +1,298 @@
+"""What the README and the pages beside it say is true: code runs, figures and tables are right."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import tacit
+from tacit import FlatClipping, Gaussian, Plan, PoissonSampled, PrivateSession, ShuffledBatches, account
+from tacit.errors import TacitError
+from tacit.integrations.sklearn import PrivateClassifier
+from tacit.runs import read_config
+from tacit.training import Batch
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading of the README, without its head."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split(f"# {heading}\n", 1)[1]
+    lines = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def shown(code: str) -> list[str]:
+    """What the comments say is printed: behind a print, or on lines of their own."""
+    return re.findall(r"^(?:print\(.*\)  |    print\(.*\)  )?# (.*)$", code, flags=re.MULTILINE)
+
+
+def execute(code: str) -> tuple[dict[str, Any], list[str]]:
+    output = io.StringIO()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(output), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exec(compile(code, "<page>", "exec"), names)
+    return names, output.getvalue().splitlines()
+
+
+PROGRAMS = [(page.name, n, code) for page in PAGES for n, code in enumerate(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize(("page", "number", "code"), PROGRAMS, ids=[f"{p}-{n}" for p, n, _ in PROGRAMS])
+def test_code_runs_and_prints_what_it_says(
+    page: str, number: int, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, printed = execute(code)
+    expected = shown(code)
+    assert [line for line in printed if not line.startswith("test accuracy")] == expected
+    assert expected or "accuracy" in names
+    if "accuracy" in names:
+        assert float(names["accuracy"]) > (0.8 if "PrivateSession" in names else 0.9)
+
+
+def test_pages_have_the_programs_they_should() -> None:
+    assert [len(blocks(page, "python")) for page in PAGES] == [2, 0, 0, 3]
+    assert shown("print(a)  # 1\nx = 2  # not this\nfor a in b:\n    print(a)  # 2\n# three") == [
+        "1",
+        "2",
+        "three",
+    ]
+
+
+# --- the loop --------------------------------------------------------------------------------------------
+
+
+def changed(lines: list[str], sign: str) -> list[str]:
+    return [line[1:] for line in lines if line.startswith(sign) and line[1:].strip()]
+
+
+def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
+    before, after, _ = blocks(ROOT / "docs" / "pytorch-loop.md", "python")
+    (diff,) = blocks(ROOT / "README.md", "diff")
+    true = list(difflib.ndiff(before.splitlines(), after.splitlines()))
+    told = diff.splitlines()
+    for sign in "+-":
+        in_truth = [line[2:] for line in true if line.startswith(sign) and line[2:].strip()]
+        assert changed(told, sign) == in_truth
+        assert 1 <= len(in_truth) <= 5 + (sign == "-")
+    unchanged = [line[1:] for line in told if line.startswith(" ")]
+    assert set(unchanged) <= set(before.splitlines()) & set(after.splitlines())
+
+
+# --- the shell -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_quick_start_runs_and_leaves_what_the_table_lists(tmp_path: Path) -> None:
+    (config,) = blocks(ROOT / "README.md", "toml")
+    (console,) = blocks(ROOT / "README.md", "console")
+    (tmp_path / "digits.toml").write_text(config, encoding="utf-8")
+    (command,) = [line.removeprefix("$ ") for line in console.splitlines() if line.startswith("$ ")]
+    program, *arguments = shlex.split(command)
+    assert program == "tacit"
+    code = "from tacit.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "PRIVACY STATEMENT" in done.stdout
+    listed = {name for row in table("What a run leaves") for name in re.findall(r"`([^`]+)`", row[0])}
+    left = {path.name + "/" * path.is_dir() for path in (tmp_path / "runs" / "first").iterdir()}
+    assert left == listed
+
+
+def test_the_configuration_of_the_quick_start_is_the_demos(tmp_path: Path) -> None:
+    (tmp_path / "digits.toml").write_text(blocks(ROOT / "README.md", "toml")[0], encoding="utf-8")
+    mine, demo = (
+        read_config(tmp_path / "digits.toml"),
+        read_config(Path(tacit.__file__).parent / "runs/demo.toml"),
+    )
+    for part in ("data", "model", "privacy", "optimizer"):
+        assert getattr(mine, part) == getattr(demo, part)
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+N, D = 40, 3
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "steps": 2, "clipping": 1.0,
+        "adjacency": "add-remove", "unit": "row",
+    }  # fmt: skip
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def mixing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return losses(model, x - x.mean(0), y)
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    return torch.linspace(-1, 1, N * D).reshape(N, D), torch.arange(N) % 2
+
+
+def session(**changes: Any) -> PrivateSession:
+    model = changes.pop("model", None) or nn.Linear(D, 2)
+    optimizer = changes.pop("optimizer", torch.optim.SGD)
+    extra = changes.pop("extra", [])
+    settings: dict[str, Any] = {"data": rows(), "plan": plan(), "loss": losses, **changes}
+    return PrivateSession(model, optimizer([*model.parameters(), *extra], lr=0.1), **settings)
+
+
+def run(**changes: Any) -> PrivateSession:
+    made = session(**changes)
+    for batch in made.batches():
+        made.step(batch)
+    return made
+
+
+def backward_beside() -> None:
+    made = session()
+    for batch in made.batches():
+        losses(made.model, *rows()).mean().backward()  # type: ignore[no-untyped-call]
+        made.step(batch)
+
+
+def step_past() -> None:
+    made = session()
+    for batch in made.batches():
+        made.step(batch)
+    made.step(Batch(made.steps_done))
+
+
+def resume_with_others() -> None:
+    made = session()
+    for batch in made.batches():
+        made.step(batch)
+        break
+    made.save("resume.pt")
+    inputs, targets = rows()
+    session(data=(inputs.flip(0), targets)).load("resume.pt")
+
+
+def misspelt() -> None:
+    text = blocks(ROOT / "README.md", "toml")[0].replace("clipping_norm", "cliping_norm")
+    Path("digits.toml").write_text(text, encoding="utf-8")
+    read_config("digits.toml")
+
+
+def not_finite() -> PrivateSession:
+    inputs, targets = rows()
+    inputs[1, 1] = torch.nan
+    return session(data=(inputs, targets))
+
+
+def undeclared() -> None:
+    inputs, targets = (part.numpy() for part in rows())
+    PrivateClassifier(epsilon=1.0, delta=1e-3, unit="row", adjacency="replace-one").fit(inputs, targets)
+
+
+# first words of the row of the table: what is done, and words of the way out that the error must name
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "BatchNorm": (
+        lambda: session(model=nn.Sequential(nn.BatchNorm1d(D), nn.Linear(D, 2))),
+        "make_private_ready",
+    ),
+    "a model or loss that mixes": (lambda: run(loss=mixing), "mixes records"),
+    "a `DataLoader`": (
+        lambda: session(data=DataLoader(TensorDataset(*rows()))),
+        "tensors, a TensorDataset or a map-style Dataset",
+    ),
+    "`loss.backward()`": (backward_beside, r"session\.step\(batch\) computes the gradients"),
+    "an optimizer that holds": (
+        lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
+        "one module of all that is trained",
+    ),
+    "LBFGS": (lambda: session(optimizer=torch.optim.LBFGS), "first-order optimizer"),
+    "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
+    "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
+    "a step past": (step_past, "more steps"),
+    "shuffled batches": (lambda: plan(sampling=ShuffledBatches(N, N)), "Poisson sampling"),
+    "resuming": (resume_with_others, "[Ss]tart a new run"),
+    "NaN": (not_finite, "fixed rule"),
+    "bounds or classes": (undeclared, r"classes=range\(10\)"),
+    "an event": (
+        lambda: account(PoissonSampled(0.1, Gaussian(1.0)), adjacency="add-remove", method="gaussian"),
+        "method 'pld'",
+    ),
+    "a misspelt": (misspelt, "clipping_norm"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_table_says_is_refused_is_refused_with_a_way_out(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    attempt, way_out = REFUSED[what]
+    with pytest.raises(TacitError, match=way_out):
+        attempt()
+
+
+def test_every_row_of_the_table_is_tried_and_without_the_mistake_nothing_is_refused() -> None:
+    told = [row[0] for row in table("What is refused")]
+    assert len(told) == len(REFUSED)
+    for words in REFUSED:
+        assert sum(row.startswith(words) for row in told) == 1
+    assert run(plan=plan(clipping=FlatClipping(2.0))).steps_done == 2
+
+
+# --- the rest --------------------------------------------------------------------------------------------
+
+
+def test_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = {name for row in table("Install") for name in re.findall(r"`([^`]+)`", row[0])}
+    assert told == set(project["optional-dependencies"]) - {"dev", "bench"}
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+        assert named <= targets, page.name
+
+
+def test_links_lead_somewhere_and_no_page_names_a_machine() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
+        assert not re.search(r"/(work|home|tmp|root)/", text)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == tacit.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {tacit.__version__}\n" in citation
+    assert f"\n## [{tacit.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
