@@ -135,6 +135,8 @@ def test_single_laplace_against_quadrature() -> None:
 def test_pure_step_has_no_delta_beyond_its_epsilon() -> None:
     assert single_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 0.02) == 0.0
     assert single_delta(Laplace(2.0), 0.5) == 0.0
+    far = PoissonSampled(0.01, Gaussian(0.1))  # epsilon beyond 30: the amplified epsilon in its other branch
+    assert single_delta(far, single_epsilon(far, 1e-6)) == pytest.approx(1e-6, rel=1e-6)
 
 
 # --- rdp and moments -------------------------------------------------------------------------------------

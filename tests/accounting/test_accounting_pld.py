@@ -242,6 +242,13 @@ def test_huge_epsilon_has_no_delta() -> None:
     assert account(dp_sgd(0.01, 4.0, 100), adjacency="add-remove").delta(500.0) < 1e-50
 
 
+def test_epsilon_is_infinite_only_where_delta_is_out_of_reach() -> None:
+    curve = account(dp_sgd(0.01, 4.0, 100_000), adjacency="add-remove")
+    assert curve.epsilon(1e-300) == math.inf  # the tails cut off are larger than that
+    assert 29.0 < curve.epsilon_bounds(1e-300)[0] < math.inf
+    assert math.isfinite(curve.epsilon(1e-280))
+
+
 def test_gaussian_and_laplace_mixed() -> None:
     event = Compose((Laplace(2.0), Gaussian(2.0)))
     both = account(event, adjacency="add-remove")

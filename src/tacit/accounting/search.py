@@ -64,18 +64,33 @@ def calibrate(
     def rough_excess(log_noise: float) -> float:
         return math.log(max(_TINY, rough(family(math.exp(log_noise)))) / target)
 
-    low, high = math.log(_LEAST_NOISE), math.log(_MOST_NOISE)
-    if rough_excess(low) <= 0.0 and excess(low) <= 0.0:
+    start = _start(rough_excess)
+    if start is None and excess(math.log(_LEAST_NOISE)) <= 0.0:
         return _LEAST_NOISE
-    if rough_excess(high) > 0.0:
+    if start == math.inf and excess(math.log(_MOST_NOISE)) > 0.0:
         raise BudgetExceeded(
             f"no noise multiplier up to {_MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
             f"{delta:g} under {relation.value} (method {method!r}): with that much noise it still costs "
-            f"epsilon {rough(family(_MOST_NOISE)):.6g}, so the part that does not depend on "
-            "the noise is too dear. Leave out or weaken that part, or raise epsilon or delta."
+            f"epsilon {target * math.exp(excess(math.log(_MOST_NOISE))):.6g}, so the part that does not "
+            "depend on the noise is too dear. Leave out or weaken that part, or raise epsilon or delta."
         )
-    start = float(brentq(rough_excess, low, high, xtol=1e-4)) if rough_excess(low) > 0.0 else low
-    return math.exp(_refine(excess, start, high))
+    return math.exp(
+        _refine(excess, math.log(_LEAST_NOISE) if start is None else min(start, math.log(_MOST_NOISE)))
+    )
+
+
+def _start(rough_excess: Callable[[float], float]) -> float | None:
+    """Where the rough guess at the excess vanishes; None below, infinity above the range of noise."""
+    low, high, stride = 0.0, 0.0, math.log(4.0)
+    while rough_excess(high) > 0.0:
+        low, high = high, high + stride
+        if high > math.log(_MOST_NOISE):
+            return math.inf
+    while rough_excess(low) <= 0.0:
+        if low == math.log(_LEAST_NOISE):
+            return None
+        low, high = max(low - stride, math.log(_LEAST_NOISE)), low
+    return float(brentq(rough_excess, low, high, xtol=1e-4))
 
 
 def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[Event], float]:
@@ -87,12 +102,12 @@ def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[E
     return lambda event: account(event, adjacency=relation, method=method).epsilon(delta)
 
 
-def _refine(excess: Callable[[float], float], start: float, most: float) -> float:
+def _refine(excess: Callable[[float], float], start: float) -> float:
     """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0."""
     low, high, step = start, start, 0.01
     while excess(high) > 0.0:
         low, high, step = high, high + step, 4.0 * step
-        if high > most:
+        if high > math.log(_MOST_NOISE):
             raise BudgetExceeded(
                 f"the accountant's upper bound stays above the target for every noise multiplier up to "
                 f"{_MOST_NOISE:g}. Raise epsilon or delta, or use method 'pld'."
