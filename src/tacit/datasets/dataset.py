@@ -16,7 +16,8 @@ __all__ = ["Dataset", "TensorPair"]
 class TensorPair(NamedTuple):
     """Records and what is to be predicted of them; it unpacks: ``inputs, targets = data.train``.
 
-    Shapes: ``inputs`` (n, ...) float32; ``targets`` (n,) int64 class numbers, or (n, k) float32.
+    Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
+    numbers, or (n, k) float32.
     """
 
     inputs: Tensor
@@ -66,9 +67,10 @@ class Dataset:
 
 def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
     inputs, targets = pair
-    if inputs.dtype != torch.float32 or inputs.ndim < 2:
+    if inputs.dtype not in (torch.float32, torch.float16) or inputs.ndim < 2:
         raise InvalidInput(
-            f"{name}.inputs must be float32 (n, ...); got {inputs.dtype} {tuple(inputs.shape)}."
+            f"{name}.inputs must be float32 (n, ...), or float16 to save memory; "
+            f"got {inputs.dtype} {tuple(inputs.shape)}."
         )
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise InvalidInput(
