@@ -312,7 +312,7 @@ class Sorted(nn.Module):
             case "list":
                 out = self.layer(x[order.tolist()])[back.tolist(), :]
             case "select":
-                out = self.layer(x.index_select(0, order)).index_select(0, back)
+                out = self.layer(x.index_select(0, order)).index_select(dim=0, index=back)
             case "flip":
                 out = self.layer(x.flip(0)).flip(0)
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -233,6 +234,20 @@ def test_parameters_changed_in_place_go_to_the_reference_engine() -> None:
 def test_losses_without_gradient_add_nothing() -> None:
     engine = FastEngine(nn.Linear(4, 4), lambda m, x: m(x).detach().sum(1), FlatClipping(1.0))
     assert not any(v.any() for v in run(engine, torch.randn(3, 4)).values())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_traced_models_are_refused_and_compiled_ones_are_right() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), torch.randn(3, 4)
+    traced: nn.Module = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
+    with pytest.raises(UnsupportedModel, match=r"torch\.jit"):
+        run(FastEngine(traced, squares, FlatClipping(1.0)), x)
+    twin = cast(nn.Module, torch.compile(model, backend="eager"))
+    compiled = FastEngine(twin, squares, FlatClipping(1.0))
+    found, wanted = run(compiled, x), run(FastEngine(model, squares, FlatClipping(1.0)), x)
+    assert compiled.route == "fast"
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[f"_orig_mod.{name}"], value)
 
 
 def test_parameters_of_the_loss_get_no_gradient() -> None:

@@ -260,8 +260,9 @@ def _refusing_gradients(parameters: Mapping[str, nn.Parameter]) -> Iterator[None
             if parameter.grad is not None:
                 raise UnsupportedModel(
                     f"a gradient reaches parameter {name!r} by a way that is not seen, so it cannot be "
-                    "clipped. Parameters must be read in the forward pass of this batch: do not keep tensors "
-                    "computed from them between calls."
+                    "clipped. Parameters must be read in the forward pass of this batch, in Python: do not "
+                    "keep tensors computed from them between calls, and pass modules that are not scripted "
+                    "or traced (torch.jit)."
                 )
 
         return hook

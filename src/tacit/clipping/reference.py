@@ -14,6 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.clipping import validate
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
+from tacit.clipping.layers.use import row_squares
 
 __all__ = ["ReferenceEngine"]
 
@@ -46,13 +47,10 @@ class ReferenceEngine(GradientEngine):
         self, accumulator: dict[str, Tensor], records: tuple[Tensor, ...], thresholds: Tensor
     ) -> tuple[Tensor, Tensor]:
         gradients, losses = self._gradients(records)
+        squares = {name: row_squares(g.reshape(len(g), -1)) for name, g in gradients.items()}
         norms = torch.stack(
-            [
-                torch.cat([gradients[name].reshape(len(losses), -1) for name in group], 1).norm(dim=1)
-                for group in self.groups
-            ],
-            dim=1,
-        )
+            [torch.stack([squares[name] for name in group]).sum(0) for group in self.groups], dim=1
+        ).sqrt()
         factors = self._factors(norms, thresholds)
         kept = norms.isfinite().all(dim=1).nonzero().squeeze(1)
         for number, group in enumerate(self.groups):

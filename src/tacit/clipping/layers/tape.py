@@ -33,7 +33,7 @@ Handler: TypeAlias = Callable[..., Any]
 """An operation that records, with the tape before the operation's own arguments."""
 
 
-_INDEXING = frozenset({Tensor.__getitem__, torch.index_select, Tensor.index_select})
+_SELECTING = frozenset({torch.index_select, Tensor.index_select})
 
 
 class Unseen(Exception):
@@ -70,8 +70,11 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _INDEXING:
-            self._check_order(*args)
+        if func is Tensor.__getitem__:
+            key = args[1]
+            self._check_order(args[0], key[0] if isinstance(key, tuple) and key else key)
+        elif func in _SELECTING and kwargs.get("dim", args[1] if len(args) > 1 else None) == 0:
+            self._check_order(args[0], kwargs["index"] if "index" in kwargs else args[-1])
         tensors = list(_tensors((args, kwargs)))
         if not any(self.owns(t) for t in tensors) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
@@ -114,14 +117,15 @@ class Tape(TorchFunctionMode):
                 self.sites.append(f"derived by {_name(func)}")
         return result
 
-    def _check_order(self, tensor: Tensor, *key: Any) -> None:
-        """Raise :class:`Unseen` if rows are looked up in an order that depends on the batch."""
-        first = key[0][0] if len(key) == 1 and isinstance(key[0], tuple) and key[0] else key[-1]
-        if isinstance(first, list):
-            first = torch.as_tensor(first)
-        if not isinstance(first, Tensor) or first.dtype != torch.int64 or first.dim() != 1:
+    def _check_order(self, tensor: Tensor, rows: Any) -> None:
+        """Raise :class:`Unseen` if the rows of the batch are looked up in an order of their own."""
+        if isinstance(rows, list):
+            rows = torch.as_tensor(rows)
+        if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.dim() != 1:
             return
-        if len(tensor) == len(first) == self.rows and first.tolist() != list(range(self.rows)):
+        if id(tensor) in self._constants or not len(tensor) == len(rows) == self.rows:
+            return
+        if rows.tolist() != list(range(self.rows)):
             raise Unseen("the rows of the batch are looked up in another order")
 
     def check_rows(self, operation: str, input: Tensor, dimensions: int) -> None:  # noqa: A002
