@@ -77,7 +77,7 @@ def plot_privacy_curve(curve: PrivacyCurve, delta: float, path: Path, *, private
     """ε as a function of δ: the guarantee holds at every point of the line, not at one alone."""
     figure = new_figure()
     axes = figure.add_subplot()
-    deltas = np.logspace(np.log10(max(delta * 1e-5, 1e-12)), -1, 40)
+    deltas = np.logspace(np.log10(max(delta * 1e-5, 1e-12)), -1, 25)
     epsilons = curve.epsilon(deltas)
     epsilon = curve.epsilon(delta)
     top = 1.15 * float(np.max(epsilons, where=np.isfinite(epsilons), initial=epsilon))

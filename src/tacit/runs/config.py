@@ -105,6 +105,7 @@ class PrivacySection(_Section):
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
     clipping_norm: float = 1.0
     quantile: float = 0.5
+    count_noise: float | None = None
     report_loss: bool = True
     loss_bound: float = 5.0
     allow_large_delta: bool = False
@@ -119,7 +120,9 @@ class PrivacySection(_Section):
             case "automatic":
                 return AutomaticClipping(self.clipping_norm)
             case "adaptive":
-                return AdaptiveClipping(self.clipping_norm, quantile=self.quantile)
+                return AdaptiveClipping(
+                    self.clipping_norm, quantile=self.quantile, count_noise=self.count_noise
+                )
 
 
 class OptimizerSection(_Section):

@@ -66,8 +66,11 @@ def load_state(path: Path, expected_format: int) -> dict[str, Any]:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError:
         raise InvalidInput(f"there is no resume state at {path}. Was the run ever saved?") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as problem:
-        raise InvalidInput(f"{path} is not a readable resume state: {problem}") from None
+    except (RuntimeError, EOFError, pickle.UnpicklingError):
+        raise InvalidInput(
+            f"{path} is not a readable resume state: it is damaged, or something else wrote it. Put back a "
+            "copy of the file, or start a new run."
+        ) from None
     if not isinstance(state, dict) or state.get("format") != expected_format:
         raise InvalidInput(f"{path} is not a resume state that this version of Tacit can read.")
     return state

@@ -1,0 +1,381 @@
+"""Bad input through the command line: one paragraph with what, why and fix; the right code; nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.cli.app import run
+from tacit.training import files
+
+# A small table; its numbers follow from the row number, so that no file is needed.
+ROWS = "".join(
+    f"{20 + i % 50},{('office', 'field')[i % 2]},{('no', 'yes')[i % 50 > 25]}\n" for i in range(300)
+)
+TABLE = "age,work,rich\n" + ROWS
+BASE = """
+[data]
+table = "people.csv"
+target = "rich"
+test_fraction = 0.2
+[data.columns]
+age = { low = 0, high = 100 }
+work = { values = ["office", "field"] }
+rich = { values = ["no", "yes"] }
+[model]
+name = "logistic"
+[privacy]
+epsilon = 3.0
+delta = 1e-3
+unit = "person"
+adjacency = "add-remove"
+records = 240
+[optimizer]
+learning_rate = 0.5
+[training]
+batch_size = 60
+steps = 4
+"""
+FACTORIES = """
+import torch
+from torch import nn
+def five_outputs(shape, outputs): return nn.Linear(4, 5)
+def wrong_input(shape, outputs): return nn.Linear(99, outputs)
+def batch_norm(shape, outputs): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, outputs))
+def nonsense(shape, outputs): return "a model"
+def failing(shape, outputs): return shape["no"]
+def no_arguments(): return nn.Linear(4, 2)
+def a_tuple(shape, outputs):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+        def forward(self, x): return self.layer(x), x
+    return Net()
+constant = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "people.csv").write_text(TABLE)
+    (tmp_path / "bad_input_nets.py").write_text(FACTORIES)
+    (tmp_path / "bad_input_broken.py").write_text("def model(:\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complaint(
+    capsys: pytest.CaptureFixture[str], code: int, text: str = BASE, arguments: tuple[str, ...] = ()
+) -> str:
+    """Run a configuration; check the code and the form of what is said; return it."""
+    Path("run.toml").write_text(text)
+    before = sorted(Path().rglob("*"))
+    capsys.readouterr()
+    assert run(["train", "run.toml", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("refused: " if code == 1 else "error: ")
+    assert err.count("\n") == 1, "one paragraph"
+    assert "Traceback" not in err
+    assert err.rstrip().endswith((".", "?", "'"))
+    assert [p for p in sorted(Path().rglob("*")) if "__pycache__" not in p.parts] == [
+        p for p in before if "__pycache__" not in p.parts
+    ]
+    return err
+
+
+def changed(old: str, new: str) -> str:
+    assert old in BASE
+    return BASE.replace(old, new)
+
+
+def factory(name: str, module: str = "bad_input_nets") -> str:
+    return changed('name = "logistic"', f'factory = "{module}:{name}"')
+
+
+SETTINGS = [
+    ("epsilon = 3.0", "epsilom = 3.0", 2, "[privacy] epsilom is not a setting; did you mean 'epsilon'?"),
+    ("[optimizer]", "[optimiser]", 2, "did you mean 'optimizer'?"),
+    ("[optimizer]", "[optimiser]", 2, "[optimizer] is missing"),
+    ("steps = 4", 'steps = "four"', 2, "[training] steps = 'four'"),
+    ("batch_size = 60", "batch_size = 1.5", 2, 'must be a whole number, or "full"; got 1.5'),
+    ("delta = 1e-3\n", "", 2, "[privacy] delta is missing and has no default"),
+    ('unit = "person"\n', "", 2, "[privacy] unit is missing"),
+    ('unit = "person"', 'unit = " "', 2, "unit must say what one record is"),
+    ('adjacency = "add-remove"\n', "", 2, "[privacy] adjacency is missing"),
+    ('adjacency = "add-remove"', 'adjacency = "neighbours"', 2, "'add-remove', 'replace-one' or 'zero-out'"),
+    ("epsilon = 3.0\n", "", 2, "needs epsilon, or noise_multiplier, or both"),
+    ("epsilon = 3.0", "epsilon = 0.0", 2, "epsilon must be a real number in (0, inf"),
+    ("epsilon = 3.0", "epsilon = -1", 2, "got -1"),
+    ("epsilon = 3.0", "epsilon = nan", 2, "got nan"),
+    ("epsilon = 3.0", "epsilon = inf", 2, "got inf"),
+    ("epsilon = 3.0", "noise_multiplier = 0.0", 2, "noise_multiplier must be"),
+    ("delta = 1e-3", "delta = 1.5", 2, "delta must be a real number in (0, 1)"),
+    ("delta = 1e-3", "delta = 0.0", 2, "delta must be a real number in (0, 1)"),
+    ("delta = 1e-3", "delta = 0.01", 1, "allow_large_delta"),
+    ("batch_size = 60", "batch_size = 241", 2, "batch_size 241 is larger than the data, 240 records"),
+    ("batch_size = 60", "batch_size = 0", 2, "batch_size must be an integer >= 1"),
+    ("steps = 4", "steps = 4\nepochs = 2", 2, "exactly one of epochs and steps; got both"),
+    ("steps = 4", "", 2, "exactly one of epochs and steps; got neither"),
+    ("steps = 4", "steps = 0", 2, "steps must be an integer >= 1"),
+    ("epsilon = 3.0", 'epsilon = 3.0\nsampling = "shuffled"', 1, "Use Poisson sampling"),
+    ("steps = 4", "steps = 4\nphysical_batch_size = 0", 2, "greater than or equal to 1"),
+    ("steps = 4", "steps = 4\nviews = 2", 2, "needs pictures"),
+    ("steps = 4", "steps = 4\nema_decay = 1.0", 2, "ema decay must be a real number in [0, 1)"),
+    ("steps = 4", "steps = 4\n[run]\nrows = 0", 2, "[run] rows = 0"),
+    ("steps = 4", "steps = 4\n[run]\ncheckpoint_every = 0", 2, "[run] checkpoint_every = 0"),
+    ("steps = 4", 'steps = 4\n[run]\ndevice = "cuda:99"', 2, '"cpu" always works'),
+    ("steps = 4", 'steps = 4\n[run]\ndevice = "abacus"', 2, '[run] device = "abacus" cannot be used'),
+    ("learning_rate = 0.5", "learning_rate = nan", 2, "[optimizer] learning_rate = nan"),
+    ("learning_rate = 0.5", "learning_rate = 0.0", 2, "greater than 0"),
+    ("learning_rate = 0.5", 'learning_rate = 0.5\nname = "adam"\nmomentum = 0.9', 2, "adam has no momentum"),
+    ('name = "logistic"', 'name = "resnet"', 2, "model must be one of logistic"),
+    ('name = "logistic"', "", 2, "[model] needs exactly one of name and factory; got neither"),
+    ('name = "logistic"', 'name = "logistic"\nhidden = [3]', 2, "has no option 'hidden'"),
+    ('table = "people.csv"', 'table = "nobody.csv"', 2, "there is no table at nobody.csv"),
+    ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
+    ('target = "rich"\n', "", 2, "[data] target is missing"),
+    ('target = "rich"', 'target = "sick"', 2, "target must be a column of the schema"),
+    ("age = { low", "height = { low", 2, "'height'"),
+    ("age = { low = 0, high = 100 }", 'age = "auto"', 1, "declared, not taken from the data"),
+    ("age = { low = 0, high = 100 }", 'age = { low = "min", high = "max" }', 1, "column 'age'"),
+    ("age = { low = 0, high = 100 }", "age = {}", 2, "column 'age'"),
+    ('["no", "yes"]', '["no", "maybe"]', 2, "are not among the declared classes (no, maybe), such as 'yes'"),
+    ("test_fraction = 0.2", "", 2, "test_fraction"),
+    ("test_fraction = 0.2", 'images = "pictures"', 2, "exactly one of name, table and images"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "code", "words"), SETTINGS)
+def test_settings(old: str, new: str, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in complaint(capsys, code, changed(old, new))
+
+
+FACTORY_CASES = [
+    ("batch_norm", 1, "make_private_ready"),
+    ("five_outputs", 2, "must turn 2 records into shape (2, 2), for 2 classes; it gave shape (2, 5)"),
+    ("a_tuple", 2, "it gave tuple"),
+    ("wrong_input", 2, "does not work on a batch of records of shape (4,)"),
+    ("nonsense", 2, "must return a torch module; it returned str 'a model'"),
+    ("failing", 2, "not str (bad_input_nets.py, line 8)"),
+    ("no_arguments", 2, "must take these two arguments"),
+    ("constant", 2, "is not a function"),
+    ("not_there", 2, "cannot be imported"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "code", "words"), FACTORY_CASES)
+def test_factories(name: str, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in complaint(capsys, code, factory(name))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("no_such_module_here", "No module named"), ("bad_input_broken", "SyntaxError")]
+)
+def test_factory_modules(module: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    err = complaint(capsys, 2, factory("model", module))
+    assert words in err
+    assert '"module:function"' in err
+
+
+def test_options_of_built_in_models_do_not_vanish_into_a_factory(capsys: pytest.CaptureFixture[str]) -> None:
+    text = changed('name = "logistic"', 'factory = "bad_input_nets:five_outputs"\nhidden = [3]')
+    assert "hidden would not reach the factory" in complaint(capsys, 2, text)
+
+
+def test_batch_norm_is_mended_by_the_setting_that_the_error_names(capsys: pytest.CaptureFixture[str]) -> None:
+    text = changed('name = "logistic"', 'factory = "bad_input_nets:batch_norm"\nmake_private_ready = true')
+    Path("run.toml").write_text(text)
+    assert run(["train", "run.toml", "--json"]) == 0
+
+
+def test_too_many_steps_for_the_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused before it starts, with the number that fits; and that number does fit, one more does not."""
+    text = changed("epsilon = 3.0", "epsilon = 3.0\nnoise_multiplier = 1.5")
+    err = complaint(capsys, 1, text.replace("steps = 4", "steps = 5000"))
+    assert "the budget is 3." in err
+    fits = int(err.partition("largest number of steps that fits is ")[2].partition(".")[0])
+    assert "that fits is" in complaint(capsys, 1, text.replace("steps = 4", f"steps = {fits + 1}"))
+    Path("run.toml").write_text(text.replace("steps = 4", f"steps = {fits}"))
+    assert run(["train", "run.toml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (",office,no\n", "1 of 301 rows of people.csv lack a value"),
+        ("nan,office,no\n", "1 of 301 rows of people.csv lack a value"),
+        ("30,office,perhaps\n", "such as 'perhaps'"),
+        ("30,office,\n", "lack the target"),
+        ("old,office,no\n", "are not numbers"),
+        ("30,no\n", "do not have the 3 cells"),
+        ('30,"office,no\n', "cannot read people.csv"),
+        ("30,\0,no\n\xff", "people.csv"),
+    ],
+)
+def test_rows(rows: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("people.csv").write_bytes((TABLE + rows).encode("latin-1"))
+    assert words in complaint(capsys, 2)
+
+
+def test_missing_column(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("people.csv").write_text(TABLE.replace("age", "years", 1))
+    assert "age" in complaint(capsys, 2)
+
+
+def test_configurations_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not valid TOML" in complaint(capsys, 2, "[data\n")
+    assert "[run] must be a section of its own" in complaint(capsys, 2, "run = 3\n" + BASE)
+    assert run(["train", "nothing.toml"]) == 2
+    assert capsys.readouterr().err == "error: there is no configuration at nothing.toml; check the path.\n"
+    assert run(["train", "."]) == 2
+    assert "cannot read the configuration" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("full").mkdir()
+    Path("full/thesis.txt").write_text("mine")
+    assert "holds thesis.txt" in complaint(capsys, 2, arguments=("--out", "full"))
+    assert "is a file" in complaint(capsys, 2, arguments=("--out", "people.csv"))
+    assert "is a file" in complaint(capsys, 2, arguments=("--out", "people.csv/out"))
+    assert Path("full/thesis.txt").read_text() == "mine"
+
+
+def test_somebody_elses_configuration_in_the_folder_is_not_overwritten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("full").mkdir()
+    Path("full/config.toml").write_text("# another one")
+    assert "holds config.toml" in complaint(capsys, 2, arguments=("--out", "full"))
+
+
+def test_resume_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    err = complaint(capsys, 2, arguments=("--resume",))
+    assert "there is no run to resume in runs/run" in err
+    assert "Start it without --resume" in err
+
+
+def test_resume_with_a_changed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.toml").write_text(BASE)
+    assert run(["train", "run.toml", "--out", "out"]) == 0
+    text = changed("learning_rate = 0.5", "learning_rate = 0.4")
+    err = complaint(capsys, 1, text, ("--out", "out", "--resume"))
+    assert "optimizer.learning_rate was 0.5 and is 0.4" in err
+    assert "free of noise" in err
+
+
+def test_resume_with_changed_records(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.toml").write_text(BASE)
+    assert run(["train", "run.toml", "--out", "out"]) == 0
+    Path("people.csv").write_text(TABLE.replace("office", "field", 3))
+    assert "other data" in complaint(capsys, 1, arguments=("--out", "out", "--resume"))
+
+
+def test_resume_with_a_damaged_state_or_without_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.toml").write_text(BASE)
+    assert run(["train", "run.toml", "--out", "out"]) == 0
+    Path("out/private/resume.pt").write_bytes(b"PK half")
+    assert "not a readable resume state" in complaint(capsys, 2, arguments=("--out", "out", "--resume"))
+    Path("out/config.toml").unlink()
+    assert "config.toml is missing" in complaint(capsys, 2, arguments=("--out", "out", "--resume"))
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Rights do not bind root, so root becomes nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_read_only_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.toml").write_text(BASE)
+    Path("shut").mkdir(mode=0o555)
+    for parent in (workplace, *workplace.parents[:2]):
+        os.chmod(parent, 0o755)
+    with nobody():
+        assert run(["train", "run.toml", "--out", "shut/deep/out"]) == 2
+    assert "read-only. Choose another folder with --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "Free some space, then go on with --resume"),
+        (errno.EIO, "was saved before is untouched"),
+    ],
+)
+def test_a_disk_that_fails(
+    number: int, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("run.toml").write_text(BASE)
+    real, calls = os.fsync, [0]
+
+    def failing(handle: Any) -> None:
+        calls[0] += 1
+        if calls[0] > 12:
+            raise OSError(number, os.strerror(number))
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", failing)  # type: ignore[attr-defined]
+        assert run(["train", "run.toml", "--out", "out"]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+    assert run(["train", "run.toml", "--out", "out", "--resume", "--json"]) == 0
+
+
+def test_lack_of_memory_is_told_from_bugs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(problem: Exception) -> Any:
+        def step(*_: object, **__: object) -> None:
+            raise problem
+
+        return step
+
+    Path("run.toml").write_text(BASE)
+    monkeypatch.setattr(
+        "tacit.training.session.noisy_step", raising(RuntimeError("CUDA out of memory. Tried"))
+    )
+    assert run(["train", "run.toml", "--out", "a"]) == 2
+    assert "Lower [training] physical_batch_size" in capsys.readouterr().err
+    monkeypatch.setattr("tacit.training.session.noisy_step", raising(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(["train", "run.toml", "--out", "b"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "run.toml", "--seed", "3"], "No such option"),
+        (["trian"], "No such command 'trian'"),
+        (["demo", "--seeds", "x"], "--seeds"),
+        (["demo", "--seeds", "0"], "--seeds must be an integer >= 1"),
+    ],
+)
+def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_the_base_of_all_these_is_good() -> None:
+    assert tomllib.loads(BASE)["training"]["steps"] == 4
+    Path("run.toml").write_text(BASE)
+    assert run(["train", "run.toml", "--json"]) == 0

@@ -1,0 +1,105 @@
+"""The pictures: PNG files of the right size, with their labels, whatever there is to show."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tacit.accounting import account
+from tacit.errors import MissingExtra
+from tacit.events import Gaussian, Repeat
+from tacit.report import plots
+from tacit.training.loop import Row
+
+ROWS = [Row(10 * n, 0.1 * n, 2.0 / n, 0.5 + 0.01 * n, 1.0) for n in range(1, 11)]
+
+
+def pixels(path: Path) -> Any:
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        return np.asarray(picture.convert("RGB")).astype(int)
+
+
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the next figures say, and that none of it lies outside of the picture or on other text."""
+    found: list[str] = []
+    real = plots.save_figure
+
+    def listening(figure: Any, path: Path) -> None:
+        real(figure, path)
+        frame = figure.bbox
+        boxes = []
+        written = [*figure.texts]
+        for axes in figure.axes:
+            written += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
+        for text in written:
+            if text.get_text().strip() and text.get_visible():
+                found.append(text.get_text())
+                boxes.append((text.get_text(), text.get_window_extent()))
+        for words, box in boxes:
+            assert box.x0 >= frame.x0 - 1, words
+            assert box.x1 <= frame.x1 + 1, words
+            assert box.y1 <= frame.y1 + 1, words
+        for one, box in boxes:
+            for two, other in boxes:
+                assert one == two or "NOT PRIVATE" in one + two or not box.overlaps(other), (one, two)
+
+    monkeypatch.setattr(plots, "save_figure", listening)
+    return found
+
+
+def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = texts(monkeypatch)
+    plots.plot_progress(ROWS, tmp_path / "p.png")
+    assert {"test accuracy", "ε spent", "steps", "0.600", "1"} <= set(found)
+    assert "What 100 steps reached, and what they cost" in found
+    picture = pixels(tmp_path / "p.png")
+    assert picture.shape == (624, 832, 3)
+    for colour in ((0x1F, 0x5F, 0xA8), (0xC8, 0x55, 0x1B)):
+        assert (np.abs(picture - colour).sum(2) < 40).sum() > 100, "both lines are drawn"
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        ROWS[:1],
+        [Row(n, 0.1 * n, None, None, None) for n in (1, 2)],
+        [Row(1, 0.1, None, float("nan"), 0.0)],
+    ],
+)
+def test_progress_with_little_to_show(rows: list[Row], tmp_path: Path) -> None:
+    plots.plot_progress(rows, tmp_path / "p.png", score="test R²")
+    assert pixels(tmp_path / "p.png").shape == (624, 832, 3)
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(8.0, 30), (60.0, 1), (0.3, 40)])
+def test_privacy_curve(sigma: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = texts(monkeypatch)
+    curve = account(Repeat(Gaussian(sigma), steps), adjacency="add-remove")
+    plots.plot_privacy_curve(curve, 1e-5, tmp_path / "c.png")
+    assert any(words.startswith("stated: ε = ") and words.endswith("δ = 1e-05") for words in found)
+    assert {"the promise holds here", "nothing is promised here"} <= set(found)
+    assert pixels(tmp_path / "c.png").shape == (520, 832, 3)
+
+
+def test_a_test_key_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = texts(monkeypatch)
+    plots.plot_progress(ROWS, tmp_path / "p.png", private=False)
+    curve = account(Gaussian(2.0), adjacency="add-remove")
+    plots.plot_privacy_curve(curve, 1e-5, tmp_path / "c.png", private=False)
+    assert sum(words == "NOT PRIVATE: fixed test key" for words in found) == 2
+
+
+def test_without_matplotlib_the_command_to_install_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[plots\]'"):
+        plots.plot_progress(ROWS, tmp_path / "p.png")

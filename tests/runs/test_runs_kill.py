@@ -1,0 +1,399 @@
+"""Runs that are killed, interrupted or starved of disk space: what is left is whole, resuming exact."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.runs import Run, prepare, runner
+from tacit.testing import seeded_generator
+from tacit.training import Row, session
+
+STEPS = 60
+KILLS = 10
+
+# Everything that has a state of its own: momentum, averaged weights, Poisson sampling, a threshold that
+# moves, dropout (in the factory below) and augmented views.
+CONFIG = f"""
+[data]
+name = "digits"
+[model]
+factory = "net_for_kill_tests:dropout_net"
+[privacy]
+noise_multiplier = 2.0
+delta = 1e-4
+unit = "image"
+adjacency = "add-remove"
+records = 1437
+clipping = "adaptive"
+[optimizer]
+name = "sgd"
+learning_rate = 0.3
+momentum = 0.9
+[training]
+batch_size = 64
+steps = {STEPS}
+views = 2
+crop_padding = 1
+physical_batch_size = 48
+ema_decay = 0.9
+[run]
+rows = 6
+checkpoint_every = 1
+"""
+FACTORY = """
+from torch import nn
+def dropout_net(shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, outputs))
+"""
+
+
+class Reporter:
+    """Tells the parent of every step."""
+
+    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
+        say(f"step {steps}")
+
+    def on_row(self, row: Row) -> None:
+        pass
+
+
+def write_files(folder: Path) -> None:
+    (folder / "run.toml").write_text(CONFIG)
+    (folder / "net_for_kill_tests.py").write_text(FACTORY)
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def start_run(folder: Path, *, resume: bool) -> Run:
+    os.chdir(folder)
+    return prepare("run.toml", out="out", resume=resume, generator=None if resume else seeded_generator(5))
+
+
+def serve() -> None:
+    """A process that has imported everything forks one that trains, for each line "folder resume write"."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as warm:
+        write_files(Path(warm))
+        start_run(Path(warm), resume=False).start(should_stop=lambda: True)
+    for line in sys.stdin:
+        folder, resume, die_in_write = line.split()
+        if (pid := os.fork()) == 0:
+            plant_death(int(die_in_write))
+            start_run(Path(folder), resume=resume == "yes").start((Reporter(),))
+            os._exit(0)
+        say(f"pid {pid}")
+        say(f"exit {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+
+
+def plant_death(count: int) -> None:
+    """Let this process die in its ``count``-th write of a resume state, with half of the file written."""
+    real, calls = os.fsync, [0]
+
+    def planted(handle: Any) -> None:
+        if ".resume.pt." in os.readlink(f"/proc/self/fd/{handle}"):
+            calls[0] += 1
+            if calls[0] == count:
+                os.ftruncate(handle, os.fstat(handle).st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+        real(handle)
+
+    os.fsync = planted  # type: ignore[assignment]
+
+
+class Trainer:
+    """The parent's side of :func:`serve`."""
+
+    def __init__(self) -> None:
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, folder: Path, *, resume: bool, die_in_write: int = 0) -> int:
+        assert self.server.stdin is not None
+        self.server.stdin.write(f"{folder} {'yes' if resume else 'no'} {die_in_write}\n")
+        self.server.stdin.flush()
+        return int(self.next("pid"))
+
+    def next(self, kind: str) -> str:
+        """The value of the next line of that kind; an exit is never skipped."""
+        assert self.server.stdout is not None
+        while True:
+            found, value = self.server.stdout.readline().split()
+            if found == kind:
+                return str(value)
+            assert found != "exit", f"it ended with {value}"
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.close()
+        self.server.wait(30)
+        self.server.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    made = Trainer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are tested elsewhere, and take longer than all the rest."""
+    for name in ("plot_progress", "plot_privacy_curve"):
+        monkeypatch.setattr(runner, name, lambda *_, **__: None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run that nobody interrupted."""
+    path = tmp_path_factory.mktemp("whole")
+    write_files(path)
+    before = Path.cwd()
+    try:
+        assert start_run(path, resume=False).start() is not None
+    finally:
+        os.chdir(before)
+    return path / "out"
+
+
+def assert_same_run(out: Path, whole: Path) -> None:
+    """Weights, state and every released file, bit for bit."""
+    left, right = load_file(out / "model.safetensors"), load_file(whole / "model.safetensors")
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    for name in ("metrics.csv", "statement.txt", "statement.json", "config.toml"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    one, two = (torch.load(path / "private" / "resume.pt", weights_only=True) for path in (out, whole))
+    assert one["thresholds"] == two["thresholds"]
+    assert one["done"] == two["done"] == STEPS
+    for name, weight in one["model"].items():
+        assert torch.equal(weight, two["model"][name])
+
+
+def assert_whole_files(out: Path) -> None:
+    """Whatever carries a name of its own can be read; temporary files are hidden."""
+    for path in out.rglob("*"):
+        if path.name == "resume.pt":
+            assert torch.load(path, weights_only=True)["format"] == 1
+        elif path.name == "metrics.csv":
+            lines = path.read_text().splitlines()
+            assert len({line.count(",") for line in lines}) == 1
+        elif path.name == "config.toml":
+            assert path.read_text() == CONFIG
+        elif path.is_file():
+            assert path.name == "lock" or path.name.startswith(".") or (out / "metrics.csv").exists()
+
+
+def test_ten_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path) -> None:
+    chance = random.Random(20260101)
+    state = folder / "out" / "private" / "resume.pt"
+    for _ in range(KILLS):
+        process = trainer.start(folder, resume=state.exists())
+        for _ in range(chance.randint(1, 4)):
+            trainer.next("step")
+        time.sleep(chance.uniform(0, 0.02))
+        os.kill(process, signal.SIGKILL)
+        assert trainer.next("exit") == "-9"
+        assert_whole_files(folder / "out")
+    assert 0 < torch.load(state, weights_only=True)["done"] < STEPS
+    assert start_run(folder, resume=True).start() is not None
+    assert_same_run(folder / "out", whole)
+
+
+@pytest.mark.parametrize("write", [1, 2, 7])
+def test_death_in_the_middle_of_writing_the_state(
+    write: int, trainer: Trainer, folder: Path, whole: Path
+) -> None:
+    """Half a temporary file is left; the state before it is whole, and the leftover goes away."""
+    trainer.start(folder, resume=False, die_in_write=write)
+    assert trainer.next("exit") == "-9"
+    private = folder / "out" / "private"
+    assert len(list(private.glob(".resume.pt.*"))) == 1
+    resume = write > 1  # death in the very first write leaves a folder that a new run may take
+    assert (private / "resume.pt").exists() == resume
+    if resume:
+        assert torch.load(private / "resume.pt", weights_only=True)["done"] == write - 2
+    assert start_run(folder, resume=resume).start() is not None
+    assert sorted(path.name for path in private.iterdir()) == ["lock", "resume.pt"]
+    assert_same_run(folder / "out", whole)
+
+
+def test_planted_bug_a_state_that_is_not_written_whole(folder: Path) -> None:
+    """The check of files above finds a state that was cut short."""
+    private = folder / "out" / "private"
+    private.mkdir(parents=True)
+    (private / "resume.pt").write_bytes(b"PK half")
+    with pytest.raises(pickle.UnpicklingError):
+        assert_whole_files(folder / "out")
+
+
+def test_resuming_a_finished_run_writes_the_folder_and_takes_no_step(
+    folder: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_run(folder, resume=False).start()
+    for name in ("model.safetensors", "metrics.csv", "statement.txt", "statement.json"):
+        (folder / "out" / name).unlink()
+
+    def no_step(*_: object, **__: object) -> None:
+        raise AssertionError("a step was taken")
+
+    monkeypatch.setattr(session, "noisy_step", no_step)
+    outcome = start_run(folder, resume=True).start()
+    assert outcome is not None
+    assert outcome.rows[-1].steps == STEPS
+    assert_same_run(folder / "out", whole)
+
+
+def test_stop_and_resume_is_exact(folder: Path, whole: Path) -> None:
+    asked = iter([False] * 6 + [True])
+    run = start_run(folder, resume=False)
+    assert run.start(should_stop=lambda: next(asked)) is None
+    assert run.session.steps_done == 7
+    assert not (folder / "out" / "model.safetensors").exists()
+    start_run(folder, resume=True).start()
+    assert_same_run(folder / "out", whole)
+
+
+def test_random_parts_of_a_factory_that_are_in_no_state_come_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run makes its model from its own key, not from a new one."""
+    (folder / "net_with_random_part.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, outputs):\n"
+        "        super().__init__()\n"
+        "        self.fixed = [torch.randn(64, 8)]\n"
+        "        self.last = nn.Linear(8, outputs)\n"
+        "    def forward(self, x):\n"
+        "        return self.last(torch.tanh(x.flatten(1) @ self.fixed[0]))\n"
+        "def net(shape, outputs):\n    return Net(outputs)\n"
+    )
+    text = CONFIG.replace("net_for_kill_tests:dropout_net", "net_with_random_part:net")
+    (folder / "run.toml").write_text(text)
+    run = prepare("run.toml", out="out")
+    run.start(should_stop=lambda: True)
+    again = prepare("run.toml", out="out", resume=True)
+    assert torch.equal(fixed_part(run), fixed_part(again))
+    assert not torch.equal(fixed_part(run), fixed_part(prepare("run.toml", out="new")))
+
+
+def fixed_part(run: Run) -> torch.Tensor:
+    model: Any = run.session.model
+    part: torch.Tensor = model.fixed[0]
+    return part
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("learning_rate = 0.3", "learning_rate = 0.2", "learning_rate was 0.3 and is 0.2"),
+        ("momentum = 0.9", "momentum = 0.8", r"momentum was 0\.9"),
+        (f"steps = {STEPS}", f"steps = {STEPS + 1}", "training.steps"),
+        ("noise_multiplier = 2.0", "noise_multiplier = 3.0", "privacy.noise_multiplier"),
+        ("ema_decay = 0.9", "", "ema_decay was 0.9 and is None"),
+        ("dropout_net", "other_net", "factory"),
+    ],
+)
+def test_resume_with_other_settings_is_refused(old: str, new: str, words: str, folder: Path) -> None:
+    start_run(folder, resume=False).start(should_stop=lambda: True)
+    before = (folder / "out" / "private" / "resume.pt").read_bytes()
+    (folder / "run.toml").write_text(CONFIG.replace(old, new))
+    with pytest.raises(PrivacyRefusal, match=words) as caught:
+        start_run(folder, resume=True)
+    assert "free of noise" in str(caught.value)
+    assert (folder / "out" / "private" / "resume.pt").read_bytes() == before
+
+
+def test_resume_with_another_model_under_the_same_settings_is_refused(folder: Path) -> None:
+    start_run(folder, resume=False).start(should_stop=lambda: True)
+    state = folder / "out" / "private" / "resume.pt"
+    run = start_run(folder, resume=True)
+    same_shapes = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
+    run.session.model = same_shapes
+    with pytest.raises(PrivacyRefusal, match="another model"):
+        run.session.load(state)
+
+
+def test_what_changes_no_result_may_change_on_resume(folder: Path) -> None:
+    start_run(folder, resume=False).start(should_stop=lambda: True)
+    (folder / "run.toml").write_text(CONFIG.replace("rows = 6", "rows = 3") + "tensorboard = false\n")
+    outcome = start_run(folder, resume=True).start()
+    assert outcome is not None
+    assert [row.steps for row in outcome.rows] == [20, 40, 60]
+
+
+def test_two_processes_do_not_share_a_folder(trainer: Trainer, folder: Path) -> None:
+    process = trainer.start(folder, resume=False)
+    trainer.next("step")
+    os.kill(process, signal.SIGSTOP)
+    try:
+        with pytest.raises(InvalidInput, match="another process"):
+            start_run(folder, resume=True).start()
+    finally:
+        os.kill(process, signal.SIGKILL)
+    assert trainer.next("exit") == "-9"
+    assert start_run(folder, resume=True).start(should_stop=lambda: True) is None
+
+
+def test_a_run_that_was_started_meanwhile_is_not_overwritten(folder: Path) -> None:
+    late = start_run(folder, resume=False)
+    start_run(folder, resume=False).start(should_stop=lambda: True)
+    before = (folder / "out" / "private" / "resume.pt").read_bytes()
+    with pytest.raises(InvalidInput, match="holds a run already"):
+        late.start()
+    assert (folder / "out" / "private" / "resume.pt").read_bytes() == before
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(
+    folder: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.fsync, [0]
+
+    def full(handle: int) -> None:
+        calls[0] += 1
+        if calls[0] > 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            start_run(folder, resume=False).start()
+    assert_whole_files(folder / "out")
+    assert not list((folder / "out").rglob("*.tmp"))
+    assert 5 < torch.load(folder / "out" / "private" / "resume.pt", weights_only=True)["done"] < STEPS
+    start_run(folder, resume=True).start()
+    assert_same_run(folder / "out", whole)
+
+
+if __name__ == "__main__":
+    serve()
