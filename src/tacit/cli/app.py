@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -43,9 +45,24 @@ def make_app(arguments: list[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(_version)
     for verb, summary in _VERBS.items():
         called = arguments[:1] == [verb]
-        command = importlib.import_module(f"tacit.cli.{verb}").command if called else _not_loaded
+        command = _guarded(importlib.import_module(f"tacit.cli.{verb}").command) if called else _not_loaded
         app.command(verb, short_help=summary, no_args_is_help=verb != "demo")(command)
     return app
+
+
+class _StoppedAtOnce(Exception):
+    """A Ctrl-C that nobody caught; typer would turn KeyboardInterrupt into a code without a word."""
+
+
+def _guarded(command: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(command)
+    def guarded(*args: object, **options: object) -> int:
+        try:
+            return command(*args, **options)
+        except KeyboardInterrupt:
+            raise _StoppedAtOnce from None
+
+    return guarded
 
 
 def _not_loaded() -> None:
@@ -69,11 +86,13 @@ def run(arguments: list[str]) -> int:
     except _UsageError as problem:
         problem.show()
         return 2
-    except (KeyboardInterrupt, typer.Abort):
+    except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort):
         hint = "Stopped at once. What was saved before is untouched; --resume goes on from there."
         return _fail("interrupted", hint, _INTERRUPTED)
+    except SystemExit:  # typer's way to leave when nobody reads the output any more
+        return 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on; not worth a word
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as problem:
         return _fail("error", _about_files(problem), 2)

@@ -1,0 +1,338 @@
+"""What a person at a terminal, a pipe or a log file sees, and what Ctrl-C does."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tacit import __version__
+from tacit.cli import show, train
+from tacit.cli.app import run
+from tacit.runs import Outcome, prepare
+from tacit.testing import seeded_generator
+from tacit.training import Row
+
+MAIN = "from tacit.cli import main; main()"
+CONFIG = """
+[data]
+name = "iris"
+[model]
+name = "logistic"
+[privacy]
+noise_multiplier = 3.0
+delta = 1e-3
+unit = "flower"
+adjacency = "add-remove"
+records = 120
+[optimizer]
+learning_rate = 0.5
+momentum = 0.9
+[training]
+batch_size = 40
+steps = 30
+ema_decay = 0.9
+[run]
+rows = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "iris.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Interrupter:
+    """Presses Ctrl-C at given steps."""
+
+    def __init__(self, *steps: int, number: int = signal.SIGINT) -> None:
+        self.steps, self.number, self.seen = steps, number, 0
+
+    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
+        self.seen = steps
+        for _ in range(self.steps.count(steps)):
+            os.kill(os.getpid(), self.number)
+
+    def on_row(self, row: Row) -> None:
+        pass
+
+
+def start(out: str, watcher: Interrupter, *, resume: bool = False) -> Outcome | None:
+    made = prepare("iris.toml", out=out, resume=resume, generator=None if resume else seeded_generator(4))
+    with show.catching_interrupt() as stop:
+        return made.start((watcher,), stop)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_once_stops_after_the_step_and_the_resumed_run_is_exact(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    assert start("whole", Interrupter()) is not None
+    watcher = Interrupter(13, number=number)
+    assert start("stopped", watcher) is None
+    assert watcher.seen == 13, "no further step"
+    assert "Stopping after this step; Ctrl-C again stops at once." in capsys.readouterr().err
+    assert torch.load("stopped/private/resume.pt", weights_only=True)["done"] == 13
+    assert signal.getsignal(number) == before
+    assert start("stopped", Interrupter(), resume=True) is not None
+    one, two = load_file("whole/model.safetensors"), load_file("stopped/model.safetensors")
+    assert all(torch.equal(one[name], two[name]) for name in two)
+    assert Path("whole/metrics.csv").read_text() == Path("stopped/metrics.csv").read_text()
+
+
+def test_ctrl_c_twice_stops_at_once_and_the_state_before_is_whole() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        start("out", Interrupter(13, 13))
+    assert torch.load("out/private/resume.pt", weights_only=True)["done"] == 12  # of the last line of metrics
+    assert start("out", Interrupter(), resume=True) is not None
+
+
+def test_ctrl_c_in_the_last_step_finishes_the_run() -> None:
+    assert start("out", Interrupter(30)) is not None
+
+
+def interrupt_command(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
+    """Ctrl-C during a command, pressed by its own progress bar."""
+    real, presser = show.TrainingBar.on_step, Interrupter(*steps)
+
+    def on_step(self: Any, done: int, epsilon: float, loss: float | None) -> None:
+        real(self, done, epsilon, loss)
+        presser.on_step(done, epsilon, loss)
+
+    monkeypatch.setattr(show.TrainingBar, "on_step", on_step)
+
+
+def test_the_command_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        interrupt_command(patch, 9)
+        assert run(["train", "iris.toml", "--out", "my runs/first"]) == 130
+    err = capsys.readouterr().err
+    assert "Stopped after step 9 of 30; the state is saved in my runs/first. Go on with:" in err
+    assert "\n  tacit train iris.toml --out 'my runs/first' --resume\n" in err
+    assert run(["train", "iris.toml", "--out", "my runs/first", "--resume"]) == 0
+    assert "Going on after step 9 of 30." in capsys.readouterr().out
+
+
+def test_the_command_at_the_second_ctrl_c(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_command(monkeypatch, 9, 9)
+    assert run(["train", "iris.toml", "--out", "out"]) == 130
+    err = capsys.readouterr().err
+    assert "interrupted: Stopped at once." in err
+    assert "Traceback" not in err
+
+
+def test_an_interrupted_command_with_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_command(monkeypatch, 9)
+    assert run(["train", "iris.toml", "--out", "out", "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"folder": "out", "finished": False, "steps_done": 9, "steps": 30}
+
+
+def test_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "iris.toml", "--out", "out", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["finished"] is True
+    assert found["statement"] == json.loads(Path("out/statement.json").read_text())
+    assert [row["steps"] for row in found["rows"]] == [6, 12, 18, 24, 30]
+    assert len(found["per_class"]) == 3
+    assert all(Path(name).is_file() for name in found["files"])
+
+
+def test_json_knows_no_nan() -> None:
+    assert train._plain({"a": [float("nan"), float("inf"), 1.5, "x"], "b": (None, True)}) == {
+        "a": [None, None, 1.5, "x"],
+        "b": [None, True],
+    }
+
+
+def test_without_a_terminal_there_are_lines_and_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "iris.toml", "--out", "out"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "\r" not in out + err
+    assert "━" not in out + err
+    lines = err.splitlines()
+    assert len(lines) == 5
+    assert re.fullmatch(r"iris: step 6 of 30, loss -?\d\.\d{3}, ε ≤ \d\.\d{3}, test [01]\.\d{3}", lines[0])
+    assert max(map(len, out.splitlines())) <= 80
+    assert re.search(r"^test accuracy [01]\.\d{4} at ε = \d", out, re.MULTILINE)
+    assert "PRIVACY STATEMENT" in out
+    assert "model.safetensors" in out
+    assert "do not release" in out
+
+
+def test_without_a_loss_report_the_loss_is_said_to_be_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("iris.toml").write_text(CONFIG.replace("[optimizer]", "report_loss = false\n[optimizer]"))
+    assert run(["train", "iris.toml", "--out", "out"]) == 0
+    assert "loss hidden" in capsys.readouterr().err
+
+
+def test_brackets_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("iris.toml").write_text(CONFIG.replace('"flower"', '"[red]flower[/red]"'))
+    Path("iris.toml").rename("[bold]iris.toml")
+    assert run(["train", "[bold]iris.toml", "--out", "[red]out"]) == 0
+    out, err = capsys.readouterr()
+    assert "for one [red]flower[/red]" in " ".join(out.split())
+    assert "In [red]out:" in out
+    assert "[bold]iris: step 6" in err
+
+
+def test_a_test_key_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    made = prepare("iris.toml", out="out", generator=seeded_generator(1))
+    assert train.run_to_end(made, Path("iris.toml"), "iris") is not None
+    assert "NOT PRIVATE (test key) iris: step 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["train", "demo"])
+def test_help_is_honest(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"Example:  tacit {verb}" in out
+    assert "--json" in out
+    assert max(map(len, out.splitlines())) <= 80
+    example = out.partition(f"Example:  tacit {verb}")[2].splitlines()[0].split()
+    for option in (word for word in example if word.startswith("--")):
+        assert option in out.partition("Options:")[2]
+
+
+def test_help_version_and_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+    assert run(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert all(verb in listed for verb in ("train", "demo", "reproduce", "Start with:  tacit demo"))
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: tacit [OPTIONS] COMMAND" in out + err
+    assert run(["train"]) == 2
+    out, err = capsys.readouterr()
+    assert "Example:  tacit train" in out + err
+
+
+def test_help_is_quick_for_it_imports_no_torch() -> None:
+    code = "import sys; from tacit.cli.app import run; run(['--help']); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_reader_who_leaves_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+def test_a_missing_extra_and_a_broken_installation_are_told_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tacit.cli import main
+
+    monkeypatch.delitem(sys.modules, "tacit.cli.app")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "typer", None)
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 2
+        assert "typer is missing" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "tacit.errors", None)
+    with pytest.raises(ModuleNotFoundError, match=r"tacit\.errors"):
+        main()
+
+
+def at_a_terminal(arguments: list[str], *, interrupt: bool, **environment: str) -> tuple[int, str]:
+    """Run the command in a terminal of 80 columns, with a Ctrl-C once the bar moves; code and output."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"} | environment,
+    )
+    os.close(theirs)
+    seen, deadline = b"", time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                seen += os.read(ours, 65536)
+            except OSError:  # the other end was closed
+                break
+        if interrupt and re.search(rb"test [01]", seen):
+            process.send_signal(signal.SIGINT)
+            interrupt = False
+    os.close(ours)
+    return process.wait(30), seen.decode(errors="replace")
+
+
+def plain(text: str) -> list[str]:
+    """What stood on the lines of the terminal, one after the other."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return [line for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+def test_at_a_terminal_of_80_columns() -> None:
+    """The bar has loss, epsilon, score and the time left on one line; Ctrl-C leaves a clean screen."""
+    Path("iris.toml").write_text(CONFIG.replace("steps = 30", "steps = 900").replace("rows = 5", "rows = 30"))
+    code, seen = at_a_terminal(["train", "iris.toml", "--out", "out"], interrupt=True)
+    assert code == 130
+    lines = plain(seen)
+    assert max(map(len, lines)) <= 80
+    bars = [line for line in lines if "/900" in line]
+    assert re.search(
+        r"^iris [━╸╺ ]+ +\d+/900 (\d+:)?\d\d:\d\d loss -?\d\.\d{3} ε ≤ \d\.\d{3} test [01]\.\d{3}", bars[-1]
+    )
+    assert "Stopping after this step; Ctrl-C again stops at once." in lines
+    assert lines[-1] == "  tacit train iris.toml --out out --resume"
+
+
+def test_a_terminal_that_knows_no_greek() -> None:
+    code, seen = at_a_terminal(
+        ["train", "iris.toml", "--out", "out"], interrupt=False, PYTHONIOENCODING="ascii"
+    )
+    assert code == 0
+    assert "? = " in seen
+    assert "Traceback" not in seen
+
+
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    """All of it, quickly, in the next free folder."""
+    Path("runs/demo-1").mkdir(parents=True)
+    start = time.process_time()
+    assert run(["demo", "--seeds", "1"]) == 0
+    assert time.process_time() - start < 20
+    out = capsys.readouterr().out
+    assert "PRIVACY STATEMENT" in out
+    assert "In runs/demo-2:" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert float(re.search(r"test accuracy (\d\.\d+) at ε = 3", out)[1]) > 0.88  # type: ignore[index]
+    for name in ("model.safetensors", "statement.json", "progress.png", "privacy.png"):
+        assert (Path("runs/demo-2") / name).stat().st_size > 500
+    assert run(["demo", "--seeds", "1", "--json", "--out", "mine"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [line["epsilon"] for line in found["repeats"]] == [1.0, 3.0]
+    assert run(["demo", "--out", "mine"]) == 2
