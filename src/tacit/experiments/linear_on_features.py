@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tacit.datasets import Dataset, TensorPair
 from tacit.events import Gaussian
 from tacit.experiments.base import Repeats, Request, Setting, repeat
-from tacit.models.dp_mean import fit_dp_mean
+from tacit.models.dp_mean import DPMean, fit_dp_mean
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
@@ -24,6 +24,7 @@ from tacit.training import Evaluation
 
 __all__ = ["Recipe", "repeat_linear"]
 
+_CHUNK = 4096
 _BIAS = 0.1  # a constant feature in place of a bias, small against the norm 1 of the others
 
 
@@ -44,7 +45,7 @@ def repeat_linear(title: str, request: Request, data: Dataset, recipe: Recipe, e
 
 
 def _once(data: Dataset, plan: Plan, recipe: Recipe, device: str, _: int) -> Evaluation:
-    parts = [pair.inputs for pair in (data.train, data.test)]
+    mean = None
     if recipe.mean_noise is not None:
         generator = Generator.from_os()
 
@@ -54,22 +55,22 @@ def _once(data: Dataset, plan: Plan, recipe: Recipe, device: str, _: int) -> Eva
             )
 
         mean = fit_dp_mean(
-            parts[0], expected=plan.records, noise_multiplier=recipe.mean_noise, gaussian=noise
+            data.train.inputs, expected=plan.records, noise_multiplier=recipe.mean_noise, gaussian=noise
         )
-        parts = [mean.centre(part) for part in parts]
-    train, test = (
-        TensorPair(_with_bias(part), pair.targets)
-        for part, pair in zip(parts, (data.train, data.test), strict=True)
-    )
-    del parts
+    train, test = (TensorPair(_centred(pair.inputs, mean), pair.targets) for pair in (data.train, data.test))
     model = nn.Linear(train.inputs.shape[1], len(data.classes), bias=False)
     nn.init.zeros_(model.weight)
     centred = replace(data, train=train, test=test)
     return recipe.setting.fit(model.to(device), centred, plan, physical_batch_size=4096)
 
 
-def _with_bias(rows: Tensor) -> Tensor:
-    return torch.cat([rows, torch.full((len(rows), 1), _BIAS, device=rows.device)], dim=1)
+def _centred(rows: Tensor, mean: DPMean | None) -> Tensor:
+    """(n, d) rows without their mean, and a constant feature, (n, d + 1) float32; in one piece of memory."""
+    out = torch.full((len(rows), rows.shape[1] + 1), _BIAS, device=rows.device)
+    for start in range(0, len(rows), _CHUNK):
+        part = rows[start : start + _CHUNK].float()
+        out[start : start + _CHUNK, :-1] = part if mean is None else mean.centre(part)
+    return out
 
 
 def choose(recipes: tuple[Recipe, ...], epsilon: float) -> Recipe:

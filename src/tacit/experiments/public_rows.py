@@ -37,21 +37,22 @@ def public_pictures() -> tuple[str, Tensor]:
 
 
 def patch_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
-    """The data set with rows of :class:`PublicFeatures` as inputs, (n, 8192) for 32x32 pictures."""
+    """The data set with rows of :class:`PublicFeatures` as inputs, (n, 8192) float16 for 32x32 pictures."""
     listener = request.listener
     features = PublicFeatures(public, dtype=torch.bfloat16, progress=partial(listener, "patches, public"))
-    return _mapped(data, lambda part, x: features(x, progress=partial(listener, f"patches, {part}")))
+    return _mapped(data, lambda part, x: features(x, progress=partial(listener, f"patches, {part}")).half())
 
 
 def scattering_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
-    """The data set with mirrored, square-rooted, whitened scattering features as inputs, (n, 7776)."""
+    """The data set with mirrored, square-rooted, whitened scattering features as inputs, (n, 7776)
+    float16."""
     raw = _raw_scattering(public[:_FOR_SCATTERING], "public", request)
     whitening = PublicWhitening(raw.float())
     del raw
 
     def rows(part: str, pictures: Tensor) -> Tensor:
         raw = _raw_scattering(pictures, part, request)
-        out = torch.empty(raw.shape)
+        out = torch.empty(raw.shape, dtype=torch.float16)
         for start in range(0, len(raw), _CHUNK):
             out[start : start + _CHUNK] = whitening(raw[start : start + _CHUNK].float())
         return out

@@ -19,7 +19,7 @@ __all__ = ["DPMean", "fit_dp_mean"]
 
 @dataclass(frozen=True, eq=False)
 class DPMean:
-    """``mean`` (d,) learnt with differential privacy, and the ``event`` that learnt it."""
+    """``mean`` (d,) float32 learnt with differential privacy, and the ``event`` that learnt it."""
 
     mean: Tensor
     event: Gaussian
@@ -49,7 +49,7 @@ def fit_dp_mean(rows: Tensor, *, expected: int, noise_multiplier: float, gaussia
     check_integer("expected", expected, low=1)
     event = Gaussian(check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True))
     noisy = raw_sum(rows) + gaussian((rows.shape[1],), event.noise_multiplier).to(rows.device)
-    return DPMean((noisy / expected).to(rows.dtype), event)
+    return DPMean((noisy / expected).float(), event)
 
 
 def raw_sum(rows: Tensor) -> Tensor:
