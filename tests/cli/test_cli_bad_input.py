@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tacit.cli.app import run
+from tacit.runs import runner
 from tacit.training import files
 
 # A small table; its numbers follow from the row number, so that no file is needed.
@@ -69,6 +70,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bad_input_nets.py").write_text(FACTORIES)
     (tmp_path / "bad_input_broken.py").write_text("def model(:\n")
     monkeypatch.chdir(tmp_path)
+    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
+        monkeypatch.setattr(runner, name, lambda *_, **__: None)
     return tmp_path
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tacit import __version__
 from tacit.cli import show, train
 from tacit.cli.app import run
-from tacit.runs import Outcome, prepare
+from tacit.runs import Outcome, prepare, runner
 from tacit.testing import seeded_generator
 from tacit.training import Row
 
@@ -56,6 +56,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
+        monkeypatch.setattr(runner, name, lambda *_, **__: None)
+
+
 class Interrupter:
     """Presses Ctrl-C at given steps."""
 
@@ -77,6 +83,7 @@ def start(out: str, watcher: Interrupter, *, resume: bool = False) -> Outcome | 
         return made.start((watcher,), stop)
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_once_stops_after_the_step_and_the_resumed_run_is_exact(
     number: int, capsys: pytest.CaptureFixture[str]
@@ -95,6 +102,7 @@ def test_ctrl_c_once_stops_after_the_step_and_the_resumed_run_is_exact(
     assert Path("whole/metrics.csv").read_text() == Path("stopped/metrics.csv").read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_twice_stops_at_once_and_the_state_before_is_whole() -> None:
     with pytest.raises(KeyboardInterrupt):
         start("out", Interrupter(13, 13))
@@ -102,6 +110,7 @@ def test_ctrl_c_twice_stops_at_once_and_the_state_before_is_whole() -> None:
     assert start("out", Interrupter(), resume=True) is not None
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_in_the_last_step_finishes_the_run() -> None:
     assert start("out", Interrupter(30)) is not None
 
@@ -117,6 +126,7 @@ def interrupt_command(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     monkeypatch.setattr(show.TrainingBar, "on_step", on_step)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_command_says_how_to_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +176,7 @@ def test_json_knows_no_nan() -> None:
     }
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_terminal_there_are_lines_and_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "iris.toml", "--out", "out"]) == 0
     out, err = capsys.readouterr()
@@ -182,12 +193,14 @@ def test_without_a_terminal_there_are_lines_and_no_bar(capsys: pytest.CaptureFix
     assert "do not release" in out
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_loss_report_the_loss_is_said_to_be_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     Path("iris.toml").write_text(CONFIG.replace("[optimizer]", "report_loss = false\n[optimizer]"))
     assert run(["train", "iris.toml", "--out", "out"]) == 0
     assert "loss hidden" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_brackets_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     Path("iris.toml").write_text(CONFIG.replace('"flower"', '"[red]flower[/red]"'))
     Path("iris.toml").rename("[bold]iris.toml")
@@ -198,6 +211,7 @@ def test_brackets_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[s
     assert "[bold]iris: step 6" in err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_test_key_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     made = prepare("iris.toml", out="out", generator=seeded_generator(1))
     assert train.run_to_end(made, Path("iris.toml"), "iris") is not None
