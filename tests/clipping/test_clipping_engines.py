@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from typing import Any
 
@@ -468,3 +469,27 @@ def test_a_branch_of_the_batch_is_judged_for_itself() -> None:
         slow = ReferenceEngine(model, lambda m, x: m(x).square().sum((1, 2)), FlatClipping(0.5))
         close(run(fast, (x,))[0], run(slow, (x,))[0], 1e-5)
     assert fast.route.startswith("reference: operation 'linear' reads an input of shape (6, 3)")
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+def test_a_step_leaves_no_tensors_behind(kind: type[GradientEngine]) -> None:
+    """Memory does not grow from step to step: graphs and records of a batch go with it."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
+    engine = kind(
+        model, lambda m, x, y: nn.functional.cross_entropy(m(x), y, reduction="none"), FlatClipping(1.0)
+    )
+    batch = (torch.randn(6, 1, 6, 6), torch.randint(0, 3, (6,)))
+    counts = []
+    for _ in range(4):
+        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+        engine.add_clipped_sum(sums, batch, torch.ones(6, dtype=torch.bool), torch.ones(1))
+        del sums
+        counts.append(live_tensors())
+    assert counts[1] == counts[2] == counts[3]

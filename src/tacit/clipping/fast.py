@@ -84,21 +84,32 @@ class FastEngine(GradientEngine):
     ) -> tuple[Tensor, Tensor]:
         if self._unseen is None:
             try:
-                tape, losses = self._run(batch)
-                if self._rows_are_leading(tape, batch):
-                    with full_precision():
-                        return self._add_from(tape, accumulator, batch, thresholds), losses
+                with self._run(batch) as (tape, losses):
+                    if self._rows_are_leading(tape, batch):
+                        with full_precision():
+                            return self._add_from(tape, accumulator, batch, thresholds), losses
             except Unseen as reason:
                 self._unseen = str(reason)
         return self._reference._add(accumulator, batch, thresholds)
 
-    def _run(self, batch: tuple[Tensor, ...], weights: Tensor | None = None) -> tuple[Tape, Tensor]:
-        """Forward, and backward of the sum of ``weights`` (n,) times losses; return the tape, (n,) losses."""
+    @contextmanager
+    def _run(self, batch: tuple[Tensor, ...], weights: Tensor | None = None) -> Iterator[tuple[Tape, Tensor]]:
+        """Forward, and backward of the sum of ``weights`` (n,) times losses; give the tape, (n,) losses."""
         rows = len(batch[0])
         trainable = list(self.parameters.values())
         owned = {id(p) for p in trainable}
         constants = [t for t in (*self.model.parameters(), *self.model.buffers()) if id(t) not in owned]
         tape = Tape(trainable, constants, HANDLERS, rows=rows, views=self.views)
+        try:
+            yield tape, self._recorded(tape, trainable, batch, weights)
+        finally:
+            tape.clear()
+
+    def _recorded(
+        self, tape: Tape, trainable: list[nn.Parameter], batch: tuple[Tensor, ...], weights: Tensor | None
+    ) -> Tensor:
+        """Fill the tape; return the (n,) losses."""
+        rows = len(batch[0])
         with torch.enable_grad(), _refusing_gradients(self.parameters), tape:
             losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
             means = losses.view(-1, self.views).mean(1)
@@ -110,7 +121,7 @@ class FastEngine(GradientEngine):
                 torch.autograd.Variable._execution_engine.run_backward(
                     (total,), (torch.ones_like(total),), False, False, tuple(trainable), True, True
                 )
-        return tape, means.detach()
+        return means.detach()
 
     def _rows_are_leading(self, tape: Tape, batch: tuple[Tensor, ...]) -> bool:
         """Whether the first dimension of what was recorded counts rows, in order; once per set of sites.
@@ -126,19 +137,21 @@ class FastEngine(GradientEngine):
         part = tuple(torch.cat([t[: few * self.views]] * 2) for t in batch)
         n = len(part[0]) // self.views
         weights = 2.0 ** torch.arange(n, device=batch[0].device)
-        plain, weighted = self._run_seeded(part, None), self._run_seeded(part, weights)
-        if not tuple(plain.sites) == tuple(weighted.sites) == sites:
-            return False
-        if not _weighted_alike(plain, weighted, weights):
-            raise Unseen("the model reorders the rows of the batch")
+        with self._run_seeded(part, None) as plain, self._run_seeded(part, weights) as weighted:
+            if not tuple(plain.sites) == tuple(weighted.sites) == sites:
+                return False
+            if not _weighted_alike(plain, weighted, weights):
+                raise Unseen("the model reorders the rows of the batch")
         self._known_sites.add(sites)
         return True
 
-    def _run_seeded(self, batch: tuple[Tensor, ...], weights: Tensor | None) -> Tape:
+    @contextmanager
+    def _run_seeded(self, batch: tuple[Tensor, ...], weights: Tensor | None) -> Iterator[Tape]:
         """Run with fixed random numbers, and leave the generators as they were."""
         with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
             torch.manual_seed(0)
-            return self._run(batch, weights)[0]
+            with self._run(batch, weights) as (tape, _):
+                yield tape
 
     def _add_from(
         self,

@@ -158,6 +158,15 @@ class Tape(TorchFunctionMode):
         )
         return result
 
+    def clear(self) -> None:
+        """Let go of everything recorded.
+
+        Must be called in the end: records hold activations, whose graph holds this tape, and neither
+        reference counts nor Python's collector see through that circle.
+        """
+        self.uses.clear()
+        self.sources.clear()
+
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
         """Keep the uses of the backward pass under their source."""
         if not self.in_backward:
