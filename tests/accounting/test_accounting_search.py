@@ -88,7 +88,7 @@ def test_calibrate_refuses_what_its_bound_cannot_certify() -> None:
 
 
 def test_calibrate_returns_the_least_noise_it_looks_at_when_that_is_enough() -> None:
-    assert calibrate(lambda s: Gaussian(s), epsilon=1e5, delta=1e-5, adjacency="add-remove") == 0.02
+    assert calibrate(lambda s: Gaussian(s), epsilon=1e5, delta=1e-5, adjacency="add-remove") == 0.1
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ __all__ = ["Array", "Direction", "Loss", "directions", "loss_of"]
 Array: TypeAlias = NDArray[np.float64]
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 
-LEAST_NOISE = 0.01  # below it (epsilon beyond 1e3 a step) the panels below would be too many
+LEAST_NOISE = 0.1  # below it epsilon is in the hundreds for any sampling rate, and floats overflow
 
 
 @dataclass(frozen=True)

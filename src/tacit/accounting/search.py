@@ -19,7 +19,7 @@ from tacit.events import Adjacency, Event
 
 __all__ = ["calibrate", "epsilon_schedule", "largest_steps"]
 
-_LEAST_NOISE, _MOST_NOISE = 0.02, 1e6
+_LEAST_NOISE, _MOST_NOISE = 0.1, 1e6
 _MOST_STEPS = 10**9
 _TOLERANCE = 1e-4  # of the noise multiplier, relative
 _TINY = 1e-15
