@@ -78,7 +78,8 @@ def check_real(
     >>> check_real("sigma", 2, low=0.0, open_low=True)
     2.0
     """
-    left, right = ("(" if open_low else "["), (")" if open_high else "]")
+    left = "(" if open_low or math.isinf(low) else "["
+    right = ")" if open_high or math.isinf(high) else "]"
     wanted = f"a real number in {left}{low:g}, {high:g}{right}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidInput(f"{name} must be {wanted}; got {value!r}.")
