@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.events import Gaussian
@@ -39,9 +39,9 @@ class _Recipe:
 
 
 _RECIPES = (
-    _Recipe(1.0, 16.0, Setting(6000, 100, 0.5, 0.9, 1.0, 0.9)),
-    _Recipe(4.0, 7.0, Setting(4000, 300, 0.5, 0.9, 1.0, 0.9)),
-    _Recipe(float("inf"), 4.0, Setting(3000, 600, 0.5, 0.9, 1.0, 0.9)),
+    _Recipe(1.0, 16.0, Setting(10_000, 60, 4.0, 0.9, 1.0, 0.9)),
+    _Recipe(4.0, 10.0, Setting(12_000, 300, 1.5, 0.9, 1.0, 0.985)),
+    _Recipe(float("inf"), 4.0, Setting(10_000, 500, 3.0, 0.9, 1.0, 0.98)),
 )
 
 
@@ -80,8 +80,11 @@ def _once(data: Dataset, plan: Plan, recipe: _Recipe, device: str, _: int) -> Ev
     train, test = (
         TensorPair(_project(pca.transform(pair.inputs)), pair.targets) for pair in (data.train, data.test)
     )
-    model = MLP(_COMPONENTS, len(data.classes), hidden=(_HIDDEN,), activation="relu").to(device)
-    return recipe.setting.fit(model, replace(data, train=train, test=test), plan)
+    model = MLP(_COMPONENTS, len(data.classes), hidden=(_HIDDEN,), activation="relu")
+    last = model[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.zeros_(last.weight)  # random ones would only be noise to unlearn
+    return recipe.setting.fit(model.to(device), replace(data, train=train, test=test), plan)
 
 
 def _project(coordinates: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ shows norms of the activations per layer and step, and accuracy per class, becau
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from tacit.datasets import Dataset, load
+from tacit.datasets import Dataset, TensorPair, load
 from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.models import TemperedSigmoid, papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan
@@ -28,13 +28,13 @@ _PROBES = 12  # times per run
 
 
 _SETTINGS = {  # the paper's budget, and what every activation is trained with
-    "mnist": (2.93, Setting(4096, 180, 4.0, 0.9, 0.1, 0.9)),
-    "fashion-mnist": (2.7, Setting(4096, 180, 4.0, 0.9, 0.1, 0.9)),
-    "cifar10": (7.53, Setting(4096, 300, 2.0, 0.9, 0.1, 0.9)),
+    "mnist": (2.93, Setting(2048, 700, 6.0, 0.9, 0.1, 0.95)),
+    "fashion-mnist": (2.7, Setting(2048, 700, 6.0, 0.9, 0.1, 0.95)),
+    "cifar10": (7.53, Setting(2048, 700, 6.0, 0.9, 0.1, 0.95)),
 }
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, float, float]]] = {
-    "ReLU": ("relu", (2.0, 2.0, 1.0)),
     "tanh = (2, 2, 1)": ("tanh", (2.0, 2.0, 1.0)),
+    "ReLU": ("relu", (2.0, 2.0, 1.0)),
     "tempered (1.6, 2.4, 0.8)": ("tempered-sigmoid", (1.6, 2.4, 0.8)),
 }
 
@@ -42,7 +42,7 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[float, float, float]]] = {
 def run(request: Request) -> list[Row]:
     """One row per activation, and ``tempered-sigmoids.png``."""
     name = request.choose_dataset(tuple(_SETTINGS))
-    data, (published_epsilon, setting) = load(name), _SETTINGS[name]
+    data, (published_epsilon, setting) = _centred(load(name)), _SETTINGS[name]
     rows: list[Row] = []
     for epsilon in request.choose_epsilons((published_epsilon,)):
         plan = setting.plan(data, epsilon)
@@ -58,10 +58,17 @@ def run(request: Request) -> list[Row]:
 
 
 _NOTES = (
+    "pixels are scaled to [-1, 1] by a public constant, not to [0, 1] as in the paper",
     "activation norms are measured on test pictures",
     "settings were chosen on the last 10,000 of the training images, by runs on the others that are not "
     "part of the stated epsilon",
 )
+
+
+def _centred(data: Dataset) -> Dataset:
+    """Pixels from [0, 1] to [-1, 1]: no statistic of the data, and steps that start out better."""
+    train, test = (TensorPair(2 * pair.inputs - 1, pair.targets) for pair in (data.train, data.test))
+    return replace(data, train=train, test=test)
 
 
 def _once(
@@ -105,7 +112,7 @@ def _activation_norms(model: nn.Module, pictures: Tensor) -> list[float]:
 def _draw(rows: list[Row], classes: tuple[str, ...], request: Request) -> None:
     figure = new_figure(10.0, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
-    colours = (ORANGE, BLUE, GREEN, GREY)
+    colours = (BLUE, ORANGE, GREEN, GREY)
     layer_styles = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1)))
     width = 0.8 / max(1, len(rows))
     for position, (row, colour) in enumerate(zip(rows, colours, strict=False)):
