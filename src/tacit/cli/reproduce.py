@@ -50,7 +50,7 @@ def command(
         )
         rows = reproduce(name, request)
     if as_json:
-        console.print_json(json.dumps([vars(row) for row in rows]))
+        typer.echo(json.dumps([vars(row) for row in rows], indent=2))
     else:
         console.print(_table(rows))
         console.print(f"Figure and JSON: {out}")
@@ -61,18 +61,23 @@ command.__doc__ = _HELP
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table("data", "model", "accountant", "ε", "δ", "σ", "accuracy", "std", "runs", "s")
+    """What was trained, if anything was; the accountants where that is what the rows differ in."""
+    trained = any(row.accuracy_mean is not None for row in rows)
+    if not trained:
+        table = Table("accountant", "ε", "δ")
+        for row in rows:
+            table.add_row(row.accountant, f"{row.epsilon:,.6g}", f"{row.delta:g}")
+        return table
+    table = Table("data", "model", "ε", "accuracy, %", "runs", "seconds")
     for row in rows:
+        mean = "" if row.accuracy_mean is None else f"{100 * row.accuracy_mean:.2f}"
+        spread = "" if row.accuracy_std is None else f" ± {100 * row.accuracy_std:.2f}"
         table.add_row(
             row.dataset,
             row.model,
-            row.accountant,
             f"{row.epsilon:.4g}",
-            f"{row.delta:g}",
-            "" if row.noise_multiplier is None else f"{row.noise_multiplier:.4g}",
-            "" if row.accuracy_mean is None else f"{row.accuracy_mean:.4f}",
-            "" if row.accuracy_std is None else f"{row.accuracy_std:.4f}",
+            mean + spread,
             str(row.seeds),
-            f"{row.wall_seconds:.1f}",
+            f"{row.wall_seconds:.0f}",
         )
     return table
