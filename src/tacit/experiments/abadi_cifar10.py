@@ -64,6 +64,7 @@ def _draw(rows: list[Row], request: Request) -> None:
     axes.plot(list(_PUBLISHED), published, "x--", color=GREY, label="Abadi et al., 2016, CIFAR-100 layers")
     axes.set_xscale("log")
     axes.set_xticks([2, 4, 8], ["2", "4", "8"])
+    axes.minorticks_off()
     axes.set_xlabel("ε at δ = 1e-5")
     axes.set_ylabel("test accuracy, %")
     axes.legend()
