@@ -86,9 +86,8 @@ def test_training_experiments_run_end_to_end(
         "_SETTINGS",
         {k: (e, short(s)) for k, (e, s) in tempered_sigmoids._SETTINGS.items()},
     )
-    monkeypatch.setattr(scattering, "_CNN_28", short(scattering._CNN_28))
-    linear = tuple(replace(recipe, setting=short(recipe.setting)) for recipe in scattering._LINEAR_28)
-    monkeypatch.setattr(scattering, "_LINEAR_28", linear)
+    for constant in ("_LINEAR_28", "_CNN_28"):
+        monkeypatch.setattr(scattering, constant, short(getattr(scattering, constant)))
     monkeypatch.setattr(clipping, "_SETTING", short(clipping._SETTING))
     seen: list[str] = []
     request = Request(tmp_path, epsilons=(3.0,), seeds=2, listener=lambda title, *_: seen.append(title))

@@ -130,10 +130,10 @@ def _draw(rows: list[Row], classes: tuple[str, ...], request: Request) -> None:
     left.set_ylabel("mean norm of activations; line style = layer")
     left.legend(fontsize=8)
     lowest = min(100 * value for row in rows for value in row.details["per_class"])
-    right.set_ylim(max(0.0, lowest - 5), 101)
+    right.set_ylim(max(0.0, lowest - 3), 103)  # room for the legend
     right.set_xticks(range(len(classes)), classes, rotation=45 if max(map(len, classes)) > 2 else 0)
     right.set_ylabel("test accuracy per class, %")
-    right.legend(fontsize=8, loc="lower right")
+    right.legend(fontsize=8, loc="upper right", ncols=2)
     for axes in (left, right):
         axes.grid(alpha=0.25)
     save_figure(figure, request.folder / f"{_NAME}.png")
