@@ -43,7 +43,7 @@ def test_tempered_sigmoid_stays_within_its_bounds() -> None:
 
 @pytest.mark.parametrize(("scale", "inverse_temperature"), [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
 def test_tempered_sigmoid_refuses_bad_constants(scale: float, inverse_temperature: float) -> None:
-    with pytest.raises(InvalidInput, match=r"\(0, inf\]"):
+    with pytest.raises(InvalidInput, match=r"\(0, inf\)"):
         TemperedSigmoid(scale=scale, inverse_temperature=inverse_temperature, offset=0.0)
 
 
