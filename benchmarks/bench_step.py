@@ -234,7 +234,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
-    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    for message in ("Full backward hook is firing", "Secure RNG turned off"):
+        warnings.filterwarnings("ignore", message=message)
     torch.manual_seed(0)
     timings = [timing for load in workloads() for timing in measure(load, options.rounds)]
     table = Table("workload", "engine", "ms", "ratio to plain", "quartiles")
