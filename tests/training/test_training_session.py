@@ -491,6 +491,15 @@ def test_any_optimizer_works_and_resumes(kind: Any, tmp_path: Path) -> None:
     assert torch.equal(weights(finish(run).model), whole)
 
 
+def test_the_data_stay_as_they_are() -> None:
+    """Also where the model works in place on its input, and where a full batch is one slice of the data."""
+    x, y = data()
+    before = x.clone()
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, CLASSES)).double()
+    finish(session(net, records=(x, y), the_plan=plan(batch_size=None, steps=2)))
+    assert torch.equal(x, before)
+
+
 def test_frozen_parameters_stay() -> None:
     net = model()
     first = next(net.parameters())

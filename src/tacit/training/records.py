@@ -37,7 +37,8 @@ class Records:
         if self.tensors is not None:
             first, last = int(indices[0]), int(indices[-1]) + 1
             if last - first == len(indices) and len(np.unique(indices)) == len(indices):
-                return tuple(tensor[first:last] for tensor in self.tensors)  # a full batch: no copy
+                # A copy all the same: a model may work in place on its input.
+                return tuple(tensor[first:last].clone() for tensor in self.tensors)
             rows = torch.from_numpy(indices)
             return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
         dataset = cast("Dataset[Any]", self.dataset)
