@@ -631,3 +631,22 @@ def test_cuda_run_equals_the_cpu_run() -> None:
     here = weights(finish(session()).model)
     there = weights(finish(session(model().cuda())).model).cpu()
     assert torch.allclose(here, there, atol=1e-8)
+
+
+def test_optimizer_moves_in_the_session_alone_while_it_lives() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    run = PrivateSession(net, optimizer, data(), plan(), loss=losses)
+    twin = PrivateSession(net, optimizer, data(), plan(), loss=losses)
+    before = weights(net)
+    losses(net, *data()).mean().backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(PrivacyRefusal, match="outside the private session"):
+        optimizer.step()
+    assert torch.equal(weights(net), before)
+    optimizer.zero_grad()
+    for one in (run, twin):  # a second session of the same optimizer is no hindrance
+        one.step(next(one.batches()))
+    assert not torch.equal(weights(net), before)
+    del run, twin, one
+    optimizer.step()  # no trace is left
+    assert not optimizer._optimizer_step_pre_hooks

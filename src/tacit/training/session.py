@@ -8,7 +8,8 @@ any value before noise.
 
 * Every step performed is one of the plan's, in order and at most once: ``steps_done`` of them cost
   :attr:`PrivateSession.epsilon`.
-* A step past the plan is refused, and so is a step whose gradients did not come from the session.
+* A step past the plan is refused, and so is a step of the optimizer that the session does not take: as long
+  as the session lives, the optimizer moves by noisy gradients alone.
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
 """
 
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,8 @@ __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
 _ENGINES: dict[str, type[GradientEngine]] = {"fast": FastEngine, "reference": ReferenceEngine}
 _STATE_FORMAT = 1
+_MOVING: set[int] = set()
+"""The ids of optimizers that a session moves at this moment."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class PrivateSession:
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._done = 0
         self._check_fit()
+        weakref.finalize(self, optimizer.register_step_pre_hook(_refuse_unless_moving).remove)
 
     @property
     def steps_done(self) -> int:
@@ -195,7 +201,8 @@ class PrivateSession:
         for name, parameter in self._engine.parameters.items():
             parameter.grad = gradients[name].to(parameter.dtype)
         try:
-            self.optimizer.step()
+            with _moving(self.optimizer):
+                self.optimizer.step()
         finally:
             for parameter in self._engine.parameters.values():
                 parameter.grad = None
@@ -315,6 +322,25 @@ class PrivateSession:
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
                 "the session. Take it out of the loop; session.step(batch) computes the gradients."
             )
+
+
+@contextmanager
+def _moving(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    _MOVING.add(id(optimizer))
+    try:
+        yield
+    finally:
+        _MOVING.discard(id(optimizer))
+
+
+def _refuse_unless_moving(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+    """The hook that runs before each step of the optimizer."""
+    del arguments
+    if id(optimizer) not in _MOVING:
+        raise PrivacyRefusal(
+            "optimizer.step() was called outside the private session, with a gradient that is neither "
+            "clipped nor noised. Take it out of the loop: session.step(batch) moves the weights by itself."
+        )
 
 
 def saved_generator(path: Path | str) -> Generator:
