@@ -4,6 +4,7 @@ The rules import no torch.  The engines are :class:`tacit.clipping.reference.Ref
 as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.
 """
 
+from tacit.clipping.budget import FAST, LEAN, MemoryBudget
 from tacit.clipping.rules import (
     AdaptiveClipping,
     AutomaticClipping,
@@ -15,10 +16,13 @@ from tacit.clipping.rules import (
 )
 
 __all__ = [
+    "FAST",
+    "LEAN",
     "AdaptiveClipping",
     "AutomaticClipping",
     "ClippingRule",
     "FlatClipping",
+    "MemoryBudget",
     "PerLayerClipping",
     "next_threshold",
     "split_noise",

@@ -10,7 +10,7 @@ Letters: n records; K views; B = n K rows; G groups of parameters with a thresho
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -77,7 +77,7 @@ class GradientEngine(ABC):
 
     def add_clipped_sum(
         self,
-        accumulator: dict[str, Tensor],
+        accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         mask: Tensor,
         thresholds: Tensor,
@@ -86,6 +86,8 @@ class GradientEngine(ABC):
 
         ``batch``: tensors with leading dimension n K, rows i K to i K + K - 1 being record i.
         ``mask``: (n,) bool.  ``thresholds``: (G,).  The buffers may hold anything, noise for instance.
+        A mapping may make a buffer when it is first asked for it, and keep it: a name is looked up when its
+        sum is ready, after what other names needed has been freed, and not at all if nothing is added.
         """
         n = self._check_call(accumulator, batch, mask, thresholds)
         present = mask.nonzero().squeeze(1)
@@ -115,7 +117,7 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _add(
-        self, accumulator: dict[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Add the clipped sum of a batch without padding; return (n, G) norms and (n,) losses."""
 
@@ -134,7 +136,7 @@ class GradientEngine(ABC):
 
     def _check_call(
         self,
-        accumulator: dict[str, Tensor],
+        accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         mask: Tensor,
         thresholds: Tensor,
@@ -177,19 +179,28 @@ class GradientEngine(ABC):
                     "Call optimizer.zero_grad(set_to_none=True) first."
                 )
 
-    def _check_accumulator(self, accumulator: dict[str, Tensor]) -> None:
-        for name, parameter in self.parameters.items():
-            buffer = accumulator.get(name)
-            if buffer is None or buffer.shape != parameter.shape:
-                found = "nothing" if buffer is None else tuple(buffer.shape)
-                raise InvalidInput(
-                    f"accumulator[{name!r}] must have shape {tuple(parameter.shape)}; got {found}."
-                )
-            if torch.promote_types(buffer.dtype, torch.float32) != buffer.dtype:
-                raise InvalidInput(
-                    f"accumulator[{name!r}] must be float32 or wider, not {buffer.dtype}: "
-                    "a sum of small contributions is lost in narrow types."
-                )
+    def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
+        """Refuse a mapping without some name, and buffers that do not fit if they are there already."""
+        missing = sorted(set(self.names) - set(accumulator))
+        if missing:
+            raise InvalidInput(f"accumulator has no buffers for {missing}; it needs one per trainable name.")
+        if isinstance(accumulator, dict):  # other mappings may make a buffer only now, and keep it
+            for name in self.names:
+                self._buffer(accumulator, name)
+
+    def _buffer(self, accumulator: Mapping[str, Tensor], name: str) -> Tensor:
+        """Return the buffer of a name, if it has the parameter's shape and a type that is wide enough."""
+        buffer, shape = accumulator[name], self.parameters[name].shape
+        if buffer.shape != shape:
+            raise InvalidInput(
+                f"accumulator[{name!r}] must have shape {tuple(shape)}; got {tuple(buffer.shape)}."
+            )
+        if torch.promote_types(buffer.dtype, torch.float32) != buffer.dtype:
+            raise InvalidInput(
+                f"accumulator[{name!r}] must be float32 or wider, not {buffer.dtype}: "
+                "a sum of small contributions is lost in narrow types."
+            )
+        return buffer
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tacit.clipping import validate
+from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.layers import affine, attention, conv, embedding, linear, recurrent
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
@@ -64,12 +65,22 @@ HANDLERS: Mapping[Any, Handler] = {
 
 @final
 class FastEngine(GradientEngine):
-    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed."""
+    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed.
+
+    ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
+    """
 
     def __init__(
-        self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
+        self,
+        model: nn.Module,
+        per_example_loss: PerExampleLoss,
+        rule: ClippingRule,
+        *,
+        views: int = 1,
+        budget: MemoryBudget = FAST,
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views)
+        self.budget = budget
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._unseen: str | None = None
         self._known_sites: set[tuple[str, ...]] = set()
@@ -80,7 +91,7 @@ class FastEngine(GradientEngine):
         return "fast" if self._unseen is None else f"reference: {self._unseen}"
 
     def _add(
-        self, accumulator: dict[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
     ) -> tuple[Tensor, Tensor]:
         if self._unseen is None:
             try:
@@ -99,7 +110,7 @@ class FastEngine(GradientEngine):
         trainable = list(self.parameters.values())
         owned = {id(p) for p in trainable}
         constants = [t for t in (*self.model.parameters(), *self.model.buffers()) if id(t) not in owned]
-        tape = Tape(trainable, constants, HANDLERS, rows=rows, views=self.views)
+        tape = Tape(trainable, constants, HANDLERS, rows=rows, views=self.views, budget=self.budget)
         try:
             yield tape, self._recorded(tape, trainable, batch, weights)
         finally:
@@ -156,12 +167,17 @@ class FastEngine(GradientEngine):
     def _add_from(
         self,
         tape: Tape,
-        accumulator: dict[str, Tensor],
+        accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         thresholds: Tensor,
     ) -> Tensor:
-        """Add the clipped sum that the tape holds; return the (n, G) norms."""
+        """Add the clipped sum that the tape holds; return the (n, G) norms.
+
+        What a parameter's sum needs is let go before the next one's buffer is asked for: buffers that are
+        made on demand then take the place of the activations.
+        """
         gradients = {name: _Gradient(p, tape) for name, p in self.parameters.items()}
+        tape.uses.clear()
         number = group_index(self.groups)
         squares = thresholds.new_zeros(len(batch[0]) // self.views, len(self.groups))
         for name, gradient in gradients.items():
@@ -169,17 +185,20 @@ class FastEngine(GradientEngine):
         norms = squares.sqrt()
         finite = norms.isfinite().all(1)
         if not finite.all():
+            gradients.clear()
             return self._without(~finite, norms, accumulator, batch, thresholds)
         factors = self._factors(norms, thresholds)
-        for name, gradient in gradients.items():
-            gradient.add_weighted(accumulator[name], factors[:, number[name]])
+        for name in self.names:
+            gradient = gradients.pop(name)
+            if gradient.used:
+                gradient.add_weighted(self._buffer(accumulator, name), factors[:, number[name]])
         return norms
 
     def _without(
         self,
         dropped: Tensor,
         norms: Tensor,
-        accumulator: dict[str, Tensor],
+        accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         thresholds: Tensor,
     ) -> Tensor:
@@ -206,9 +225,14 @@ class _Gradient:
             if key in tape.uses and not source.is_leaf and _depends(source, parameter)
         ]
 
+    @property
+    def used(self) -> bool:
+        """Whether any gradient reaches the parameter."""
+        return bool(self._own or self._derived)
+
     def squared_norms(self, n: int) -> Tensor | float:
         """Return |g_i|^2, (n,); uses are summed before they are squared."""
-        if not self._own and not self._derived:
+        if not self.used:
             return 0.0
         if len(self._own) == 1 and not self._derived:
             return self._own[0].squared_norms()

@@ -6,6 +6,7 @@ Letters: n records; K views; B = n K rows; G groups of parameters; m records of 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -32,7 +33,7 @@ class ReferenceEngine(GradientEngine):
     _use_vmap = True
 
     def _add(
-        self, accumulator: dict[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
     ) -> tuple[Tensor, Tensor]:
         records = tuple(t.reshape(-1, self.views, *t.shape[1:]) for t in batch)  # (n, K, ...)
         size = sum(p.numel() * p.element_size() for p in self.parameters.values())
@@ -44,7 +45,7 @@ class ReferenceEngine(GradientEngine):
         return torch.cat([norms for norms, _ in found]), torch.cat([losses for _, losses in found])
 
     def _add_chunk(
-        self, accumulator: dict[str, Tensor], records: tuple[Tensor, ...], thresholds: Tensor
+        self, accumulator: Mapping[str, Tensor], records: tuple[Tensor, ...], thresholds: Tensor
     ) -> tuple[Tensor, Tensor]:
         gradients, losses = self._gradients(records)
         squares = {name: row_squares(g.reshape(len(g), -1)) for name, g in gradients.items()}
@@ -56,7 +57,7 @@ class ReferenceEngine(GradientEngine):
         for number, group in enumerate(self.groups):
             for name in group:
                 scaled = torch.tensordot(factors[kept, number], gradients[name][kept], dims=1)
-                accumulator[name].add_(scaled)
+                self._buffer(accumulator, name).add_(scaled)
         return norms, losses
 
     def _gradients(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:

@@ -23,12 +23,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.layers.use import Use
 
-__all__ = ["Handler", "Tape", "Unseen", "Uses"]
+__all__ = ["Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
 
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
 """``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
+Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+"""``(*inputs) -> output, saved``, called where autograd does not watch."""
+Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tuple[Tensor, Use]]]]
+"""``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
 Handler: TypeAlias = Callable[..., Any]
 """An operation that records, with the tape before the operation's own arguments."""
 
@@ -51,9 +56,10 @@ class Tape(TorchFunctionMode):
         *,
         rows: int,
         views: int,
+        budget: MemoryBudget = FAST,
     ) -> None:
         super().__init__()
-        self.rows, self.views = rows, views
+        self.rows, self.views, self.budget = rows, views, budget
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
         self.uses: dict[int, list[Use]] = {}
         self._anchor = next(iter(self.sources.values()))  # makes a tapped output require a gradient
@@ -158,6 +164,26 @@ class Tape(TorchFunctionMode):
         )
         return result
 
+    def function(
+        self,
+        operation: str,
+        forward: Forward,
+        backward: Backward,
+        *,
+        inputs: tuple[Tensor, ...],
+        sources: tuple[Tensor | None, ...],
+    ) -> Tensor:
+        """Return an output with a backward pass of its own, which finds input gradients and uses at once.
+
+        ``inputs`` are what autograd differentiates by; private values reach ``forward`` by closure.
+        """
+        self.sites.append(operation)
+        anchor = self._anchor if any(self.owns(source) for source in sources) else None
+        result: Tensor = _Function.apply(  # type: ignore[no-untyped-call]
+            self, forward, backward, anchor, *inputs
+        )
+        return result
+
     def clear(self) -> None:
         """Let go of everything recorded.
 
@@ -192,6 +218,27 @@ class _Tap(torch.autograd.Function):
         saved = ctx.saved_tensors
         ctx.tape.record(ctx.uses(g, *saved))
         return (g, None, None, None, *([None] * len(saved)))
+
+
+class _Function(torch.autograd.Function):
+    """An operation whose backward pass returns the gradients of its inputs, and records."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tape: Tape, forward: Forward, backward: Backward, anchor: Tensor | None, *inputs: Tensor
+    ) -> Tensor:
+        del anchor
+        output, saved = forward(*inputs)
+        ctx.tape, ctx.backward = tape, backward
+        ctx.save_for_backward(*saved)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *ctx.saved_tensors)
+        ctx.tape.record(uses)
+        return (None, None, None, None, *gradients)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -1,0 +1,52 @@
+"""How much memory the fast engine may take to be fast (no torch).
+
+Letters: T positions of a record; d, p inputs and outputs of a linear map; D inputs of one output of a
+convolution, over all its kernel's positions.
+
+The norms of per-record gradients are wanted first, their weighted sum afterwards.  A layer either forms its
+per-record gradients once and keeps them for both, or it finds the norms without them and makes the sum from
+the activations; which of the two is faster, and what it takes, follows from the shapes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from tacit.errors import check_integer, check_real
+
+__all__ = ["FAST", "LEAN", "MemoryBudget"]
+
+
+@final
+@dataclass(frozen=True)
+class MemoryBudget:
+    """What a layer may keep from the backward pass to the sum, beside its own inputs and output gradients.
+
+    Attributes:
+        linear_slack: per-record gradients of a linear map are kept up to this many times what they are made
+            of: if p d <= slack T (p + d); 0 keeps none.
+        convolution_slack: those of a convolution, if D <= slack T.
+        small_bytes: those of a convolution that take no more than this are kept whatever the slack.
+        chunk_bytes: per-record gradients that are formed at once where they are not kept.
+
+    >>> LEAN.linear_slack < FAST.linear_slack
+    True
+    """
+
+    linear_slack: float = 2.0
+    convolution_slack: float = 2.5
+    small_bytes: int = 32 * 2**20
+    chunk_bytes: int = 32 * 2**20
+
+    def __post_init__(self) -> None:
+        check_real("linear_slack", self.linear_slack, low=0.0)
+        check_real("convolution_slack", self.convolution_slack, low=0.0)
+        check_integer("small_bytes", self.small_bytes, low=0)
+        check_integer("chunk_bytes", self.chunk_bytes, low=1)
+
+
+FAST = MemoryBudget()
+"""The default: as fast as it goes, with at most a few times the memory of a plain step."""
+LEAN = MemoryBudget(linear_slack=0.0, convolution_slack=1.2, small_bytes=2**20, chunk_bytes=8 * 2**20)
+"""About the memory of a plain step."""

@@ -1,0 +1,157 @@
+"""Buffers made on demand, the memory budget, and operations with a backward pass of their own."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
+from tacit.clipping.engine import GradientEngine
+from tacit.clipping.fast import HANDLERS, FastEngine
+from tacit.clipping.layers.tape import Tape
+from tacit.clipping.layers.use import Kept, Use
+from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import InvalidInput
+
+both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+
+
+class OnDemand(Mapping[str, Tensor]):
+    """Buffers that are made when they are first asked for."""
+
+    def __init__(self, make: Callable[[str], Tensor], names: list[str]) -> None:
+        self.make, self.names = make, names
+        self.made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.made:
+            self.made[name] = self.make(name)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Partly(nn.Module):
+    """A model with a layer that no loss reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 3), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.square().flatten(1).sum(1)
+
+
+def add(engine: GradientEngine, buffers: Mapping[str, Tensor], x: Tensor) -> None:
+    engine.add_clipped_sum(buffers, (x,), torch.ones(len(x), dtype=torch.bool), torch.ones(1))
+
+
+@both
+def test_buffers_are_made_when_they_are_needed(kind: type[GradientEngine]) -> None:
+    model, x = Partly(), torch.randn(5, 4)
+    engine = kind(model, squares, FlatClipping(1.0))
+    at_once = {name: torch.ones_like(p) for name, p in engine.parameters.items()}
+    add(engine, at_once, x)
+    lazy = OnDemand(lambda name: torch.ones_like(engine.parameters[name]), engine.names)
+    add(engine, lazy, x[:0])
+    assert not lazy.made
+    add(engine, lazy, x)
+    for name in engine.names:
+        torch.testing.assert_close(lazy[name], at_once[name])
+
+
+def test_buffers_of_unused_parameters_are_not_made() -> None:
+    engine = FastEngine(Partly(), squares, FlatClipping(1.0))
+    lazy = OnDemand(lambda name: torch.zeros_like(engine.parameters[name]), engine.names)
+    add(engine, lazy, torch.randn(5, 4))
+    assert list(lazy.made) == ["used.weight", "used.bias"]
+
+
+@both
+def test_buffers_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None:
+    engine = kind(Partly(), squares, FlatClipping(1.0))
+    with pytest.raises(InvalidInput, match=r"no buffers for \['unused.bias', 'unused.weight'\]"):
+        add(engine, OnDemand(lambda _: torch.zeros(3), ["used.weight", "used.bias"]), torch.randn(5, 4))
+    with pytest.raises(InvalidInput, match=r"must have shape \(3, 4\); got \(7,\)"):
+        add(engine, OnDemand(lambda _: torch.zeros(7), engine.names), torch.randn(5, 4))
+    half = OnDemand(lambda name: torch.zeros_like(engine.parameters[name]).half(), engine.names)
+    with pytest.raises(InvalidInput, match="float32 or wider"):
+        add(engine, half, torch.randn(5, 4))
+
+
+def test_what_a_sum_needs_is_let_go_before_the_next_buffer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[weakref.ref[Use]] = []
+    counts = []
+
+    def watched(tape: Tape, uses: Iterator[tuple[Tensor, Use]]) -> None:
+        found = list(uses)
+        alive.extend(weakref.ref(use) for _, use in found)
+        record(tape, found)
+
+    def make(name: str) -> Tensor:
+        gc.collect()
+        counts.append(sum(use() is not None for use in alive))
+        return torch.zeros_like(engine.parameters[name])
+
+    record = Tape.record
+    monkeypatch.setattr(Tape, "record", watched)
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
+    engine = FastEngine(model, squares, FlatClipping(1.0))
+    add(engine, {name: torch.zeros_like(p) for name, p in engine.parameters.items()}, torch.randn(5, 4))
+    alive.clear()
+    add(engine, OnDemand(make, engine.names), torch.randn(5, 4))
+    assert counts == [3, 2, 1]
+
+
+def test_budgets() -> None:
+    assert FastEngine(Partly(), squares, FlatClipping(1.0)).budget == FAST == MemoryBudget()
+    assert FastEngine(Partly(), squares, FlatClipping(1.0), budget=LEAN).budget == LEAN
+    for field in ("linear_slack", "convolution_slack", "small_bytes", "chunk_bytes"):
+        with pytest.raises(InvalidInput, match=field):
+            MemoryBudget(**{field: -1})
+
+
+def test_an_operation_may_bring_its_backward_pass() -> None:
+    """A scale w by which rows are multiplied: dw and dx come from one call."""
+    w, x = nn.Parameter(torch.rand(4)), torch.randn(5, 4, requires_grad=True)
+    wanted = []
+
+    def multiply(tape: Tape) -> Tensor:
+        scale = tape.plain(w)
+
+        def backward(
+            g: Tensor, needed: tuple[bool, ...], x: Tensor
+        ) -> tuple[list[Tensor], list[tuple[Tensor, Use]]]:
+            wanted.append(needed)
+            return [g * scale], [(w, Kept(g * x))]
+
+        return tape.function("multiply", lambda x: (x * scale, (x,)), backward, inputs=(x,), sources=(w,))
+
+    tape = Tape([w], [], HANDLERS, rows=5, views=1)
+    with tape:
+        tape.in_backward = True
+        multiply(tape).sin().sum().backward()  # type: ignore[no-untyped-call]
+    gradients = tape.uses[id(w)][0].gradients(0, 5)
+    plain = torch.autograd.grad((x * w).sin().sum(), (x, w))
+    torch.testing.assert_close(x.grad, plain[0])
+    torch.testing.assert_close(gradients.sum(0), plain[1])
+    assert w.grad is None
+    assert tape.sites == ["multiply"]
+    assert wanted == [(True,)]
+    x.requires_grad_(False)
+    assert multiply(tape).requires_grad  # for the sake of w alone
+    tape.clear()
