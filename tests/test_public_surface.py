@@ -169,7 +169,9 @@ def test_importing_tacit_imports_nothing_heavy() -> None:
     assert run(code).strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["accounting", "clipping", "errors", "events", "noise", "plan", "sampling"])
+@pytest.mark.parametrize(
+    "name", ["accounting", "clipping", "errors", "events", "native", "noise", "plan", "sampling"]
+)
 def test_planning_and_accounting_import_no_torch(name: str) -> None:
     assert run(f"import sys, tacit.{name}; print('torch' in sys.modules)").strip() == "False"
 

@@ -1,0 +1,61 @@
+"""The optional C++ kernels; everything else about the package is in pyproject.toml.
+
+They are one plain shared object with a C interface: it knows neither Python nor torch, so one build serves
+every version of both.  Without a compiler, or where it fails, the package is installed without them.
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
+
+NATIVE = Path("src/tacit/native")
+# No -march=native: what the processor offers is asked for at run time.  Signed zeros, infinities and the
+# order of sums stay what C++ says (no -ffast-math).
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-g0"]
+
+
+class BuildKernels(build_ext):
+    """Builds ``kernels.so``; with OpenMP where the compiler has it."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.force = True  # seconds, and never an object file of other sources
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def build_extension(self, extension: Extension) -> None:
+        for threads in (["-fopenmp"], []):
+            extension.extra_compile_args = FLAGS + threads
+            extension.extra_link_args = threads
+            try:
+                super().build_extension(extension)
+                return
+            except (CompileError, LinkError) as error:
+                problem = error
+        raise problem
+
+
+class AnyPython(bdist_wheel):
+    """The wheel depends on the platform and not on the version of Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2])
+
+
+digest = runpy.run_path(str(NATIVE / "sources.py"))["digest"](NATIVE)
+kernels = Extension(
+    "tacit.native.kernels",
+    sources=[path.as_posix() for path in sorted(NATIVE.glob("*.cpp"))],
+    depends=[path.as_posix() for path in sorted(NATIVE.glob("*.h"))],
+    define_macros=[("TACIT_SOURCES", f'"{digest}"')],
+    language="c++",
+    optional=True,
+)
+setup(ext_modules=[kernels], cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython})

@@ -1,0 +1,57 @@
+"""Finding the built kernels and checking that they belong to the sources beside them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+from tacit.native.sources import digest
+
+__all__ = ["library", "why_not"]
+
+_FOLDER = Path(__file__).parent
+_INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+# Name -> (result, arguments) of everything that the library exports.
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "tacit_sources": (ctypes.c_char_p, []),
+}
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded kernels, or None; :func:`why_not` says why."""
+    return None if _turned_off() else _load()[0]
+
+
+def why_not() -> str | None:
+    """Why there are no native kernels, for people; None if there are."""
+    return "TACIT_NATIVE=0 turns them off" if _turned_off() else _load()[1]
+
+
+def _turned_off() -> bool:
+    return os.environ.get("TACIT_NATIVE") == "0"
+
+
+@cache
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    return _open(_FOLDER)
+
+
+def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
+    """The library of ``folder`` if it belongs to the sources there, and else the reason."""
+    path = folder / "kernels.so"
+    if not path.exists():
+        return None, "they were not built: no compiler was found when Tacit was installed"
+    import torch  # noqa: F401  # its OpenMP runtime must be loaded first
+
+    try:
+        loaded = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        return None, f"{path.name} cannot be used: {error}"
+    if loaded.tacit_sources().decode() != digest(folder):
+        return None, f"{path.name} was built from other sources than these; install Tacit again"
+    return loaded, None
