@@ -18,9 +18,10 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
@@ -36,10 +37,6 @@ from tacit.training.augmentation import Augmentation
 from tacit.training.records import Records
 
 __all__ = ["NoisyStep", "noisy_step"]
-
-# Physical batches are padded up to a multiple of this part of the largest one: memory stays bounded and
-# shapes few, without computing a whole batch of padding for the sake of one record.
-_PADDING_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -70,66 +67,66 @@ def noisy_step(
     augmentation: Augmentation | None = None,
 ) -> NoisyStep:
     """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
-    accumulator = _noise(engine, plan, thresholds, generator, step)
+    std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
+    buffers = _NoiseBuffers(engine.parameters, generator, std, step)
     device = next(iter(engine.parameters.values())).device
     limits = torch.tensor(thresholds, dtype=torch.float64, device=device)
     raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
     for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
-        batch, mask = _physical_batch(records, indices[start:stop], physical_batch_size)
-        padded = None if uniforms is None else _pad(uniforms[start:stop], len(mask))
-        batch = _views(batch, padded, augmentation, plan.views)
-        batch, mask = tuple(part.to(device) for part in batch), mask.to(device)
+        batch = records.take(indices[start:stop])
+        batch = _views(batch, None if uniforms is None else uniforms[start:stop], augmentation, plan.views)
+        batch = tuple(part.to(device) for part in batch)
+        mask = torch.ones(stop - start, dtype=torch.bool, device=device)
         with _model_randomness(generator, step, position, device):
-            raw = engine.add_clipped_sum(accumulator, batch, mask, limits)
+            raw = engine.add_clipped_sum(buffers, batch, mask, limits)
         raw_below += float(raw.raw_below.sum())
         raw_loss += _raw_centred_loss(raw, mask, plan.loss_report)
     return NoisyStep(
-        gradients={name: total.div_(plan.expected_batch_size) for name, total in accumulator.items()},
+        gradients={name: total.div_(plan.expected_batch_size) for name, total in buffers.items()},
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
 
 
-def _noise(
-    engine: GradientEngine, plan: Plan, thresholds: list[float], generator: Generator, step: int
-) -> dict[str, Tensor]:
-    """Buffers of N(0, (z_g C)^2), one address per parameter; C is the sensitivity of the clipped sum."""
-    std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
-    return {
-        name: gaussian(
-            generator,
-            tuple(parameter.shape),
-            std=std,
-            step=step,
-            index=position,
-            device=parameter.device,
-            dtype=torch.float64 if parameter.dtype == torch.float64 else torch.float32,
-        )
-        for position, (name, parameter) in enumerate(engine.parameters.items())
-    }
+@final
+class _NoiseBuffers(Mapping[str, Tensor]):
+    """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
+
+    The engine asks when it has a parameter's sum to add, and by then holds no more of its activations, so
+    that the buffers take memory that is free again.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], generator: Generator, std: float, step: int) -> None:
+        self._parameters = parameters
+        self._index = {name: index for index, name in enumerate(parameters)}
+        self._generator, self._std, self._step = generator, std, step
+        self._drawn: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._drawn:
+            parameter = self._parameters[name]
+            self._drawn[name] = gaussian(
+                self._generator,
+                tuple(parameter.shape),
+                std=self._std,
+                step=self._step,
+                index=self._index[name],
+                device=parameter.device,
+                dtype=torch.float64 if parameter.dtype == torch.float64 else torch.float32,
+            )
+        return self._drawn[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
 
 
 def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
     for start in range(0, count, size):
         yield start, min(start + size, count)
-
-
-def _physical_batch(
-    records: Records,
-    indices: Indices,
-    size: int,
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The tensors (m, ...) of these records and the mask (m,) that tells them from padding."""
-    part = max(1, size // _PADDING_PARTS)
-    padding = 0 if len(indices) == size else -len(indices) % part
-    mask = torch.ones(len(indices) + padding, dtype=torch.bool)
-    mask[len(indices) :] = False
-    return records.take(np.concatenate([indices, np.repeat(indices[:1], padding)])), mask
-
-
-def _pad(rows: Tensor, length: int) -> Tensor:
-    return torch.cat([rows, rows[:1].expand(length - len(rows), *rows.shape[1:])])
 
 
 def _views(
