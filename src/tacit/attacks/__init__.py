@@ -1,0 +1,31 @@
+"""What an attacker reaches on a model: scores, and what they are worth.
+
+``Scores`` holds an attack's answers for members and non-members, ``measure`` says how good they are, with
+intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
+"""
+
+from tacit.attacks.intervals import Interval, clopper_pearson
+from tacit.attacks.metrics import (
+    Measured,
+    OperatingPoint,
+    advantage_at_held_out_threshold,
+    auc_interval,
+    largest_advantage,
+    measure,
+    operating_point,
+)
+from tacit.attacks.scores import Roc, Scores
+
+__all__ = [
+    "Interval",
+    "Measured",
+    "OperatingPoint",
+    "Roc",
+    "Scores",
+    "advantage_at_held_out_threshold",
+    "auc_interval",
+    "clopper_pearson",
+    "largest_advantage",
+    "measure",
+    "operating_point",
+]

@@ -1,0 +1,208 @@
+"""The answers of an attack on membership: one class, one direction.
+
+Higher means: more likely a member.  Every attack ends in a :class:`Scores` and every figure starts from one,
+so that a sign that is turned around somewhere shows as an AUC below one half, and is refused.
+
+Letters: n members, m non-members, u distinct scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from tacit.errors import InvalidInput, check_real
+
+__all__ = ["Roc", "Scores"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_FEWEST_FALSE_POSITIVES = 5  # expected at a false-positive rate for it to be worth asking for
+_SWAPPED = 1e-6  # level of the test for swapped files: it never fires on an attack that merely does nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """Every threshold's rates: a record is called a member if its score is at least ``thresholds[i]``.
+
+    Arrays of shape (u + 1,), from the threshold that calls nobody a member down to the least score.
+    Records of equal score are called alike, so no point lies inside a tie.
+    """
+
+    thresholds: Array
+    false_positive_rates: Array
+    true_positive_rates: Array
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of records that were in the training set, of shape (n,), and of others, of shape (m,).
+
+    :raises InvalidInput: if a class is empty, or a score is NaN or infinite.
+
+    >>> scores = Scores(members=[2.0, 3.0, 3.0], non_members=[1.0, 2.0])
+    >>> scores.auc()
+    0.9166666666666666
+    >>> scores.true_positive_rate(0.5, fewest=1)
+    1.0
+    """
+
+    members: Array
+    non_members: Array
+
+    def __init__(self, members: ArrayLike, non_members: ArrayLike) -> None:
+        object.__setattr__(self, "members", _checked("members", members))
+        object.__setattr__(self, "non_members", _checked("non-members", non_members))
+
+    @staticmethod
+    def of(values: ArrayLike, is_member: ArrayLike) -> Scores:
+        """From the scores of n + m records and a truth value for each.
+
+        :raises InvalidInput: if the lengths differ, or the truth values are not booleans.
+
+        >>> Scores.of([0.1, 0.9], [False, True]).members.tolist()
+        [0.9]
+        """
+        score, member = np.asarray(values, dtype=np.float64), np.asarray(is_member)
+        if member.dtype != np.bool_ or score.shape != member.shape:
+            raise InvalidInput(
+                "is_member must hold one boolean per score; got "
+                f"{member.dtype} of shape {member.shape} for scores of shape {score.shape}."
+            )
+        return Scores(score[member], score[~member])
+
+    @property
+    def constant(self) -> bool:
+        """Whether all records have one and the same score, so that the attack tells nobody apart."""
+        first = self.members[0]
+        return bool((self.members == first).all() and (self.non_members == first).all())
+
+    def roc(self) -> Roc:
+        """The rates at every threshold; the area below them, drawn with straight lines, is :meth:`auc`."""
+        values = np.unique(np.concatenate([self.members, self.non_members]))[::-1]
+        return Roc(
+            np.concatenate([[np.inf], values]),
+            np.concatenate([[0.0], _share_at_least(self.non_members, values)]),
+            np.concatenate([[0.0], _share_at_least(self.members, values)]),
+        )
+
+    def auc(self) -> float:
+        """The probability that a random member scores higher than a random non-member, ties counting half.
+
+        One half for constant scores.
+        """
+        others = np.sort(self.non_members)
+        below = np.searchsorted(others, self.members, side="left")
+        not_above = np.searchsorted(others, self.members, side="right")
+        return float((below.mean() + not_above.mean()) / 2.0 / others.size)
+
+    def threshold(self, false_positive_rate: float) -> float:
+        """The least score such that at most this share of the non-members scores as high or higher.
+
+        Infinite if that is none of the scores: then nobody is called a member.
+        """
+        check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
+        roc = self.roc()
+        return float(roc.thresholds[roc.false_positive_rates <= false_positive_rate][-1])
+
+    def true_positive_rate(
+        self, false_positive_rate: float, *, fewest: int = _FEWEST_FALSE_POSITIVES
+    ) -> float:
+        """The largest share of members found by a threshold with at most this false-positive rate.
+
+        A point of the ROC itself: nothing is interpolated.  The threshold is the best one in hindsight; for
+        an interval see :func:`tacit.attacks.operating_point`.
+
+        :param fewest: false positives to expect at that rate, at least, for the figure to mean anything.
+        :raises InvalidInput: if there are too few non-members, or all scores are equal.
+        """
+        self.check_enough(false_positive_rate, fewest=fewest)
+        self.check_not_constant()
+        roc = self.roc()
+        return float(roc.true_positive_rates[roc.false_positive_rates <= false_positive_rate][-1])
+
+    def split(self, rng: np.random.Generator) -> tuple[Scores, Scores]:
+        """Two random halves, each with half of either class, so that one can choose what the other tests.
+
+        :raises InvalidInput: if a class has fewer than two records.
+        """
+        if min(self.members.size, self.non_members.size) < 2:
+            raise InvalidInput(
+                f"{self.members.size} members and {self.non_members.size} non-members cannot be split in two "
+                "halves: at least 2 of each are needed."
+            )
+        n, m = rng.permutation(self.members), rng.permutation(self.non_members)
+        a, b = n.size // 2, m.size // 2
+        return Scores(n[:a], m[:b]), Scores(n[a:], m[b:])
+
+    # --- refusals -----------------------------------------------------------------------------------------
+
+    def check_enough(self, false_positive_rate: float, *, fewest: int = _FEWEST_FALSE_POSITIVES) -> None:
+        """Refuse a false-positive rate that these non-members cannot resolve."""
+        check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
+        if self.non_members.size < fewest / false_positive_rate * (1.0 - 1e-12):
+            raise InvalidInput(
+                f"A false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
+                f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are "
+                f"{self.non_members.size}. Give more non-members or ask for a larger rate."
+            )
+
+    def check_not_constant(self) -> None:
+        """Refuse scores that are all equal."""
+        if self.constant:
+            raise InvalidInput(
+                f"All {self.members.size + self.non_members.size} scores equal {self.members[0]:g}: the "
+                "attack tells nobody apart, so no threshold means anything. Is a constant column read as the "
+                "score?"
+            )
+
+    def check_direction(self) -> None:
+        """Refuse scores that are significantly *lower* for members: files swapped, or a sign turned.
+
+        The test is that of Mann & Whitney (1947) with the null variance corrected for ties, at level 1e-6.
+
+        >>> Scores(range(100), range(50, 150)).check_direction()
+        Traceback (most recent call last):
+            ...
+        tacit.errors.InvalidInput: Members score lower than non-members: AUC 0.125, ...
+        """
+        n, m = self.members.size, self.non_members.size
+        _, ties = np.unique(np.concatenate([self.members, self.non_members]), return_counts=True)
+        total = n + m
+        tied = float((ties.astype(np.float64) ** 3 - ties).sum()) / (total * (total - 1.0))
+        variance = n * m / 12.0 * (total + 1.0 - tied)
+        if variance <= 0.0:
+            return
+        z = (self.auc() - 0.5) * n * m / np.sqrt(variance)
+        if float(ndtr(z)) < _SWAPPED:
+            raise InvalidInput(
+                f"Members score lower than non-members: AUC {self.auc():.3f}, {-z:.1f} standard deviations "
+                "below one half. Are the member and non-member files swapped, or is a lower score meant to "
+                "say member? A higher score must mean: more likely a member."
+            )
+
+
+def _checked(name: str, values: ArrayLike) -> Array:
+    scores = np.array(values, dtype=np.float64)
+    if scores.ndim != 1:
+        raise InvalidInput(f"The scores of {name} must be one row of numbers; got shape {scores.shape}.")
+    if scores.size == 0:
+        raise InvalidInput(f"There are no scores of {name}: an attack needs records of both kinds.")
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if wrong.size:
+        raise InvalidInput(
+            f"{wrong.size} of {scores.size} scores of {name} are not finite, the first at position "
+            f"{wrong[0]}: {scores[wrong[0]]}. Does the model's loss overflow on these records?"
+        )
+    scores.setflags(write=False)
+    return scores
+
+
+def _share_at_least(scores: Array, thresholds: Array) -> Array:
+    """The share of ``scores`` that is at least each threshold; of the shape of ``thresholds``."""
+    return (scores.size - np.searchsorted(np.sort(scores), thresholds, side="left")) / scores.size
