@@ -46,8 +46,8 @@ class Scores:
     :raises InvalidInput: if a class is empty, or a score is NaN or infinite.
 
     >>> scores = Scores(members=[2.0, 3.0, 3.0], non_members=[1.0, 2.0])
-    >>> scores.auc()
-    0.9166666666666666
+    >>> round(scores.auc(), 6)
+    0.916667
     >>> scores.true_positive_rate(0.5, fewest=1)
     1.0
     """
