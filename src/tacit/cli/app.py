@@ -29,6 +29,7 @@ _VERBS = {
     "train": "Train a model with differential privacy, from a configuration file.",
     "demo": "Train a private model on bundled data and show the guarantee.",
     "plan": "Rank batch sizes, steps and noise for a privacy budget.",
+    "risk": "Say what a guarantee means for one person, in frequencies.",
     "verify": "Check a privacy statement: is its epsilon enough, does it fit itself?",
     "reproduce": "Run an experiment of a paper again.",
 }

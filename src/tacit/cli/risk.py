@@ -1,0 +1,138 @@
+"""``tacit risk``: what a guarantee means for one person, from a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tacit.accounting import PrivacyCurve, account
+from tacit.cli.show import console, messages
+from tacit.cli.train import print_json
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency, ApproximateDP, event_from_json
+from tacit.report.canvas import figure_path
+from tacit.report.described import read_event, read_statement
+from tacit.report.risk import RiskSheet, risk_sheet
+from tacit.report.statement import round_up
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[
+        Path | None, typer.Argument(help="The folder of a run, or its statement.json.", show_default=False)
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of a run: a stated epsilon, of which no more is known.", show_default=False
+        ),
+    ] = None,
+    event: Annotated[
+        Path | None, typer.Option(help="Instead of a run: a mechanism as JSON.", show_default=False)
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta, with --epsilon or --event.", show_default=False)
+    ] = None,
+    adjacency: Annotated[
+        str | None,
+        typer.Option(help="What neighbours are, with --epsilon or --event.", show_default=False),
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="What one record is, with --epsilon or --event.", show_default=False)
+    ] = "record",
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the sheet into this file.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Say what a guarantee means for one person: the most that any attack can reach, in frequencies.
+
+    The figures come from the trade-off curve of the mechanism that was run, which promises far more than its
+    epsilon and delta; the last column shows what these two alone would allow.
+
+    Exit codes: 0 done, 1 no proven bound, 2 bad usage or input.
+
+    Example:  tacit risk runs/first --figure risk.png
+    """
+    if figure is not None:
+        figure_path(figure)
+    with messages.status("pricing the event"):
+        sheet = _sheet(run, epsilon, event, delta, adjacency, unit)
+        if figure is not None:
+            from tacit.report.risk_figure import draw_risk
+
+            draw_risk(sheet, figure)
+    if as_json:
+        print_json(sheet.to_data())
+        return 0
+    _show(sheet)
+    if figure is not None:
+        console.print(f"Figure: {figure}", soft_wrap=True)
+    return 0
+
+
+def _sheet(
+    run: Path | None,
+    epsilon: float | None,
+    event: Path | None,
+    delta: float | None,
+    adjacency: str | None,
+    unit: str,
+) -> RiskSheet:
+    sources = {"RUN": run, "--epsilon": epsilon, "--event": event}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise InvalidInput(
+            f"give one of a run, --epsilon and --event; got {' and '.join(given) or 'none'}. A run "
+            "says most: tacit risk runs/first"
+        )
+    if run is not None:
+        if delta is not None or adjacency is not None:
+            raise InvalidInput("a run states its own delta and adjacency; leave --delta and --adjacency out.")
+        data = read_statement(run / "statement.json" if run.is_dir() else run)
+        promise = data["guarantee"]
+        relation = Adjacency.parse(promise["adjacency"])
+        curve = account(read_event(data), adjacency=relation)
+        return risk_sheet(curve, delta=promise["delta"], unit=promise["unit"])
+    if delta is None or adjacency is None:
+        raise InvalidInput(
+            "without a run, --delta and --adjacency must be stated: epsilon means nothing without them."
+        )
+    check_real("--delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    return risk_sheet(_curve(epsilon, event, delta, adjacency), delta=delta, unit=unit, epsilon=epsilon)
+
+
+def _curve(epsilon: float | None, event: Path | None, delta: float, adjacency: str) -> PrivacyCurve:
+    if event is None:
+        return account(ApproximateDP(check_real("--epsilon", epsilon, low=0.0), delta), adjacency=adjacency)
+    try:
+        text = event.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise InvalidInput(f"the event cannot be read: {problem}. Check the path.") from None
+    return account(event_from_json(text), adjacency=adjacency)
+
+
+def _show(sheet: RiskSheet) -> None:
+    for sentence in sheet.sentences():
+        console.print(sentence, soft_wrap=not console.is_terminal)
+        console.print()
+    table = Table(
+        "at most", "without the release", "with it", f"if only ε = {round_up(sheet.epsilon, 3)} were known"
+    )
+    for chance in sheet.chances:
+        cells = (f"{100 * chance.before:.4g} %", *(_percent(p) for p in (chance.at_most, chance.pair_alone)))
+        table.add_row(chance.question, *cells)
+    console.print(table)
+    console.print(
+        f"From the trade-off curve ({sheet.curve.method}), adjacency {sheet.curve.adjacency}, "
+        f"delta {sheet.delta:g}.",
+        soft_wrap=True,
+    )
+
+
+def _percent(probability: float) -> str:
+    return f"{round_up(100.0 * probability, 3)} %"

@@ -1,0 +1,229 @@
+"""What a guarantee means for one person: every figure read off the trade-off curve of the accounted run.
+
+The pair (epsilon, delta) alone allows far more than the mechanism behind it does: at epsilon 8 it lets an
+attacker find every member, where DP-SGD with that price lets him find one in six.  So the sheet starts from
+the curve f of the mechanism, and puts beside each figure what the pair alone would allow.
+
+Letters: f(a) the least false-negative rate at false-positive rate a; k the probability of guessing a secret.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.accounting import PrivacyCurve
+from tacit.errors import InvalidInput, check_real
+from tacit.report.statement import round_up
+
+__all__ = ["Chance", "RiskSheet", "risk_sheet"]
+
+Array: TypeAlias = NDArray[np.float64]
+Found: TypeAlias = Callable[[Array], Array]
+"""a -> the largest share of members that a test finds at the false-positive rates a."""
+
+_RATES = (0.01, 0.001)
+_SECRETS = (1e-3, 1e-6)
+_GROUPS = (2, 5)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """One figure: what the attacker has ``before`` the release, ``at_most`` after, and by the pair alone."""
+
+    question: str
+    before: float
+    at_most: float
+    pair_alone: float
+
+
+@dataclass(frozen=True)
+class RiskSheet:
+    """Bounds on any attack on one ``unit``, whatever the attacker knows and computes.
+
+    Attributes:
+        curve: of the mechanism; ``delta`` and ``epsilon`` are its headline.
+        guess: a right guess whether the unit took part, where that is as likely as not.
+        found: by false-positive rate, the share of members that a test finds.
+        secrets: by k, the probability of guessing a secret, a picture or an attribute that could be
+            guessed with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
+        groups: for that many units together, a right guess whether they took part.
+
+    **Guarantee**
+
+    * Every ``at_most`` is an upper bound for the mechanism of the curve, rounded upwards.
+    """
+
+    unit: str
+    curve: PrivacyCurve
+    delta: float
+    epsilon: float
+    guess: Chance
+    found: tuple[Chance, ...]
+    secrets: tuple[Chance, ...]
+    groups: tuple[Chance, ...]
+
+    @property
+    def chances(self) -> tuple[Chance, ...]:
+        """All figures, in the order of the sheet."""
+        return (self.guess, *self.found, *self.secrets, *self.groups)
+
+    def sentences(self) -> list[str]:
+        """The sheet in plain words, as frequencies."""
+        one, tests = self.unit, []
+        for chance in self.found:
+            falsely = _one_in(chance.before)
+            tests.append(
+                f"Whatever the attack, someone who falsely accuses {falsely} who did not take part finds at "
+                f"most {_frequency(chance.at_most)} who did. Without the release: {falsely}."
+            )
+        guess = self.guess.at_most
+        return [
+            f"Somebody tosses a coin on whether one {one} took part, and asks an attacker. Without the "
+            f"release he is right 50 times of 100; with it at most {_times(guess)} times of 100.",
+            *tests,
+            *(
+                f"A secret of one {one} that could be guessed once in {1 / chance.before:,.0f} tries is "
+                f"guessed with the release at most {_frequency(chance.at_most, 'tries')}."
+                for chance in self.secrets
+            ),
+            f"These are limits for every attack there can be, also tomorrow's; real attacks do worse. They "
+            f"hold for one {one}: "
+            + "; ".join(
+                f"for {size} together, the coin is guessed at most {_times(chance.at_most)} times of 100"
+                for size, chance in zip(_GROUPS, self.groups, strict=True)
+            )
+            + ". What is true of many people alike can be learnt, and is meant to be.",
+        ]
+
+    def to_data(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+        return {
+            "unit": self.unit,
+            "adjacency": self.curve.adjacency.value,
+            "method": self.curve.method,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "chances": [
+                {
+                    "question": c.question,
+                    "without_the_release": c.before,
+                    "at_most": c.at_most,
+                    "epsilon_and_delta_alone": c.pair_alone,
+                }
+                for c in self.chances
+            ],
+            "sentences": self.sentences(),
+        }
+
+
+def risk_sheet(
+    curve: PrivacyCurve,
+    *,
+    delta: float,
+    unit: str,
+    epsilon: float | None = None,
+    rates: Sequence[float] = _RATES,
+    secrets: Sequence[float] = _SECRETS,
+) -> RiskSheet:
+    """Read the sheet off ``curve``.
+
+    :param delta: of the headline epsilon; the figures themselves do not hang on it.
+    :param unit: what one record is, for the sentences: "person", "image".
+    :param epsilon: the headline; by default that of the curve at delta.
+    :param rates: false-positive rates, in (0, 1).
+    :param secrets: probabilities of guessing a secret without the release, in (0, 1).
+    :raises InvalidInput: if the unit is blank, or a number is out of range.
+
+    >>> from tacit.accounting import account
+    >>> from tacit.events import Gaussian
+    >>> sheet = risk_sheet(account(Gaussian(1.0), adjacency="add-remove"), delta=1e-5, unit="person")
+    >>> round(sheet.guess.at_most, 4), round(sheet.found[0].at_most, 4)  # Phi(1/2), Phi(1 + Phi^-1(0.01))
+    (0.6915, 0.0924)
+    """
+    if not unit.strip():
+        raise InvalidInput("unit must say what one record is, such as 'person'; it is blank.")
+    for value in (*rates, *secrets):
+        check_real("rate", value, low=0.0, high=1.0, open_low=True, open_high=True)
+    epsilon = curve.epsilon(delta) if epsilon is None else epsilon
+    real, pair = _of_the_curve(curve), _of_the_pair(epsilon, delta)
+
+    def shares(question: str, before: Sequence[float]) -> tuple[Chance, ...]:
+        at = np.array(before)
+        most = zip(before, real(at).tolist(), pair(at).tolist(), strict=True)
+        return tuple(Chance(question.format(100 * a), a, min(one, told), told) for a, one, told in most)
+
+    return RiskSheet(
+        unit=unit,
+        curve=curve,
+        delta=delta,
+        epsilon=epsilon,
+        guess=Chance("right 50/50 guess", 0.5, curve.success(0.5), _guess(pair, 1)),
+        found=shares("members found at {:.15g} % false alarms", rates),
+        secrets=shares("secret guessed, prior {:.15g} %", secrets),
+        groups=tuple(
+            Chance(f"right 50/50 guess on {size} together", 0.5, _guess(real, size), _guess(pair, size))
+            for size in _GROUPS
+        ),
+    )
+
+
+def _of_the_curve(curve: PrivacyCurve) -> Found:
+    """a -> 1 - f(a), rounded up."""
+    return lambda rates: np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
+
+
+def _of_the_pair(epsilon: float, delta: float) -> Found:
+    """a -> 1 - f(a) for somebody who is told epsilon and delta, and no more (Wasserman & Zhou 2010)."""
+
+    def found(rates: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            steep = np.where(rates > 0.0, delta + rates * np.exp(epsilon), delta)
+        most: Array = np.minimum(np.minimum(1.0, steep), 1.0 - np.exp(-epsilon) * (1.0 - delta - rates))
+        return most
+
+    return found
+
+
+def _guess(found: Found, size: int) -> float:
+    """A right 50/50 guess on ``size`` units together: 1/2 + max over a of (t(...t(a)) - a) / 2, t = 1 - f.
+
+    t applied ``size`` times bounds the group (Dong, Roth & Su 2019, 1905.02383, Theorem 2.14).  It increases,
+    so that on a cell of the grid it is at most its value at the right end.
+    """
+    grid = np.concatenate([[0.0], np.logspace(-9, -2, 60), np.linspace(0.01, 1.0, 500)[1:]])
+    reached = grid
+    for _ in range(size):
+        reached = found(reached)
+    return float(min(1.0, 0.5 + (reached[1:] - grid[:-1]).max() / 2.0))
+
+
+def _times(probability: float) -> str:
+    """Of a hundred, rounded up.
+
+    >>> _times(0.7301), _times(1.0)
+    ('74', '100')
+    """
+    return f"{math.ceil(min(100.0, 100.0 * probability - 1e-9)):d}"
+
+
+def _one_in(probability: float) -> str:
+    """``1 in 1,000``, for the reciprocal of a whole number; else a percentage."""
+    every = 1.0 / probability
+    return f"1 in {every:,.0f}" if abs(every - round(every)) < 1e-9 * every else f"{100 * probability:.3g} %"
+
+
+def _frequency(probability: float, of: str = "") -> str:
+    """A frequency, rounded up: ``7 in 100``, ``13 in 1,000``, ``75 in 100,000``."""
+    every = 100
+    while every * probability < 2.0 and every < 10**9:
+        every *= 10
+    if probability >= 1.0 or every >= 10**9:
+        return f"{round_up(100 * probability, 2)} % of {of or 'those'}"
+    count = math.ceil(every * probability - 1e-9)
+    return f"{count} in {every:,}{' ' + of if of else ''}"
