@@ -143,7 +143,7 @@ def test_an_operation_may_bring_its_backward_pass() -> None:
 
     tape = Tape([w], [], HANDLERS, rows=5, views=1)
     with tape:
-        tape.in_backward = True
+        tape.start_backward()
         multiply(tape).sin().sum().backward()  # type: ignore[no-untyped-call]
     gradients = tape.uses[id(w)][0].gradients(0, 5)
     plain = torch.autograd.grad((x * w).sin().sum(), (x, w))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any, final
 
 import torch
@@ -39,6 +38,7 @@ HANDLERS: Mapping[Any, Handler] = {
     F.conv2d: conv.conv2d,
     F.conv3d: conv.conv3d,
     **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), linear.matmul),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), linear.addmm),
     F.embedding: embedding.embedding,
     F.layer_norm: affine.layer_norm,
     F.rms_norm: affine.rms_norm,
@@ -96,7 +96,7 @@ class FastEngine(GradientEngine):
         if self._unseen is None:
             try:
                 with self._run(batch) as (tape, losses):
-                    if self._rows_are_leading(tape, batch):
+                    if self._rows_are_owned(tape, batch, losses):
                         with full_precision():
                             return self._add_from(tape, accumulator, batch, thresholds), losses
             except Unseen as reason:
@@ -126,7 +126,7 @@ class FastEngine(GradientEngine):
             means = losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
                 total = means.sum() if weights is None else (means * weights).sum()
-                tape.in_backward = True
+                tape.start_backward()
                 # What torch.autograd.backward calls, which itself would leave the tape: checkpointed layers
                 # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
                 torch.autograd.Variable._execution_engine.run_backward(
@@ -134,26 +134,31 @@ class FastEngine(GradientEngine):
                 )
         return means.detach()
 
-    def _rows_are_leading(self, tape: Tape, batch: tuple[Tensor, ...]) -> bool:
-        """Whether the first dimension of what was recorded counts rows, in order; once per set of sites.
+    def _rows_are_owned(self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor) -> bool:
+        """Whether what was recorded lies with the record that it belongs to; once for each way through.
 
-        It may be another dimension of the same length: then another number of rows is recorded differently,
-        and this batch goes to the reference engine.  Rows may be in another order: then losses that are
-        weighted by powers of two do not weigh the recorded gradients alike, and all batches go there.
+        Proven on two and on three records: the gradient of one record's loss must be exactly 0 in what was
+        recorded for the others.  A first dimension that counts something else, rows in another order and
+        positions that go by time before record are found by it, and all batches go to the reference engine.
+        If these records go another way, or leave a use without a gradient that others have, this one does.
         """
         sites = tuple(tape.sites)
         if sites in self._known_sites:
             return True
-        few = 4 if len(batch[0]) != 8 * self.views else 3
-        part = tuple(torch.cat([t[: few * self.views]] * 2) for t in batch)
-        n = len(part[0]) // self.views
-        weights = 2.0 ** torch.arange(n, device=batch[0].device)
-        with self._run_seeded(part, None) as plain, self._run_seeded(part, weights) as weighted:
-            if not tuple(plain.sites) == tuple(weighted.sites) == sites:
-                return False
-            if not _weighted_alike(plain, weighted, weights):
-                raise Unseen("the model reorders the rows of the batch")
-        self._known_sites.add(sites)
+        silent = set(range(len(list(tape.all_uses()))))
+        three = _three_of(losses)
+        for chosen in (three[:2].flip(0), three):
+            rows = (chosen[:, None] * self.views + torch.arange(self.views, device=chosen.device)).flatten()
+            part = tuple(t[rows.to(t.device)] for t in batch)
+            for j, weights in enumerate(torch.eye(len(chosen), dtype=losses.dtype, device=losses.device)):
+                with self._run_seeded(part, weights) as probe:
+                    if tuple(probe.sites) != sites:
+                        return False
+                    silent -= _owned_uses(probe, j, len(chosen))
+        if any(_any_gradient(use, len(losses)) for k, use in enumerate(tape.all_uses()) if k in silent):
+            return False
+        if not silent:
+            self._known_sites.add(sites)
         return True
 
     @contextmanager
@@ -262,14 +267,26 @@ class _Gradient:
             accumulator.add_(pulled)
 
 
-def _weighted_alike(plain: Tape, weighted: Tape, weights: Tensor) -> bool:
-    """Whether each record's gradients of all uses are ``weights`` (n,) times as large on the second tape."""
-    pairs = zip(chain(*plain.uses.values()), chain(*weighted.uses.values()), strict=True)
-    return all(
-        torch.allclose(b.gradients(i, i + 1), a.gradients(i, i + 1) * weight, rtol=1e-2, equal_nan=True)
-        for a, b in pairs
-        for i, weight in enumerate(weights)
-    )
+def _three_of(losses: Tensor) -> Tensor:
+    """Return the numbers of three records, finite losses first; some twice if there are fewer."""
+    order = losses.isfinite().logical_not().to(torch.uint8).argsort(stable=True)
+    return order[torch.arange(3, device=order.device) % len(order)]
+
+
+def _owned_uses(probe: Tape, j: int, n: int) -> set[int]:
+    """Return the numbers of the uses that record j's loss reaches; none may be reached in another record."""
+    reached = set()
+    for number, use in enumerate(probe.all_uses()):
+        # NaN is what 0 times infinity leaves; it does not come from another record's loss
+        for i in (i for i in range(n) if bool(use.gradients(i, i + 1).nan_to_num(nan=0.0).any())):
+            if i != j:
+                raise Unseen("the model does not keep the rows of a record together, or reorders them")
+            reached.add(number)
+    return reached
+
+
+def _any_gradient(use: Use, n: int) -> bool:
+    return any(bool(use.gradients(i, i + 1).any()) for i in range(n))
 
 
 def _on_gradient(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> RemovableHandle:

@@ -43,7 +43,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.layer_norm``."""
-    tape.check_rows("layer_norm", input, len(normalized_shape) + 1)
+    tape = tape.of_rows("layer_norm", input, len(normalized_shape) + 1)
     return _affine(tape, "layer_norm", F.layer_norm(input, normalized_shape, eps=eps), weight, bias)
 
 
@@ -55,7 +55,7 @@ def rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     """``F.rms_norm``."""
-    tape.check_rows("rms_norm", input, len(normalized_shape) + 1)
+    tape = tape.of_rows("rms_norm", input, len(normalized_shape) + 1)
     return _affine(tape, "rms_norm", F.rms_norm(input, normalized_shape, eps=eps), weight, None)
 
 
@@ -68,7 +68,7 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.group_norm``."""
-    tape.check_rows("group_norm", input, 2)
+    tape = tape.of_rows("group_norm", input, 2)
     normal = F.group_norm(input, num_groups, eps=eps)
     return _affine(tape, "group_norm", normal, weight, bias, channels=True)
 
@@ -85,7 +85,7 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.instance_norm``."""
-    tape.check_rows("instance_norm", input, 3)
+    tape = tape.of_rows("instance_norm", input, 3)
     normal = F.instance_norm(input, running_mean, running_var, None, None, use_input_stats, momentum, eps)
     return _affine(tape, "instance_norm", normal, weight, bias, channels=True)
 
@@ -104,7 +104,7 @@ def batch_norm(
     """``F.batch_norm`` with fixed statistics; in training it mixes rows, which the mixing probe refuses."""
     if training:
         raise Unseen("operation 'batch_norm' mixes the rows of the batch in training")
-    tape.check_rows("batch_norm", input, 2)
+    tape = tape.of_rows("batch_norm", input, 2)
     normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
     return _affine(tape, "batch_norm", normal, weight, bias, channels=True)
 
@@ -164,7 +164,7 @@ def _binary(operation: str, compute: Callable[..., Tensor], sign: int | None) ->
         w, x = (a, b) if tape.owns(a) else (b, a)
         if options or tape.owns(x):
             raise Unseen(f"operation {operation!r} with two private operands or options")
-        tape.check_rows(operation, x, 1)
+        tape = tape.of_rows(operation, x, 1)
         y = compute(x, tape.plain(w))
         if y.dim() != x.dim() or (w.dim() == y.dim() and len(w) != 1):
             raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
@@ -196,7 +196,7 @@ def rsub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
 
 def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
     """``F.prelu`` with one slope, (1,), or one per channel, (C,)."""
-    tape.check_rows("prelu", input, 2)
+    tape = tape.of_rows("prelu", input, 2)
     y = F.prelu(input, tape.plain(weight))
     shape = torch.Size([len(weight), *[1] * (input.dim() - 2)])
 

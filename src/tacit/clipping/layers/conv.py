@@ -150,7 +150,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
     ) -> Tensor:
-        tape.check_rows(f"conv{dimensions}d", input, dimensions + 2)
+        tape = tape.of_rows(f"conv{dimensions}d", input, dimensions + 2)
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
         x, zeros = _padded(input, padding, kernel, apart)
         geometry = _Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)

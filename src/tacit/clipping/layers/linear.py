@@ -22,7 +22,7 @@ from torch import Tensor
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, row_squares, widened
 
-__all__ = ["Outer", "ghost_squared_norms", "linear", "matmul", "merged"]
+__all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged"]
 
 SLACK = 2
 
@@ -97,7 +97,7 @@ def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     """``input @ other`` with a private matrix (d, p) on the right."""
     if tape.owns(input) or other.dim() != 2:
         raise Unseen("operation 'matmul' with a parameter that is not a matrix on the right")
-    tape.check_rows("matmul", input, 2)
+    tape = tape.of_rows("matmul", input, 2)
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
         yield other, Outer(tape.positions(x), tape.positions(g))
@@ -105,9 +105,34 @@ def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     return tape.tap("matmul", input @ tape.plain(other), uses, saved=(input,), sources=(other,))
 
 
+def addmm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Tensor:
+    """``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
+    if tape.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
+        raise Unseen("operation 'addmm' other than bias (p,) + x (B T, d) times a parameter (d, p)")
+    tape = tape.of_rows("addmm", mat1, 2)
+    y = torch.addmm(tape.plain(input), mat1, tape.plain(mat2))
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        left = tape.positions(g)
+        if tape.owns(mat2):
+            yield mat2, Outer(tape.positions(x), left)
+        if tape.owns(input):
+            yield input, Kept(widened(left).sum(1))
+
+    return tape.tap("addmm", y, uses, saved=(mat1,), sources=(mat2, input))
+
+
 def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
     """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
-    tape.check_rows("linear", input, 2)
+    tape = tape.of_rows("linear", input, 2)
     y = F.linear(input, tape.plain(weight), tape.plain(bias))
 
     def uses(g: Tensor, input: Tensor) -> Iterator[tuple[Tensor, Use]]:  # noqa: A002

@@ -103,7 +103,7 @@ def _layers(operation: str, cell: Cell, states: int) -> Handler:
         if any(tape.owns(s) for s in first):
             raise Unseen(f"operation {operation!r} with a learned initial state")
         x = input if batch_first else input.transpose(0, 1)
-        tape.check_rows(operation, x, 3)
+        tape = tape.of_rows(operation, x, 3)
         last: list[State] = []
         for layer in range(num_layers):
             outputs = []
@@ -134,7 +134,7 @@ def _single(operation: str, cell: Cell) -> Handler:
         b_ih: Tensor | None = None,
         b_hh: Tensor | None = None,
     ) -> Tensor | State:
-        tape.check_rows(operation, input, 2)
+        tape = tape.of_rows(operation, input, 2)
         state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         if any(tape.owns(s) for s in state):
             raise Unseen(f"operation {operation!r} with a learned initial state")

@@ -11,11 +11,18 @@ A tape is a scoped ``TorchFunctionMode``; the model is not touched.  Operations 
   ``W.t()``, weight normalisation or a penalty.  Its output is a source of its own, which known operations
   may read; per-record gradients are pulled back through it one by one.
 * All others raise :class:`Unseen`, and the batch goes to the reference engine.
+
+The rows of an operation's input are found by their number: B of them, or B T if positions were flattened
+into the first dimension.  That they are in the order of the batch is proven by the engine on a few records,
+and :mod:`tacit.clipping.layers.order` watches what could make it untrue for others.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias, overload
 
 import torch
@@ -24,6 +31,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
+from tacit.clipping.layers.order import WATCHED
 from tacit.clipping.layers.use import Use
 
 __all__ = ["Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
@@ -38,11 +46,16 @@ Handler: TypeAlias = Callable[..., Any]
 """An operation that records, with the tape before the operation's own arguments."""
 
 
-_SELECTING = frozenset({torch.index_select, Tensor.index_select})
-
-
 class Unseen(Exception):
     """A private parameter is read in a way that the tape has no rule for; never leaves the fast engine."""
+
+
+@dataclass
+class _State:
+    """What the views of one tape share: the pass it is in, and why rows may not be where they were."""
+
+    in_backward: bool = False
+    disorder: str | None = None
 
 
 class Tape(TorchFunctionMode):
@@ -64,7 +77,8 @@ class Tape(TorchFunctionMode):
         self.uses: dict[int, list[Use]] = {}
         self._anchor = next(iter(self.sources.values()))  # makes a tapped output require a gradient
         self.sites: list[str] = []
-        self.in_backward = False
+        self._state = _State()
+        self._flattened = False
         self._constants = {id(c) for c in constants}
         self._handlers = handlers
 
@@ -76,12 +90,10 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.__getitem__:
-            key = args[1]
-            self._check_order(args[0], key[0] if isinstance(key, tuple) and key else key)
-        elif func in _SELECTING and kwargs.get("dim", args[1] if len(args) > 1 else None) == 0:
-            self._check_order(args[0], kwargs["index"] if "index" in kwargs else args[-1])
+        watch = WATCHED.get(func)
         tensors = list(_tensors((args, kwargs)))
+        if watch is not None and self._state.disorder is None and not self._is_table(tensors[0]):
+            self._state.disorder = watch(self.rows, *args, **kwargs)
         if not any(self.owns(t) for t in tensors) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         if func is Tensor.expand:
@@ -123,24 +135,28 @@ class Tape(TorchFunctionMode):
                 self.sites.append(f"derived by {_name(func)}")
         return result
 
-    def _check_order(self, tensor: Tensor, rows: Any) -> None:
-        """Raise :class:`Unseen` if the rows of the batch are looked up in an order of their own."""
-        if isinstance(rows, list):
-            rows = torch.as_tensor(rows)
-        if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.dim() != 1:
-            return
-        if id(tensor) in self._constants or not len(tensor) == len(rows) == self.rows:
-            return
-        if rows.tolist() != list(range(self.rows)):
-            raise Unseen("the rows of the batch are looked up in another order")
+    def _is_table(self, tensor: Tensor) -> bool:
+        """Whether no record is in ``tensor``, so that it may be looked up in any order."""
+        return id(tensor) in self._constants or self.owns(tensor)
 
-    def check_rows(self, operation: str, input: Tensor, dimensions: int) -> None:  # noqa: A002
-        """Raise :class:`Unseen` unless the first dimension of ``input`` counts the rows of the batch."""
-        if self.owns(input) or input.dim() < dimensions or len(input) != self.rows:
+    def of_rows(self, operation: str, input: Tensor, dimensions: int) -> Tape:  # noqa: A002
+        """Return the tape for an input whose first dimension counts the rows, or all their positions.
+
+        In the second case, (B T, ...), the rows are taken for T times as many views of each record.
+        """
+        if self._state.disorder is not None:
+            raise Unseen(f"operation {operation!r} comes after {self._state.disorder}")
+        if self.owns(input) or input.dim() < dimensions or len(input) % self.rows or len(input) == 0:
             raise Unseen(
                 f"operation {operation!r} reads an input of shape {tuple(input.shape)}, whose first "
                 f"dimension is not the {self.rows} rows of the batch"
             )
+        if len(input) == self.rows:
+            return self
+        flat = copy.copy(self)
+        flat.rows, flat.views = len(input), self.views * len(input) // self.rows
+        flat._flattened = True
+        return flat
 
     def positions(self, tensor: Tensor) -> Tensor:
         """Return (B, ..., d) as (n, K ..., d): all positions of a record, views included, on one axis."""
@@ -156,7 +172,7 @@ class Tape(TorchFunctionMode):
         sources: tuple[Tensor | None, ...],
     ) -> Tensor:
         """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``, and nothing the sources."""
-        self.sites.append(operation)
+        self._note(operation)
         if not any(self.owns(source) for source in sources):
             return output
         result: Tensor = _Tap.apply(  # type: ignore[no-untyped-call]
@@ -177,12 +193,23 @@ class Tape(TorchFunctionMode):
 
         ``inputs`` are what autograd differentiates by; private values reach ``forward`` by closure.
         """
-        self.sites.append(operation)
+        self._note(operation)
         anchor = self._anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = _Function.apply(  # type: ignore[no-untyped-call]
             self, forward, backward, anchor, *inputs
         )
         return result
+
+    def _note(self, operation: str) -> None:
+        self.sites.append(f"{operation} of positions" if self._flattened else operation)
+
+    def all_uses(self) -> Iterator[Use]:
+        """Yield the uses of all sources, in an order that depends on the sites alone."""
+        return chain.from_iterable(self.uses.values())
+
+    def start_backward(self) -> None:
+        """From here on, gradients are those of the losses."""
+        self._state.in_backward = True
 
     def clear(self) -> None:
         """Let go of everything recorded.
@@ -195,7 +222,7 @@ class Tape(TorchFunctionMode):
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
         """Keep the uses of the backward pass under their source."""
-        if not self.in_backward:
+        if not self._state.in_backward:
             raise Unseen("a gradient is taken within the forward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)

@@ -1,0 +1,288 @@
+"""Which record a position belongs to: flattened layouts are fast and right, all others are found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping, fast
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import tape
+from tacit.clipping.layers.order import keeps_owners
+
+C = 0.3
+Layout = Callable[[nn.ModuleList, Tensor], Tensor]
+
+
+class Model(nn.Module):
+    """Some layers, and a function of them and of the batch."""
+
+    def __init__(self, function: Layout, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.function = nn.ModuleList(layers), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layers, x)
+
+
+def losses(model: nn.Module, x: Tensor) -> Tensor:
+    """One loss for each row of the output, (B, ...)."""
+    out: Tensor = model(x)
+    weights = torch.linspace(0.2, 1.0, out[0].numel(), dtype=out.dtype)
+    return (out.flatten(1) * weights).sum(1).sin() + (out.flatten(1) ** 2).mean(1)
+
+
+def oracle(model: nn.Module, x: Tensor, views: int = 1) -> dict[str, Tensor]:
+    """The clipped sum by one backward pass per record."""
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for record in x.view(-1, views, *x.shape[1:]):
+        gradients = torch.autograd.grad(losses(model, record).mean(), list(model.parameters()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        for name, g in zip(total, gradients, strict=True):
+            total[name] += min(1.0, C / norm) * g
+    return total
+
+
+def add(engine: FastEngine, x: Tensor) -> dict[str, Tensor]:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    present = torch.ones(len(x) // engine.views, dtype=torch.bool)
+    engine.add_clipped_sum(sums, (x,), present, torch.tensor([C], dtype=torch.float64))
+    return sums
+
+
+def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
+    return all(torch.allclose(found[name], value, rtol=1e-10, atol=1e-12) for name, value in wanted.items())
+
+
+def rows(n: int = 4, *shape: int) -> Tensor:
+    return torch.randn(n, *(shape or (5, 3)), dtype=torch.float64)
+
+
+def product(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    weight, bias = layers[0].parameters()
+    flat = torch.addmm(bias, x.view(-1, x.shape[-1]), weight.T)
+    return flat.view(*x.shape[:-1], flat.shape[-1])
+
+
+def flat(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h = x.flatten(0, 1)
+    for layer in layers:
+        h = layer(h)
+    return h.view(*x.shape[:2], *h.shape[1:])
+
+
+def looked_up(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    within = torch.arange(x.shape[1]).flip(0) + x.shape[1] * torch.arange(len(x))[:, None]
+    return layers[0](x.flatten(0, 1)[within.flatten()]).view(*x.shape[:2], -1)  # type: ignore[no-any-return]
+
+
+FLATTENED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: Model(flat, nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (5, 3)),
+    "addmm": (lambda: Model(product, nn.Linear(3, 4)), (5, 3)),
+    "one position": (lambda: Model(flat, nn.Linear(3, 4)), (1, 3)),
+    "layer norm": (lambda: Model(flat, nn.Linear(3, 4), nn.LayerNorm(4), nn.PReLU()), (5, 3)),
+    "frames": (
+        lambda: Model(flat, nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 1, 2)),
+        (3, 2, 5, 4),
+    ),
+    "cells": (lambda: Model(flat, nn.GRUCell(3, 4)), (5, 3)),
+    "looked up within a record": (lambda: Model(looked_up, nn.Linear(3, 4)), (5, 3)),
+}
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(("make", "shape"), FLATTENED.values(), ids=FLATTENED)
+def test_positions_in_the_first_dimension_are_fast_and_right(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], views: int
+) -> None:
+    torch.manual_seed(0)
+    model = make().double()
+    engine = FastEngine(model, losses, FlatClipping(C), views=views)
+    for n in (1, 4, 3):
+        x = rows(n * views, *shape)
+        assert same(add(engine, x), oracle(model, x, views))
+    assert engine.route == "fast"
+
+
+def time_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h = layers[0](x.transpose(0, 1).flatten(0, 1))
+    return h.view(x.shape[1], len(x), -1).transpose(0, 1)  # type: ignore[no-any-return]
+
+
+def halves_apart(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    first, last = layers[0](torch.cat([x[:, :2].flatten(0, 1), x[:, 2:4].flatten(0, 1)])).chunk(2)
+    return torch.cat([first.view(len(x), 2, -1), last.view(len(x), 2, -1)], dim=1)
+
+
+def table(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    places = torch.linspace(-1.0, 1.0, 12, dtype=x.dtype).view(4, 3)
+    return layers[0](x[:, :4]) + layers[0](places)  # type: ignore[no-any-return]
+
+
+def flipped(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    return layers[0](x.flatten(0, 1).flip(0)).flip(0).view(*x.shape[:2], -1)  # type: ignore[no-any-return]
+
+
+def by_size(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    order = x.sum((1, 2)).argsort()
+    h = layers[0](torch.stack([x[i] for i in order.tolist()]))
+    return h[order.argsort()]  # type: ignore[no-any-return]
+
+
+def tokens_by_size(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    tokens = x.flatten(0, 1)
+    order = tokens.sum(1).argsort()
+    out = tokens.new_zeros(len(tokens), 4).index_copy(0, order, layers[0](tokens[order]))
+    return out.view(*x.shape[:2], -1)
+
+
+def gathered(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    order = x[:, 0, 0].argsort()
+    index = order[:, None, None].expand_as(x)
+    return layers[0](x.gather(0, index))[order.argsort()]  # type: ignore[no-any-return]
+
+
+FOUND: dict[str, Layout] = {
+    "time first": time_first,
+    "halves apart": halves_apart,
+    "table": table,
+    "flipped": flipped,
+    "rows by size": by_size,
+    "tokens by size": tokens_by_size,
+    "gathered": gathered,
+}
+
+
+@pytest.mark.parametrize("function", FOUND.values(), ids=FOUND)
+def test_other_layouts_are_found_and_right(function: Layout) -> None:
+    torch.manual_seed(0)
+    model = Model(function, nn.Linear(3, 4)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    for n in (4, 2, 5):
+        x = rows(n)
+        assert same(add(engine, x), oracle(model, x))
+    assert engine.route.startswith("reference")
+
+
+def packed(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    kept = x[..., 0] != 0
+    out = x.new_zeros(*x.shape[:2], 4)
+    out[kept] = layers[0](x[kept])
+    return out
+
+
+def sliced(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    lengths = (x[..., 0] != 0).sum(1).tolist()
+    h = layers[0](torch.cat([row[:length] for row, length in zip(x, lengths, strict=True)]))
+    return torch.stack([F.pad(part, (0, 0, 0, x.shape[1] - len(part))) for part in h.split(lengths)])
+
+
+@pytest.mark.parametrize("function", [packed, sliced])
+def test_packed_positions_are_not_taken_for_flattened_ones(function: Layout) -> None:
+    """As many positions as records of equal length have, once from equal and once from unequal lengths."""
+    torch.manual_seed(0)
+    model = Model(function, nn.Linear(3, 4, bias=False)).double()
+    for lengths in ([2, 2, 2, 2], [1, 1, 1, 1]):
+        engine = FastEngine(model, losses, FlatClipping(C))
+        for uneven in (0, 1):
+            x = rows(4)
+            for row, length in zip(x, [lengths[0] - uneven, *lengths[1:3], lengths[3] + uneven], strict=True):
+                row[length:] = 0
+            if x[0].any():
+                assert same(add(engine, x), oracle(model, x))
+        assert engine.route.startswith("reference")
+
+
+class Adapted(nn.Module):
+    """A low-rank adapter that starts at zero, on rows in another order."""
+
+    def __init__(self, order: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(3, 2, bias=False), nn.Linear(2, 4, bias=False)
+        nn.init.zeros_(self.up.weight)
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.order(self.down(self.order(x)))) + x.sum((1, 2))[:, None, None]  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_no_gradient_reaches_yet_is_judged_when_one_does() -> None:
+    torch.manual_seed(0)
+    engine = FastEngine(Adapted(lambda h: h.flip(0)).double(), losses, FlatClipping(C))
+    straight = FastEngine(Adapted(lambda h: h).double(), losses, FlatClipping(C))
+    for judged in (engine, straight):
+        add(judged, rows())
+        nn.init.normal_(judged.model.get_parameter("up.weight"))
+        x = rows()
+        assert same(add(judged, x), oracle(judged.model, x))
+    assert straight.route == "fast"
+    assert engine.route.startswith("reference")
+
+
+def test_a_use_that_only_other_records_have_goes_to_the_reference_engine() -> None:
+    """The few records of the proof give the second layer no gradient; the last one does."""
+
+    def gated(layers: nn.ModuleList, x: Tensor) -> Tensor:
+        open_ = (x[:, 0, 0] > 100).to(x.dtype)[:, None, None]
+        return layers[0](x) + open_ * layers[1](x.flip(0)).flip(0)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model = Model(gated, nn.Linear(3, 4), nn.Linear(3, 4)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    x = rows(6)
+    x[5, 0, 0] = 101.0
+    for batch in (x, rows(6), x):
+        wanted = {k: torch.zeros_like(v) for k, v in model.named_parameters()}
+        for row in batch[:, None]:
+            gradients = torch.autograd.grad(losses(model, row), list(model.parameters()))
+            norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+            for name, g in zip(wanted, gradients, strict=True):
+                wanted[name] += min(1.0, C / norm) * g
+        assert same(add(engine, batch), wanted)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
+    torch.manual_seed(0)
+    model = Model(flat, nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    for where in ([0], [0, 1, 2], [3]):
+        engine, x = FastEngine(model, losses, FlatClipping(C)), rows(5)
+        broken = x.clone()
+        broken[where, 1, 1] = bad
+        keep = [i for i in range(5) if i not in where]
+        assert same(add(engine, broken), oracle(model, x[keep]))
+        assert engine.route == "fast"
+
+
+def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "_owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
+    for function in (time_first, halves_apart):
+        model, x = Model(function, nn.Linear(3, 4)).double(), rows()
+        engine = FastEngine(model, losses, FlatClipping(C))
+        assert not same(add(engine, x), oracle(model, x))
+        assert engine.route == "fast"
+
+
+def test_without_the_watch_packed_positions_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "WATCHED", {})
+    for function in (packed, sliced):
+        with pytest.raises(AssertionError):
+            test_packed_positions_are_not_taken_for_flattened_ones(function)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    index=st.lists(st.integers(-12, 11), max_size=12), rows=st.sampled_from([1, 2, 3, 4, 6]), L=st.just(12)
+)
+def test_lookups_are_judged_by_their_owners(index: list[int], rows: int, L: int) -> None:
+    each, k = len(index) // rows, L // rows
+    wanted = len(index) > 0 and len(index) % rows == 0
+    wanted = wanted and all(i % L // k == place // each for place, i in enumerate(index))
+    assert keeps_owners(torch.tensor(index, dtype=torch.int64), L, rows) == wanted
