@@ -1,12 +1,15 @@
-"""The five workloads of the step benchmark: models, inputs and losses, as other libraries measure them.
+"""The workloads of the step benchmark: models, inputs and losses, as other libraries measure them.
 
-Inputs are N(0, 1), labels and tokens uniform, weights as torch initialises them.
+Five for the CPU; GPT-2-small (its head untied) and ResNet-50 with GroupNorm for the GPU.  Inputs are N(0, 1),
+labels and tokens uniform, weights as torch initialises them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 
 from tacit.models import papernot_mnist_cnn
 
-__all__ = ["WORKLOADS", "Transformer", "Workload", "make_workload"]
+__all__ = ["GPU_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload", "make_workload"]
 
 
 class Block(nn.Module):
@@ -39,11 +42,13 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Blocks over tokens, predicting the next of each; the head is its own matrix, without a bias."""
 
-    def __init__(self, vocabulary: int = 8000, width: int = 256, length: int = 128, depth: int = 4) -> None:
+    def __init__(
+        self, vocabulary: int = 8000, width: int = 256, length: int = 128, depth: int = 4, heads: int = 4
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -71,6 +76,38 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.skip(x))
 
 
+class Bottleneck(nn.Module):
+    """ResNet-50's block, 1x1, 3x3 and 1x1 convolutions, with GroupNorm(32)."""
+
+    def __init__(self, C: int, P: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(C, P, 1, bias=False), nn.GroupNorm(32, P), nn.ReLU(),
+            nn.Conv2d(P, P, 3, stride, 1, bias=False), nn.GroupNorm(32, P), nn.ReLU(),
+            nn.Conv2d(P, 4 * P, 1, bias=False), nn.GroupNorm(32, 4 * P),
+        )  # fmt: skip
+        same = stride == 1 and 4 * P == C
+        change = nn.Sequential(nn.Conv2d(C, 4 * P, 1, stride, bias=False), nn.GroupNorm(32, 4 * P))
+        self.skip = nn.Identity() if same else change
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, h, w) to (n, 4 P, h / stride, w / stride)."""
+        return torch.relu(self.body(x) + self.skip(x))
+
+
+def resnet50(width: int = 64, depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> nn.Module:
+    """ResNet-50 (He et al., 1512.03385, table 1) with GroupNorm in the place of BatchNorm."""
+    C = width
+    layers: list[nn.Module] = [nn.Conv2d(3, C, 7, 2, 3, bias=False), nn.GroupNorm(32, C), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    for stage, depth in enumerate(depths):
+        P = width * 2**stage
+        for position in range(depth):
+            layers.append(Bottleneck(C, P, 2 if stage > 0 and position == 0 else 1))
+            C = 4 * P
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(C, 1000))
+
+
 def vgg() -> nn.Module:
     """Three pairs of 3x3 convolutions with tanh, max-pooling after each pair, two linear layers."""
     layers: list[nn.Module] = []
@@ -88,47 +125,90 @@ def residual_network() -> nn.Module:
     return nn.Sequential(*first, *(Residual(*shape) for shape in shapes), *last)
 
 
-def mlp() -> nn.Module:
-    """784-1000-10."""
-    return nn.Sequential(nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 10))
+def mlp(width: int = 1000, depth: int = 1) -> nn.Module:
+    """784-1000-10, or more and other hidden layers."""
+    widths = [784, *[width] * depth]
+    hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(width, 10))
 
 
-def token_loss(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over the T tokens of each record: (n,)."""
-    return F.cross_entropy(model(ids).transpose(1, 2), targets, reduction="none").mean(1)
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over the T tokens of each record: (n, T, V) and (n, T) to (n,)."""
+    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
 
 
-def class_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy per record: (n,)."""
-    return F.cross_entropy(model(x), y, reduction="none")
+def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each record: (n, classes) and (n,) to (n,)."""
+    return F.cross_entropy(logits, targets, reduction="none")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with a batch of records and the loss of each."""
+    """A model with a batch of records; ``criterion`` takes outputs and targets to the losses (n,).
+
+    With ``autocast``, forward pass and loss run in that type and the weights stay in float32.
+    """
 
     name: str
-    make: Callable[[], nn.Module]
+    build: Callable[[], nn.Module]
     inputs: Tensor
     targets: Tensor
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    criterion: Callable[[Tensor, Tensor], Tensor]
+    autocast: torch.dtype | None = None
 
     @property
     def batch(self) -> int:
         """Records per step."""
         return len(self.inputs)
 
+    @property
+    def device(self) -> torch.device:
+        """Where inputs and model are."""
+        return self.inputs.device
 
-def pictures(name: str, make: Callable[[], nn.Module], n: int, *shape: int) -> Workload:
-    """A classifier of ten classes on n random inputs."""
-    return Workload(name, make, torch.randn(n, *shape), torch.randint(0, 10, (n,)), class_loss)
+    def make(self) -> nn.Module:
+        """A new model."""
+        return self.build().to(self.device)
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The context in which forward pass and loss run."""
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """One loss per record, (n,)."""
+        with self.precision():
+            return self.criterion(model(x), y)
 
 
-def tokens(name: str, n: int, length: int, vocabulary: int = 8000, depth: int = 4) -> Workload:
+def pictures(
+    name: str,
+    build: Callable[[], nn.Module],
+    n: int,
+    *shape: int,
+    classes: int = 10,
+    autocast: torch.dtype | None = None,
+) -> Workload:
+    """A classifier on n random inputs."""
+    labels = torch.randint(0, classes, (n,))
+    return Workload(name, build, torch.randn(n, *shape), labels, class_losses, autocast)
+
+
+def tokens(
+    name: str,
+    n: int,
+    length: int,
+    vocabulary: int = 8000,
+    *,
+    width: int = 256,
+    depth: int = 4,
+    heads: int = 4,
+    autocast: torch.dtype | None = None,
+) -> Workload:
     """A transformer on n random sequences."""
     ids = torch.randint(0, vocabulary, (n, length + 1))
-    make = lambda: Transformer(vocabulary, length=length, depth=depth)  # noqa: E731
-    return Workload(name, make, ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), token_loss)
+    build = lambda: Transformer(vocabulary, width, length, depth, heads)  # noqa: E731
+    inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    return Workload(name, build, inputs, targets, token_losses, autocast)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
@@ -139,8 +219,30 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "ResNet": lambda: pictures("ResNet", residual_network, 64, 3, 32, 32),
 }
 
+_BF16 = torch.bfloat16
+GPU_WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "GPT-2 small": lambda: tokens(
+        "GPT-2 small", 8, 1024, 50257, width=768, depth=12, heads=12, autocast=_BF16
+    ),
+    "ResNet-50": lambda: pictures("ResNet-50", resnet50, 32, 3, 224, 224, classes=1000, autocast=_BF16),
+}
 
-def make_workload(name: str) -> Workload:
+TINY: dict[str, Callable[[], Workload]] = {
+    "MLP": lambda: pictures("MLP", mlp, 4, 784),
+    "tanh CNN": lambda: pictures("tanh CNN", papernot_mnist_cnn, 4, 1, 28, 28),
+    "VGG": lambda: pictures("VGG", vgg, 2, 3, 32, 32),
+    "GPT": lambda: tokens("GPT", 2, 8, 50, width=32, depth=1),
+    "ResNet": lambda: pictures("ResNet", residual_network, 2, 3, 32, 32),
+    "GPT-2 small": lambda: tokens("GPT-2 small", 2, 8, 50, width=24, depth=2, heads=12, autocast=_BF16),
+    "ResNet-50": lambda: pictures(
+        "ResNet-50", lambda: resnet50(32, (1, 1, 1, 1)), 2, 3, 32, 32, autocast=_BF16
+    ),
+}
+"""The same models on next to nothing, with which the benchmark tests itself."""
+
+
+def make_workload(name: str, *, tiny: bool = False, device: str = "cpu") -> Workload:
     """The workload of this name, with fixed random inputs."""
     torch.manual_seed(0)
-    return WORKLOADS[name]()
+    load = (TINY if tiny else WORKLOADS | GPU_WORKLOADS)[name]()
+    return replace(load, inputs=load.inputs.to(device), targets=load.targets.to(device))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
+PLAIN = "plain PyTorch"
 PAGE = ROOT / "docs" / "results.md"
 
 INTRODUCTION = """\
@@ -34,6 +35,11 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         return 0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page else 1
     PAGE.write_text(page, encoding="utf-8")
+    import figures  # beside this file, which only a script finds; and checking the page needs no figures
+
+    for name, draw in (("step", figures.steps), ("step_gpu", figures.steps), ("scaling", figures.scaling)):
+        if (data := _measured(name)) is not None:
+            draw(data, BENCHMARKS / f"{name}.png")
     return 0
 
 
@@ -41,12 +47,14 @@ def _lines() -> Iterator[str]:
     yield INTRODUCTION
     for path in sorted(EXPERIMENTS.glob("*.json")):
         yield from _experiment(path)
-    step = BENCHMARKS / "step.json"
-    if step.exists():
-        yield from _benchmark(json.loads(step.read_text(encoding="utf-8")))
-    accounting = BENCHMARKS / "accounting.json"
-    if accounting.exists():
-        yield from _accountants(json.loads(accounting.read_text(encoding="utf-8")))
+    for name, section in SECTIONS.items():
+        if (data := _measured(name)) is not None:
+            yield from section(data)
+
+
+def _measured(name: str) -> dict[str, Any] | None:
+    path = BENCHMARKS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _experiment(path: Path) -> Iterator[str]:
@@ -88,16 +96,64 @@ def _origin(data: dict[str, Any]) -> str:
     return f"{data['date']}; {device}; PyTorch {versions['torch']}, Tacit {versions['tacit']}."
 
 
-def _benchmark(data: dict[str, Any]) -> Iterator[str]:
-    yield "## One training step\n"
-    yield _origin(data) + " Engines interleaved in one process; ratio to the plain step of the same round.\n"
-    yield "| workload | engine | ms | ratio to plain (quartiles) |"
-    yield "|---|---|---|---|"
-    for item in data["timings"]:
-        yield (
-            f"| {item['workload']} | {item['engine']} | {item['milliseconds']:.1f} | {item['ratio']:.2f} "
-            f"({item['ratio_low']:.2f} to {item['ratio_high']:.2f}) |"
-        )
+def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
+    def section(data: dict[str, Any]) -> Iterator[str]:
+        yield f"## {title}\n"
+        yield _origin(data) + " " + STEPS + "\n"
+        yield f"![{title}](../benchmarks/results/{name}.png)\n"
+        yield "Time of a step as a multiple of the plain one, median (quartiles); of the plain step, ms:\n"
+        yield from _pivot(data["timings"], _ratio)
+        if data["memory"]:
+            plain = {row["workload"]: row for row in data["memory"] if row["engine"] == PLAIN}
+            yield "Working set of a step / peak of the process, as multiples of the plain ones:\n"
+            yield from _pivot(data["memory"], lambda row: _memory(row, plain[row["workload"]]))
+        for engine, why in data["skipped"].items():
+            yield f"* {engine}: {why}."
+        for row in data["timings"]:
+            if row["failure"] is not None:
+                yield f"* {row['engine']} on {row['workload']}: {row['failure']}."
+        yield ""
+
+    return section
+
+
+def _pivot(rows: list[dict[str, Any]], cell: Callable[[dict[str, Any]], str]) -> Iterator[str]:
+    """A table with a line per engine and a column per workload."""
+    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    cells = {(row["engine"], row["workload"]): cell(row) for row in rows}
+    yield "| engine | " + " | ".join(workloads) + " |"
+    yield "|---" * (1 + len(workloads)) + "|"
+    for engine in dict.fromkeys(row["engine"] for row in rows):
+        yield f"| {engine} | " + " | ".join(cells.get((engine, load), "–") for load in workloads) + " |"
+    yield ""
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    if row["failure"] is not None:
+        return "–"
+    if row["engine"] == PLAIN:
+        return f"{row['milliseconds']:.1f} ms"
+    digits = 2 if row["ratio"] < 10 else 0
+    low, middle, high = (f"{row[key]:.{digits}f}" for key in ("ratio_low", "ratio", "ratio_high"))
+    return f"{middle} ({low} to {high})"
+
+
+def _memory(row: dict[str, Any], plain: dict[str, Any]) -> str:
+    if row is plain:
+        return f"{row['working_set']:.0f} / {row['peak']:.0f} MiB"
+    return f"{row['working_set'] / plain['working_set']:.2f} / {row['peak'] / plain['peak']:.2f}"
+
+
+def _scaling(data: dict[str, Any]) -> Iterator[str]:
+    yield "## How the cost grows\n"
+    yield _origin(data) + " " + SCALING + "\n"
+    yield "![How the cost grows](../benchmarks/results/scaling.png)\n"
+    yield "| axis | series | ratio to the plain step, along the axis |"
+    yield "|---|---|---|"
+    for kind, axis, series in dict.fromkeys((p["kind"], p["axis"], p["series"]) for p in data["points"]):
+        mine = [p for p in data["points"] if (p["kind"], p["axis"], p["series"]) == (kind, axis, series)]
+        along = ", ".join(f"{p['value']:,}: {p['ratio']:.2f}" for p in mine)
+        yield f"| {axis}, {kind} | {series} | {along} |"
     yield ""
 
 
@@ -129,6 +185,24 @@ def _time_and_error(item: dict[str, Any]) -> str:
         f"{item['error']:+.1e}{lower}"
     )
 
+
+STEPS = (
+    "Engines take turns in one process for each workload; a ratio is to the plain step of the same round. "
+    "Every step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as one physical "
+    "batch and each peer at its best settings. Our noise is cryptographic, that of the peers is torch's own. "
+    "Memory: one process for each engine; the working set is the peak of a step above a process that has "
+    "imported everything and run a tiny model."
+)
+SCALING = (
+    "Weak: the work of a step grows with the axis. Strong: the work is fixed and cut otherwise, 4,096 "
+    "records into physical batches, 4,096 tokens into records, the same number of weights into layers."
+)
+SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
+    "step": _steps("One training step", "step"),
+    "step_gpu": _steps("One training step on a GPU", "step_gpu"),
+    "scaling": _scaling,
+    "accounting": _accountants,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,176 @@
+"""One training step by every engine that the benchmarks compare: ours, plain PyTorch and the peers.
+
+Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and SGD.
+The batch is one physical batch for all, and each peer runs at its own best settings.  Ours draws
+cryptographic noise; the peers draw torch's own (Opacus' secure mode has no build for current PyTorch).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from workloads import Workload
+
+from tacit.plan import Plan
+from tacit.training import PrivateSession
+
+__all__ = ["ENGINES", "PLAIN", "Engine", "Step"]
+
+Step = Callable[[], None]
+PLAIN = "plain PyTorch"
+LEARNING_RATE = 1e-3
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of every engine."""
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+
+def plain(load: Workload) -> Step:
+    """The step without privacy."""
+    model = load.make()
+    optimizer = sgd(model)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        load.loss(model, load.inputs, load.targets).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def tacit(load: Workload, engine: str = "fast", *, chunk: int | None = None) -> Step:
+    """Our step, with every record of the workload in it, in physical batches of ``chunk`` records."""
+    model = load.make()
+    plan = Plan.with_noise(
+        noise_multiplier=1.0, delta=1e-9, records=load.batch, steps=10**6, clipping=1.0,
+        adjacency="add-remove", unit="record",
+    )  # fmt: skip
+    session = PrivateSession(
+        model, sgd(model), (load.inputs, load.targets), plan,
+        loss=load.loss, engine=engine, physical_batch_size=chunk or load.batch,
+    )  # fmt: skip
+    turns = session.batches()
+
+    def step() -> None:
+        session.step(next(turns))
+
+    return step
+
+
+def by_vmap(load: Workload) -> Step:
+    """What one writes with torch.func: the gradient of every record, clipped, summed by an einsum."""
+    model = load.make()
+    optimizer = sgd(model)
+    parameters = dict(model.named_parameters())
+
+    def one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        with load.precision():
+            outputs = functional_call(model, values, (x[None],))
+            return load.criterion(outputs, y[None])[0]
+
+    each = vmap(grad(one), in_dims=(None, 0, 0))
+
+    def step() -> None:
+        gradients = each({name: p.detach() for name, p in parameters.items()}, load.inputs, load.targets)
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
+        factors = (1.0 / (norms + 1e-6)).clamp(max=1.0)
+        for name, p in parameters.items():
+            total = torch.einsum("n,n...->...", factors, gradients[name])
+            p.grad = total.add_(torch.randn_like(total)).div_(load.batch)
+        optimizer.step()
+
+    return step
+
+
+class Criterion(nn.Module):
+    """The loss as Opacus wants it: an object that has a ``reduction`` and obeys it."""
+
+    def __init__(self, load: Workload) -> None:
+        super().__init__()
+        self.load, self.reduction = load, "mean"
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Per-record losses (n,), reduced as asked for."""
+        losses = self.load.criterion(outputs, targets)
+        return losses if self.reduction == "none" else losses.mean()
+
+
+def opacus(load: Workload, mode: str) -> Step:
+    """Opacus: hooks, functorch and ew form per-example gradients, ghost takes two backward passes."""
+    from opacus import PrivacyEngine
+    from opacus.optimizers import get_optimizer_class
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    model = load.make()
+    ghost = mode == "ghost"
+    module = PrivacyEngine(accountant="rdp")._prepare_model(model, grad_sample_mode=mode, max_grad_norm=1.0)
+    kind = get_optimizer_class(clipping="flat", distributed=False, grad_sample_mode=mode)
+    optimizer = kind(sgd(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=load.batch)
+    criterion: Callable[..., Tensor] = Criterion(load)
+    if ghost:
+        criterion = DPLossFastGradientClipping(module, optimizer, criterion)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with load.precision():
+            loss = criterion(module(load.inputs), load.targets)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def fastdp(load: Workload, mode: str) -> Step:
+    """fastDP (book-keeping), which adds the noise in its own optimizer step."""
+    import transformers  # noqa: F401 (fastDP looks for it in what is loaded)
+    from fastDP import PrivacyEngine
+
+    model = load.make()
+    optimizer = sgd(model)
+    PrivacyEngine(
+        model, batch_size=load.batch, sample_size=100 * load.batch, epochs=1, noise_multiplier=1.0,
+        max_grad_norm=1.0, clipping_mode=mode, clipping_fn="Abadi", origin_params=None,
+    ).attach(optimizer)  # fmt: skip
+
+    def step() -> None:
+        load.loss(model, load.inputs, load.targets).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to make a step; the package it needs, and the environment of the process that it needs."""
+
+    make: Callable[[Workload], Step]
+    package: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def missing(self) -> str | None:
+        """Why it cannot run here, or None."""
+        if self.package is None or importlib.util.find_spec(self.package) is not None:
+            return None
+        return f"{self.package} is not installed"
+
+
+ENGINES: dict[str, Engine] = {
+    PLAIN: Engine(plain),
+    "Tacit": Engine(tacit),
+    "Tacit, no compiler": Engine(tacit, environment={"TACIT_NATIVE": "0"}),
+    "Tacit, reference": Engine(lambda load: tacit(load, "reference")),
+    "Opacus, hooks": Engine(lambda load: opacus(load, "hooks"), "opacus"),
+    "Opacus, functorch": Engine(lambda load: opacus(load, "functorch"), "opacus"),
+    "Opacus, ew": Engine(lambda load: opacus(load, "ew"), "opacus"),
+    "Opacus, ghost": Engine(lambda load: opacus(load, "ghost"), "opacus"),
+    "torch.func": Engine(by_vmap),
+    "fastDP, MixOpt": Engine(lambda load: fastdp(load, "MixOpt"), "fastDP"),
+    "fastDP, ghost": Engine(lambda load: fastdp(load, "ghost"), "fastDP"),
+}

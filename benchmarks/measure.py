@@ -1,0 +1,251 @@
+"""Time and memory of training steps, in one process: the worker of ``bench_step.py`` and a tool of its own.
+
+``measure.py time --workload MLP --engines 'plain PyTorch' Tacit --rounds 11`` lets the engines take turns,
+round after round in a random order, and prints JSON: the ratio of an engine's step to the plain step of the
+same round, as median and quartiles, on the wall clock and in CPU time.  A turn is as many steps as take
+about a tenth of a second.
+
+``measure.py memory --workload MLP --engines Tacit`` is a process for one engine: the peak of a step, and the
+working set, which is what that peak has above a process that has only imported and run a tiny model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle threads sleep in the others' turns
+
+import torch
+from engines import ENGINES, PLAIN, Step
+from workloads import Workload, make_workload
+
+__all__ = ["Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "summary"]
+
+TURN_SECONDS = 0.1
+SLOW, HOPELESS = 1.5, 20.0  # times plain: half the rounds, and two rounds
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Lap:
+    """Seconds of one step, by the clock and in CPU time of all threads."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A step's milliseconds and its ratio to the plain one: medians and quartiles over the rounds.
+
+    Of an engine that could not take the step, ``failure`` says how it ended, and there is nothing else.
+    """
+
+    workload: str
+    engine: str
+    milliseconds: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    cpu_ratio: float | None = None
+    cpu_low: float | None = None
+    cpu_high: float | None = None
+    rounds: int = 0
+    steps_per_turn: int = 0
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """MiB: ``working_set`` above the idle process, ``peak`` of the process (on a GPU, of all tensors)."""
+
+    workload: str
+    engine: str
+    working_set: float
+    peak: float
+
+
+# --- time ------------------------------------------------------------------------------------------------
+
+
+def timed(step: Step, steps: int, device: torch.device) -> Lap:
+    """One turn of ``steps`` steps, per step; on a GPU by CUDA events."""
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        cpu = time.process_time()
+        begin.record()
+        for _ in range(steps):
+            step()
+        end.record()
+        torch.cuda.synchronize()
+        return Lap(begin.elapsed_time(end) / 1e3 / steps, (time.process_time() - cpu) / steps)
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        step()
+    return Lap((time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps)
+
+
+def interleave(
+    steps: dict[str, Step], warm: dict[str, Lap], *, rounds: int, device: torch.device, seed: int = 0
+) -> tuple[dict[str, dict[int, Lap]], int]:
+    """Laps by engine and round, and the steps of a turn; ``warm`` holds a lap of each engine.
+
+    Engines above ``SLOW`` times the plain step sit out every other round, those above ``HOPELESS`` all but
+    two, and these take one step in a turn.
+    """
+    pace = {name: warm[name].wall / warm[PLAIN].wall for name in steps}
+    turn = max(1, round(TURN_SECONDS / warm[PLAIN].wall))
+    laps: dict[str, dict[int, Lap]] = {name: {} for name in steps}
+    order = list(steps)
+    dice = random.Random(seed)
+    for number in range(rounds):
+        dice.shuffle(order)
+        for name in order:
+            out = (pace[name] > SLOW and number % 2) or (pace[name] > HOPELESS and len(laps[name]) == 2)
+            if not out:
+                laps[name][number] = timed(steps[name], 1 if pace[name] > HOPELESS else turn, device)
+    return laps, turn
+
+
+def summary(workload: str, laps: dict[str, dict[int, Lap]], turn: int) -> list[Timing]:
+    """The figures of each engine from its laps, paired with the plain laps of the same rounds."""
+    base = laps[PLAIN]
+    found = []
+    for name, mine in laps.items():
+        walls = [lap.wall / base[number].wall for number, lap in mine.items()]
+        cpus = [lap.cpu / base[number].cpu for number, lap in mine.items()]
+        low, middle, high = quartiles(walls)
+        cpu_low, cpu_middle, cpu_high = quartiles(cpus)
+        milliseconds = 1e3 * statistics.median(lap.wall for lap in mine.values())
+        found.append(
+            Timing(
+                workload,
+                name,
+                milliseconds,
+                middle,
+                low,
+                high,
+                cpu_middle,
+                cpu_low,
+                cpu_high,
+                len(mine),
+                turn,
+            )
+        )
+    return found
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The three quartiles; of a single value, that value."""
+    if len(values) == 1:
+        return (values[0],) * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list[Timing]:
+    """Time ``engines`` on one workload; the plain step is always among them."""
+    steps: dict[str, Step] = {}
+    warm: dict[str, Lap] = {}
+    failures = []
+    for name in dict.fromkeys([PLAIN, *engines]):
+        try:
+            step = ENGINES[name].make(load)
+            warm[name] = timed(step, 1, load.device)
+            if warm[name].wall < HOPELESS * warm[PLAIN].wall:
+                warm[name] = timed(step, 1, load.device)
+            steps[name] = step
+        except Exception as problem:  # whatever another library raises is its result
+            if ENGINES[name].package is None:
+                raise
+            text = f"{type(problem).__name__}: {problem}".splitlines()[0][:120]
+            failures.append(Timing(load.name, name, failure=text))
+    return summary(load.name, *interleave(steps, warm, rounds=rounds, device=load.device)) + failures
+
+
+# --- memory ----------------------------------------------------------------------------------------------
+
+
+def measure_memory(name: str, engine: str, *, tiny: bool, device: str) -> Memory:
+    """Peak memory of a step; to be the only work of its process."""
+    make = ENGINES[engine].make
+    small = make(make_workload("MLP", tiny=True, device=device))
+    for _ in range(2):
+        small()
+    del small
+    gc.collect()
+    idle, _ = _watch(device)
+    load = make_workload(name, tiny=tiny, device=device)
+    step = make(load)
+    for _ in range(2):
+        step()
+    gc.collect()
+    _, peak = _watch(device)
+    step()
+    return Memory(name, engine, (peak() - idle) / MIB, peak() / MIB)
+
+
+def _watch(device: str) -> tuple[float, Callable[[], float]]:
+    """Bytes in use now, and a function for the most in use from now on."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated(), lambda: float(torch.cuda.max_memory_allocated())
+    Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: 5 resets the peak of the resident set
+    return _resident("VmRSS"), lambda: _resident("VmHWM")
+
+
+def _resident(field: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return 1024.0 * int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {field}: the memory of a step is measured on Linux alone.")
+
+
+def quiet() -> None:
+    """Silence the warnings of other libraries that do not concern a benchmark."""
+    for message in (
+        "Full backward hook",
+        "Secure RNG turned off",
+        "There is a performance",
+        "In CPU autocast",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+
+
+def main() -> int:
+    """Measure what the arguments say and print it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("time", "memory"))
+    parser.add_argument("--workload", required=True)
+    parser.add_argument("--engines", nargs="+", required=True, metavar="ENGINE", help=", ".join(ENGINES))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    quiet()
+    found: Sequence[Timing | Memory]
+    if options.what == "time":
+        load = make_workload(options.workload, tiny=options.tiny, device=options.device)
+        found = measure_time(load, options.engines, rounds=options.rounds)
+    else:
+        (engine,) = options.engines
+        found = [measure_memory(options.workload, engine, tiny=options.tiny, device=options.device)]
+    sys.stdout.write(json.dumps([asdict(item) for item in found]) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The figures of docs/results.md that are drawn from the JSON of the benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from tacit.report.canvas import empty_figure, write_figure
+
+__all__ = ["PLAIN", "scaling", "steps"]
+
+PLAIN = "plain PyTorch"
+COLOURS = {
+    "Tacit": "#0b5394",
+    "Tacit, lean": "#3d85c6",
+    "Tacit, no compiler": "#6fa8dc",
+    "Tacit, reference": "#cfe2f3",
+    "Opacus, hooks": "#b45f06",
+    "Opacus, functorch": "#e69138",
+    "Opacus, ew": "#f6b26b",
+    "Opacus, ghost": "#f9cb9c",
+    "torch.func": "#999999",
+    "fastDP, MixOpt": "#38761d",
+    "fastDP, ghost": "#93c47d",
+}
+
+
+def steps(data: dict[str, Any], path: Path) -> None:
+    """Grouped bars: time and working set of each engine on each workload as multiples of the plain step."""
+    figure = empty_figure(10.0, 4.2)
+    time, memory = figure.subplots(1, 2)
+    times = [row for row in data["timings"] if row["failure"] is None]
+    _bars(time, {(row["workload"], row["engine"]): row["ratio"] for row in times})
+    base = {row["workload"]: row["working_set"] for row in data["memory"] if row["engine"] == PLAIN}
+    held = {
+        (row["workload"], row["engine"]): row["working_set"] / base[row["workload"]] for row in data["memory"]
+    }
+    _bars(memory, held)
+    time.set_title("time of a step")
+    memory.set_title("working set of a step")
+    time.set_ylabel("multiple of plain PyTorch")
+    handles, labels = time.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    write_figure(figure, path)
+
+
+def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
+    workloads = list(dict.fromkeys(workload for workload, _ in values))
+    found = {engine for _, engine in values}
+    engines = [engine for engine in COLOURS if engine in found]
+    width = 0.85 / max(1, len(engines))
+    for position, engine in enumerate(engines):
+        places = [
+            k + width * (position - (len(engines) - 1) / 2)
+            for k, workload in enumerate(workloads)
+            if (workload, engine) in values
+        ]
+        heights = [values[w, engine] for w in workloads if (w, engine) in values]
+        # Bars stand on 1, the plain step, on a logarithmic axis: below it is better than plain.
+        axes.bar(places, [h - 1.0 for h in heights], width, bottom=1.0, color=COLOURS[engine], label=engine)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    top = 1.3 * max(values.values(), default=1.0)
+    ticks = [tick for tick in (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200) if tick <= top]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+    axes.set_xticks(range(len(workloads)), workloads)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def scaling(data: dict[str, Any], path: Path) -> None:
+    """The ratio to the plain step along each axis, weak series above and strong ones below."""
+    panels = list(dict.fromkeys((p["kind"], p["axis"]) for p in data["points"]))
+    columns = max((sum(kind == k for k, _ in panels) for kind in ("weak", "strong")), default=1)
+    figure = empty_figure(3.0 * columns, 5.2)
+    grid = figure.subplots(2, columns, squeeze=False, sharey=True)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for row, kind in enumerate(("weak", "strong")):
+        for column, axis in enumerate(axis for k, axis in panels if k == kind):
+            axes = grid[row, column]
+            axes.set_visible(True)
+            _lines(axes, [p for p in data["points"] if (p["kind"], p["axis"]) == (kind, axis)])
+            axes.set_xlabel(f"{axis} ({kind})")
+        grid[row, 0].set_ylabel("multiple of plain PyTorch")
+    write_figure(figure, path)
+
+
+def _lines(axes: Axes, points: list[dict[str, Any]]) -> None:
+    for series in dict.fromkeys(p["series"] for p in points):
+        mine = [p for p in points if p["series"] == series]
+        places = [p["value"] for p in mine]
+        axes.plot(places, [p["ratio"] for p in mine], marker="o", markersize=3, label=series)
+        axes.fill_between(places, [p["ratio_low"] for p in mine], [p["ratio_high"] for p in mine], alpha=0.2)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.axhline(1.3, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0.8)
+    axes.legend(frameon=False, fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,194 @@
+"""The benchmarks measure what they say: paired ratios, one step for all engines, memory."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of the benchmarks or of the docs."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module
+
+
+def laps(part: Any, seconds: dict[int, float]) -> Any:
+    lap = part("measure").Lap
+    return {number: lap(wall, 2 * wall) for number, wall in seconds.items()}
+
+
+def test_ratios_are_paired_by_round(part: Any) -> None:
+    """Rounds twice as slow for both leave the ratio; the ratio of medians would not be 2."""
+    measure, plain = part("measure"), part("engines").PLAIN
+    found = measure.summary(
+        "load",
+        {
+            plain: laps(part, {0: 1.0, 1: 2.0, 2: 4.0, 3: 9.0}),
+            "other": laps(part, {0: 2.0, 2: 8.0, 3: 18.0}),
+        },
+        5,
+    )
+    ours = found[1]
+    assert (ours.ratio_low, ours.ratio, ours.ratio_high, ours.cpu_ratio) == (2.0, 2.0, 2.0, 2.0)
+    assert (ours.rounds, ours.steps_per_turn, ours.milliseconds) == (3, 5, 8000.0)
+    assert found[0].ratio == 1.0
+
+
+def test_slow_engines_sit_out(part: Any) -> None:
+    measure, plain = part("measure"), part("engines").PLAIN
+    calls = {"fast": 0, "slow": 0, "hopeless": 0, plain: 0}
+
+    def step(name: str) -> Any:
+        def run() -> None:
+            calls[name] += 1
+
+        return run
+
+    pace = {plain: 0.05, "fast": 0.06, "slow": 0.2, "hopeless": 2.0}
+    warm = {name: measure.Lap(wall, wall) for name, wall in pace.items()}
+    found, turn = measure.interleave(
+        {name: step(name) for name in pace}, warm, rounds=7, device=torch.device("cpu")
+    )
+    assert turn == 2
+    assert {name: len(mine) for name, mine in found.items()} == {
+        plain: 7,
+        "fast": 7,
+        "slow": 4,
+        "hopeless": 2,
+    }
+    assert calls == {plain: 14, "fast": 14, "slow": 8, "hopeless": 2}
+
+
+@pytest.mark.parametrize("workload", ["MLP", "tanh CNN", "VGG", "GPT", "ResNet", "GPT-2 small", "ResNet-50"])
+def test_every_workload_runs_on_next_to_nothing(part: Any, workload: str) -> None:
+    """Those for the GPU too, in bfloat16 on the CPU."""
+    load = part("workloads").make_workload(workload, tiny=True)
+    plain, ours = part("measure").measure_time(load, ["Tacit"], rounds=1)
+    assert (plain.ratio, ours.engine, ours.rounds) == (1.0, "Tacit", 1)
+    assert ours.ratio > 0
+
+
+def test_the_peer_of_our_own_is_a_private_step(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.func's step without its noise is the mean of the clipped gradients of a plain loop."""
+    engines = part("engines")
+    load = part("workloads").make_workload("MLP", tiny=True)
+    model = load.make()
+    monkeypatch.setattr(type(load), "make", lambda self: model)
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    before = [p.detach().clone() for p in model.parameters()]
+    expected = [torch.zeros_like(p) for p in before]
+    for x, y in zip(load.inputs, load.targets, strict=True):
+        gradients = torch.autograd.grad(load.loss(model, x[None], y[None]).sum(), list(model.parameters()))
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        assert norm > 1.0, "clipping has something to do"
+        for total, g in zip(expected, gradients, strict=True):
+            total += g / norm / load.batch
+    engines.by_vmap(load)()
+    for p, old, total in zip(model.parameters(), before, expected, strict=True):
+        assert torch.allclose(p, old - 1e-3 * total, atol=1e-7)
+
+
+def test_planted_bug_a_failing_engine_of_ours_is_an_error_and_of_others_a_result(
+    part: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, engines = part("measure"), part("engines")
+
+    def broken(load: Any) -> Any:
+        raise RuntimeError("no such layer")
+
+    monkeypatch.setitem(engines.ENGINES, "peer", engines.Engine(broken, package="torch"))
+    monkeypatch.setitem(engines.ENGINES, "own", engines.Engine(broken))
+    load = part("workloads").make_workload("MLP", tiny=True)
+    assert measure.measure_time(load, ["peer"], rounds=1)[1].failure == "RuntimeError: no such layer"
+    with pytest.raises(RuntimeError, match="no such layer"):
+        measure.measure_time(load, ["own"], rounds=1)
+
+
+def test_engines_with_another_environment_are_paired_in_a_process_of_their_own(part: Any) -> None:
+    panels = list(part("bench_step").panels(["plain PyTorch", "Tacit", "Tacit, no compiler", "torch.func"]))
+    assert panels == [["plain PyTorch", "Tacit", "torch.func"], ["plain PyTorch", "Tacit, no compiler"]]
+    assert part("engines").ENGINES["Tacit, no compiler"].environment == {"TACIT_NATIVE": "0"}
+    assert part("engines").Engine(lambda load: None, "no_such_package").missing() is not None
+
+
+def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_path: Path) -> None:
+    out = tmp_path / "step.json"
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "bench_step.py"),
+        "--suite",
+        "gpu",
+        "--device",
+        "cpu",
+        "--tiny",
+    ]
+    command += ["--rounds", "1", "--workload", "GPT-2 small", "--engine", "Tacit", "--no-memory"]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(out.read_text())
+    assert {"machine", "versions", "seed", "date"} <= data.keys()
+    assert [row["engine"] for row in data["timings"]] == ["plain PyTorch", "Tacit"]
+    data["memory"] = [
+        {"workload": "GPT-2 small", "engine": name, "working_set": size, "peak": 100 + size}
+        for name, size in (("plain PyTorch", 50), ("Tacit", 60))
+    ]
+    page = "\n".join(part("build").SECTIONS["step_gpu"](data))
+    assert "| plain PyTorch | 50 / 150 MiB |" in page
+    assert "| Tacit | 1.20 / 1.07 |" in page
+    part("figures").steps(data, tmp_path / "step.png")
+    assert (tmp_path / "step.png").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux alone")
+def test_memory_is_the_peak_of_a_step(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that holds 64 MiB for a moment shows them, and one that holds nothing does not."""
+    measure, engines = part("measure"), part("engines")
+
+    def holding(size: int) -> Any:
+        return lambda load: lambda: torch.ones(size * 2**18).sum().item()
+
+    monkeypatch.setitem(engines.ENGINES, "holds", engines.Engine(holding(64)))
+    monkeypatch.setitem(engines.ENGINES, "holds nothing", engines.Engine(holding(0)))
+    found = measure.measure_memory("MLP", "holds", tiny=True, device="cpu")
+    assert 60 < found.working_set < 90
+    assert found.working_set < found.peak
+    assert measure.measure_memory("MLP", "holds nothing", tiny=True, device="cpu").working_set < 20
+
+
+def test_scaling_is_measured_along_an_axis_and_drawn(part: Any, tmp_path: Path) -> None:
+    scaling = part("bench_scaling")
+    cut = scaling.Series("MLP", "physical batch", "strong", (2, 8), lambda _: scaling.mlp_of(8), cut=True)
+    grown = scaling.Series("GPT", "length", "weak", (4, 8), lambda T: scaling.gpt_of(2, T, 16, 1))
+    points = [scaling.point(series, value, 1) for series in (cut, grown) for value in series.values]
+    assert [(p["axis"], p["value"]) for p in points] == [
+        ("physical batch", 2), ("physical batch", 8), ("length", 4), ("length", 8),
+    ]  # fmt: skip
+    assert all(p["ratio"] > 0 and p["plain_milliseconds"] > 0 for p in points)
+    data = {"points": points, "date": "", "machine": {"processor": "", "torch_threads": 1}, "versions": {}}
+    data["versions"] = {"torch": "", "tacit": ""}
+    assert "| physical batch, strong | MLP | 2: " in "\n".join(part("build").SECTIONS["scaling"](data))
+    part("figures").scaling(data, tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+def test_the_axes_reach_as_far_as_they_should(part: Any) -> None:
+    series = part("bench_scaling").SERIES
+    reach = {
+        (s.axis, s.kind): (min(s.values), max(s.values)) for s in series if s.name.startswith(("MLP", "GPT,"))
+    }
+    assert reach["batch", "weak"][0] == 1
+    assert max(max(s.values) for s in series if s.axis == "batch") == 4096
+    assert {(s.values[0], s.values[-1]) for s in series if s.axis == "length"} == {(64, 2048)}
+    assert {s.kind for s in series if s.axis in ("length", "depth")} == {"weak", "strong"}
