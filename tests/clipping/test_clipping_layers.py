@@ -17,11 +17,12 @@ from tacit.clipping import (
     AutomaticClipping,
     ClippingRule,
     FlatClipping,
+    MemoryBudget,
     PerLayerClipping,
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import conv, linear, use
+from tacit.clipping.layers import conv, use
 from tacit.clipping.reference import ReferenceEngine
 
 Loss = Callable[..., Tensor]
@@ -526,14 +527,11 @@ def test_every_form_of_a_convolution_is_the_same(
 @pytest.mark.parametrize(
     "case", ["linear T", "linear 4-D", "gpt", "lstm", "attention", "reused linear", "tied"]
 )
-def test_every_form_of_a_linear_layer_is_the_same(
-    case: str, slack: float, views: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_form_of_a_linear_layer_is_the_same(case: str, slack: float, views: int) -> None:
     torch.manual_seed(0)
     model, batch = CASES[case].make().double(), CASES[case].inputs()
     wanted = loop_oracle(model, squares, RULES["flat"], batch, views)
-    monkeypatch.setattr(linear, "SLACK", slack)
-    monkeypatch.setattr(use, "CHUNK_BYTES", 1000)
-    found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views), batch)
+    budget = MemoryBudget(linear_slack=slack)
+    found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views, budget=budget), batch)
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)

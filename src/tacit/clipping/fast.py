@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.layers import affine, attention, conv, embedding, linear, recurrent, tied
+from tacit.clipping.layers import affine, attention, conv, embedding, linear, recurrent
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
 from tacit.clipping.reference import ReferenceEngine
@@ -222,7 +222,7 @@ class _Gradient:
     def __init__(self, parameter: nn.Parameter, tape: Tape) -> None:
         self._parameter = parameter
         own = tape.uses.get(id(parameter), [])
-        one = tied.merged(own)
+        one = linear.merged(own)
         self._own = own if one is None else [one]
         self._derived: list[tuple[Tensor, list[Use]]] = [
             (source, tape.uses[key])

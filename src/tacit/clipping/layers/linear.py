@@ -1,19 +1,23 @@
 """Linear maps: y = x W^T + b at T positions of a record.
 
-Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y.
+Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y; m records
+of a chunk; r rows of a block of positions.
 
 The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Three forms, chosen by shape alone:
 
-* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799).
-* kept, if p d <= 2 T (p + d): form G, which is no larger than twice what it is made of.
-* ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two T x T matrices (Li et al.,
-  2110.05679).
+* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and one weighted product at the end.
+* kept, if p d <= slack T (p + d): form G, which then takes no more than slack times the numbers it is made
+  of, and let go of those.  The product is the one that an ordinary backward pass takes; a norm and a
+  weighted sum, which read G, are all it costs.  ``MemoryBudget.linear_slack`` is the slack; below 1 it
+  would save neither memory nor time.
+* ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
+  2110.05679), and one weighted product at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 import torch.nn.functional as F
@@ -22,48 +26,58 @@ from torch import Tensor
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, row_squares, widened
 
-__all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged"]
+__all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
 
-SLACK = 2
+_Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
+
+GRAM_NUMBERS = 2**20
+"""Entries of the T x T matrices that are formed at once: they stay in the cache."""
+BLOCK_ROWS = 64
+"""Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
+LOOP_FROM = 64
+"""Positions from which a weighted sum is taken record by record, rather than copied into order first."""
+
+
+def outer(left: Tensor, right: Tensor, slack: float) -> Use:
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not."""
+    T, p, d = left.shape[1], left.shape[2], right.shape[2]
+    unkept = Outer(left, right, slack)
+    keep = T > 1 and p * d <= slack * T * (p + d)
+    return Kept(unkept.gradients(0, len(left))) if keep else unkept
 
 
 @final
 class Outer(Use):
-    """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d)."""
+    """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
 
-    def __init__(self, left: Tensor, right: Tensor) -> None:
-        self.left, self.right = widened(left), widened(right)
-        T, p, d = left.shape[1], left.shape[2], right.shape[2]
-        keep = T > 1 and p * d <= SLACK * T * (p + d)
-        self._kept = Kept(self.gradients(0, len(left))) if keep else None
+    def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
+        self.left, self.right, self.slack = left, right, slack
 
     def squared_norms(self) -> Tensor:
-        """Return |G_i|^2, (n,), in the form that the shapes choose."""
-        if self._kept is not None:
-            return self._kept.squared_norms()
-        if self.left.shape[1] == 1:
-            return (row_squares(self.left) * row_squares(self.right)).squeeze(1)
-        return ghost_squared_norms(self.left, self.right)
+        """Return |G_i|^2, (n,)."""
+        left, right = widened(self.left), widened(self.right)
+        if left.shape[1] == 1:
+            return (row_squares(left) * row_squares(right)).squeeze(1)
+        return ghost_squared_norms(left, right)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
-        return self.left[start:stop].transpose(1, 2) @ self.right[start:stop]
+        return widened(self.left[start:stop]).transpose(1, 2) @ widened(self.right[start:stop])
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
-        if self._kept is not None:
-            self._kept.add_weighted(accumulator, factors)
-            return
-        left, right, weights = self.left, self.right, factors[:, None, None]
+        left, right, weights = widened(self.left), widened(self.right), factors[:, None, None]
+        if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
+            left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
         if left.shape[2] < right.shape[2]:
             left = left * weights
         else:
             right = right * weights
-        left, right = left.flatten(0, 1), right.flatten(0, 1)
-        if accumulator.dtype == left.dtype == right.dtype:
-            accumulator.addmm_(left.T, right)
+        if _positions_last(left) and left.shape[1] >= LOOP_FROM:
+            for one, other in zip(left, right, strict=True):
+                accumulator.addmm_(one.T, other)
         else:
-            accumulator.add_(left.T @ right)
+            accumulator.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
@@ -73,36 +87,61 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     S = sum_t |left_t| |right_t| = 1e5 C, float32 releases 3 C.  The error is below kappa S^2, kappa = 1e-6
     for float32 (measured, up to T = 512, d = 256, p = 768), which is added.
     """
-    grams = (left @ left.transpose(1, 2)) * (right @ right.transpose(1, 2))
+    n, T = left.shape[:2]
+    m = max(1, GRAM_NUMBERS // (T * T))
+    squares = torch.cat([_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)])
     spread = (row_squares(left) * row_squares(right)).sqrt().sum(1)
     kappa = 8 * torch.finfo(left.dtype).eps
-    return grams.sum((1, 2)).clamp(min=0.0) + kappa * spread.square()
+    return squares.clamp_(min=0.0) + kappa * spread.square()
+
+
+def _gram_products(left: Tensor, right: Tensor) -> Tensor:
+    """Return sum_{t,u} (left_t . left_u)(right_t . right_u), (m,), from the blocks on and above the diagonal.
+
+    Rows t to t + r of both matrices from column t on; all but the diagonal block count twice.
+    """
+    T = left.shape[1]
+    total = left.new_zeros(len(left))
+    r = max(BLOCK_ROWS, -(-T // 8))
+    for t in range(0, T, r):
+        after = slice(t, None)
+        rows = slice(t, t + r)
+        product = _gram(left[:, rows], left[:, after]).mul_(_gram(right[:, rows], right[:, after]))
+        width = min(r, T - t)
+        total += 2.0 * product.sum((1, 2)) - product[:, :, :width].sum((1, 2))
+    return total
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a, b.transpose(1, 2))
+
+
+def _positions_last(x: Tensor) -> bool:
+    """Whether (n, T, p) lies in memory as (n, p, T), as the gradient of a transposed output does."""
+    return x.dim() == 3 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
 
 
 def merged(uses: Sequence[Use]) -> Use | None:
-    """Return several uses of one weight as one use at all their positions, if all are outer products."""
-    outer = [use for use in uses if isinstance(use, Outer)]
-    if not uses or len(outer) < len(uses):
+    """Return several uses of one weight as one use at all their positions, if no gradient is formed yet."""
+    if len(uses) == 1:
+        return uses[0]
+    unkept = [use for use in uses if isinstance(use, Outer)]
+    if not uses or len(unkept) < len(uses):
         return None
-    return (
-        uses[0]
-        if len(uses) == 1
-        else Outer(
-            torch.cat([use.left for use in outer], dim=1), torch.cat([use.right for use in outer], dim=1)
-        )
-    )
+    left, right = (torch.cat(side, dim=1) for side in zip(*((u.left, u.right) for u in unkept), strict=True))
+    return outer(left, right, unkept[0].slack)
+
+
+def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
+    return _map(tape, "linear", input, weight, bias, weight)
 
 
 def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     """``input @ other`` with a private matrix (d, p) on the right."""
     if tape.owns(input) or other.dim() != 2:
         raise Unseen("operation 'matmul' with a parameter that is not a matrix on the right")
-    tape = tape.of_rows("matmul", input, 2)
-
-    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        yield other, Outer(tape.positions(x), tape.positions(g))
-
-    return tape.tap("matmul", input @ tape.plain(other), uses, saved=(input,), sources=(other,))
+    return _map(tape, "matmul", input, tape.plain(other).T, None, other)
 
 
 def addmm(
@@ -117,29 +156,43 @@ def addmm(
     """``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
     if tape.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
         raise Unseen("operation 'addmm' other than bias (p,) + x (B T, d) times a parameter (d, p)")
-    tape = tape.of_rows("addmm", mat1, 2)
-    y = torch.addmm(tape.plain(input), mat1, tape.plain(mat2))
+    return _map(tape, "addmm", mat1, tape.plain(mat2).T, input, mat2)
+
+
+def _map(
+    tape: Tape,
+    operation: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    source: Tensor,
+) -> Tensor:
+    """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
+    tape = tape.of_rows(operation, x, 2)
+    if any(t is not None and t.requires_grad and not tape.owns(t) for t in (weight, bias)):
+        raise Unseen(f"operation {operation!r} reads a weight or bias that depends on the batch")
+    W, b = tape.plain(weight), tape.plain(bias)
+
+    def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y = F.linear(x, W, b)
+        return y, (x.to(y.dtype),)
+
+    def backward(g: Tensor, needed: Sequence[bool], x: Tensor) -> _Backward:
+        g = g if _positions_last(g) else g.contiguous()
+        return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x))
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        left = tape.positions(g)
-        if tape.owns(mat2):
-            yield mat2, Outer(tape.positions(x), left)
-        if tape.owns(input):
-            yield input, Kept(widened(left).sum(1))
-
-    return tape.tap("addmm", y, uses, saved=(mat1,), sources=(mat2, input))
-
-
-def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
-    tape = tape.of_rows("linear", input, 2)
-    y = F.linear(input, tape.plain(weight), tape.plain(bias))
-
-    def uses(g: Tensor, input: Tensor) -> Iterator[tuple[Tensor, Use]]:  # noqa: A002
-        left = tape.positions(g)
-        if tape.owns(weight):
-            yield weight, Outer(left, tape.positions(input))
+        left, right = tape.positions(g), tape.positions(x)
+        if tape.owns(source):
+            factors = (left, right) if source is weight else (right, left)
+            yield source, outer(*factors, tape.budget.linear_slack)
         if bias is not None and tape.owns(bias):
-            yield bias, Kept(widened(left).sum(1))
+            yield bias, Kept(widened(left).sum(1) if left.shape[1] > 1 else widened(left).squeeze(1))
 
-    return tape.tap("linear", y, uses, saved=(input,), sources=(weight, bias))
+    return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
+
+
+def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
+    """Return g W from (B, ..., p) and (p, d)."""
+    W = W.to(g.dtype)
+    return torch.bmm(g, W.expand(len(g), *W.shape)) if _positions_last(g) else g @ W

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.layers.linear import Outer, linear
+from tacit.clipping.layers.linear import linear, outer
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, widened
 
@@ -64,7 +64,10 @@ def _scan(
     def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
         left = tape.positions(g)
         if tape.owns(w_hh):
-            yield w_hh, Outer(left, tape.positions(torch.stack(previous, dim=1).detach()))
+            yield (
+                w_hh,
+                outer(left, tape.positions(torch.stack(previous, dim=1).detach()), tape.budget.linear_slack),
+            )
         if b_hh is not None and tape.owns(b_hh):
             yield b_hh, Kept(widened(left).sum(1))
 

@@ -50,7 +50,14 @@ class Kept(Use):
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""
-        accumulator.add_(torch.tensordot(factors, self._gradients, dims=1))
+        gradients, factors = (
+            self._gradients.reshape(len(factors), -1).to(accumulator.dtype),
+            factors.to(accumulator.dtype),
+        )
+        if accumulator.is_contiguous():
+            accumulator.view(1, -1).addmm_(factors[None], gradients)
+        else:
+            accumulator.add_((factors @ gradients).view_as(accumulator))
 
 
 def chunks(n: int, bytes_per_record: int) -> list[tuple[int, int]]:
