@@ -17,7 +17,16 @@ from setuptools.errors import CompileError, LinkError
 NATIVE = Path("src/tacit/native")
 # No -march=native: what the processor offers is asked for at run time.  Signed zeros, infinities and the
 # order of sums stay what C++ says (no -ffast-math).
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-g0"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fvisibility=hidden",
+    "-g0",
+    "-Wno-maybe-uninitialized",
+    "-ffp-contract=fast",
+]
 
 
 class BuildKernels(build_ext):

@@ -16,6 +16,10 @@ _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
 # Name -> (result, arguments) of everything that the library exports.
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_sources": (ctypes.c_char_p, []),
+    "tacit_noise_level": (_INT, []),
+    "tacit_noise": (None, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_float, _LONG, _POINTER, _INT, _INT]),
+    "tacit_noise_words": (None, [ctypes.c_char_p, ctypes.c_char_p, _LONG, _POINTER, _INT]),
+    "tacit_noise_transform": (None, [_POINTER, ctypes.c_float, _POINTER, _INT]),
 }
 
 

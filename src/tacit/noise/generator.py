@@ -1,14 +1,20 @@
 """The one maker of random numbers: AES in counter mode, addressed instead of advanced.
 
 A run has a key from the operating system.  Every random word that it ever uses has an address
-``(purpose, step, index)`` and a position under it, and is the AES encryption of that address
-(NIST SP 800-38A, section 6.5).  So no word is used twice, a resumed run draws what the interrupted
-one would have drawn, and the result does not depend on threads or on the order of the calls.
+``(purpose, step, index, rank)`` and a position under it, and is the AES encryption of that address
+(NIST SP 800-38A, section 6.5)::
+
+    bits    16        40     16     24      32
+    block   purpose | step | rank | index | number of the block
+
+So no word is used twice, a resumed run draws what the interrupted one would have drawn, and the result does
+not depend on threads or on the order of the calls.  Where several machines share a run, each is a rank with
+addresses of its own.
 
 Guarantee
 ---------
-* Two different addresses never share a word: the address is the high 96 bits of the block counter,
-  and a request for more than the low 32 bits hold is refused.
+* Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
+  its parts has bits of its own, and a request for more than the low 32 bits hold is refused.
 * Without the key the words cannot be told from uniform ones (AES is a pseudo-random permutation).
 * A generator whose key did not come from the operating system says so in ``secure``.
 """
@@ -27,11 +33,12 @@ __all__ = ["Generator", "Purpose"]
 
 _KEY_BYTES = 16
 _BLOCK_BYTES = 16
-_INDEX_BITS = 40
 _STEP_BITS = 40
+_RANK_BITS = 16
+_INDEX_BITS = 24
 _BLOCK_BITS = 32
 # Encrypting zeros gives the key stream; slices of one shared array save making them anew.
-_ZEROS = bytes(1 << 20)
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 class Purpose(IntEnum):
@@ -84,23 +91,43 @@ class Generator:
         """Key and origin, for the resume state alone; never to be stored with a released model."""
         return self._key, self._secure
 
-    def bytes(
-        self, count: int, *, purpose: Purpose, step: int, index: int = 0, first_block: int = 0
-    ) -> bytearray:
-        """``count`` random bytes at an address, from its 16-byte block ``first_block`` on; the same
-        address gives the same bytes."""
-        check_integer("first_block", first_block, low=0)
-        check_integer("count", count, low=0, high=_BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block))
+    def counter(
+        self, *, purpose: Purpose, step: int, index: int = 0, rank: int = 0, first_block: int = 0
+    ) -> bytes:
+        """The 16 bytes whose encryption is block ``first_block`` of an address."""
         check_integer("step", step, low=0, high=(1 << _STEP_BITS) - 1)
         check_integer("index", index, low=0, high=(1 << _INDEX_BITS) - 1)
-        address = (int(purpose) << _STEP_BITS | step) << _INDEX_BITS | index
-        counter = (address << _BLOCK_BITS | first_block).to_bytes(_BLOCK_BYTES, "big")
-        return _key_stream(self._key, counter, count)
+        check_integer("rank", rank, low=0, high=(1 << _RANK_BITS) - 1)
+        check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
+        address = int(purpose)
+        for part, bits in ((step, _STEP_BITS), (rank, _RANK_BITS), (index, _INDEX_BITS)):
+            address = address << bits | part
+        return (address << _BLOCK_BITS | first_block).to_bytes(_BLOCK_BYTES, "big")
+
+    def fill(
+        self,
+        out: memoryview,
+        *,
+        purpose: Purpose,
+        step: int,
+        index: int = 0,
+        rank: int = 0,
+        first_block: int = 0,
+    ) -> None:
+        """Random bytes into ``out`` from an address, from its 16-byte block ``first_block`` on; the same
+        address gives the same bytes."""
+        check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
+        most = _BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block)
+        check_integer("count", out.nbytes, low=0, high=most)
+        counter = self.counter(purpose=purpose, step=step, index=index, rank=rank, first_block=first_block)
+        _key_stream(self._key, counter, out.cast("B"))
 
     def words(self, count: int, *, purpose: Purpose, step: int, index: int = 0) -> NDArray[np.uint64]:
         """``count`` uniform 64-bit words at an address."""
-        raw = self.bytes(8 * count, purpose=purpose, step=step, index=index)
-        return np.frombuffer(raw, dtype=np.uint64)
+        check_integer("count", count, low=0, high=(_BLOCK_BYTES << _BLOCK_BITS) // 8)
+        words = np.empty(count, np.uint64)
+        self.fill(words.data, purpose=purpose, step=step, index=index)
+        return words
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
         """A NumPy generator seeded with 256 bits of this address: for shuffles and augmentations,
@@ -109,15 +136,12 @@ class Generator:
         return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))
 
 
-def _key_stream(key: bytes, counter: bytes, count: int) -> bytearray:
+def _key_stream(key: bytes, counter: bytes, out: memoryview) -> None:
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError:
         raise MissingExtra("cryptography", "torch", "cryptographic noise") from None
     encryptor = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
-    out = bytearray(count)
-    view = memoryview(out)
-    for start in range(0, count, len(_ZEROS)):
-        size = min(len(_ZEROS), count - start)
-        encryptor.update_into(memoryview(_ZEROS)[:size], view[start : start + size])
-    return out
+    for start in range(0, len(out), len(_ZEROS)):
+        part = out[start : start + len(_ZEROS)]
+        encryptor.update_into(_ZEROS[: len(part)], part)

@@ -1,0 +1,71 @@
+// Normal noise from AES-128 in counter mode by Box and Muller's transform; tacit/noise/gaussian.py has the same
+// in Python, and describes how words become draws.
+
+#include <cmath>
+#include <cstdint>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+// A tile: PAIRS words for the high bits of the radius, PAIRS for its low bits, PAIRS for the angle; from them
+// PAIRS cosines and PAIRS sines.
+constexpr int PAIRS = 1024;
+constexpr int BLOCKS = 3 * PAIRS / 4;
+
+#define LEVEL avx2
+#define TARGET __attribute__((target("avx2,fma,aes")))
+#define WIDE_AES 0
+#include "noise_kernel.h"
+#undef LEVEL
+#undef TARGET
+#undef WIDE_AES
+#define LEVEL avx512
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,aes,vaes,prefer-vector-width=512")))
+#define WIDE_AES 1
+#include "noise_kernel.h"
+
+static int best_level() {
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("aes");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("vaes");
+    return avx2 ? (avx512 ? 2 : 1) : 0;
+}
+#else
+static int best_level() { return 0; }
+#endif
+
+// 0: no kernel for this processor; 1: AVX2 and AES-NI; 2: AVX-512 and VAES.
+EXPORT int tacit_noise_level() {
+    static const int level = best_level();
+    return level;
+}
+
+// Draws 0..count of N(0, std^2) into out; key and counter (the address, the input of block 0) are 16 bytes each.
+// `level` is at most tacit_noise_level().
+EXPORT void tacit_noise(const uint8_t* key, const uint8_t* counter, float std, int64_t count, float* out,
+                        int threads, int level) {
+#if defined(__x86_64__)
+    const auto tiles = level == 2 ? avx512::tiles : avx2::tiles;
+    const int64_t total = (count + 2 * PAIRS - 1) / (2 * PAIRS);
+    const int64_t parts = total < threads ? total : threads;
+#pragma omp parallel for num_threads(int(parts)) if (parts > 1)
+    for (int64_t p = 0; p < parts; p++) tiles(key, counter, total * p / parts, total * (p + 1) / parts, count, std, out);
+#endif
+}
+
+// The words of `tiles` tiles from block 0 on, and the draws of one tile's words: for the self-test, and for tests.
+EXPORT void tacit_noise_words(const uint8_t* key, const uint8_t* counter, int64_t tiles, void* out, int level) {
+#if defined(__x86_64__)
+    (level == 2 ? avx512::words : avx2::words)(key, counter, tiles, out);
+#endif
+}
+
+EXPORT void tacit_noise_transform(const int32_t* words, float std, float* out, int level) {
+#if defined(__x86_64__)
+    const auto transform = level == 2 ? avx512::transform : avx2::transform;
+    transform(words, words + PAIRS, words + 2 * PAIRS, PAIRS, std, out, out + PAIRS);
+#endif
+}

@@ -1,0 +1,184 @@
+// The noise kernel for one instruction set.  noise.cpp includes this file once for each, with TARGET (the
+// attribute that names the set), LEVEL (its namespace) and WIDE_AES (whether a register holds four AES
+// blocks) defined.  The loops are plain C++ and are made into vector code by the compiler: the same
+// operations in the same order everywhere, so that the numbers do not depend on the processor.
+
+namespace LEVEL {
+
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+// --- AES-128 in counter mode (FIPS 197; NIST SP 800-38A, section 6.5) ------------------------------------
+
+struct Cipher {
+    __m128i round[11];
+    __m128i counter;  // the first 96 bits of a block
+    uint32_t start;   // the last 32 bits of block 0, a big-endian number
+};
+
+template <int CONSTANT>
+INLINE __m128i next_round_key(__m128i key) {
+    __m128i word = _mm_shuffle_epi32(_mm_aeskeygenassist_si128(key, CONSTANT), 0xff);
+    key = _mm_xor_si128(key, _mm_slli_si128(key, 4));
+    key = _mm_xor_si128(key, _mm_slli_si128(key, 8));
+    return _mm_xor_si128(key, word);
+}
+
+INLINE Cipher make_cipher(const uint8_t* key, const uint8_t* counter) {
+    Cipher c;
+    __m128i* k = c.round;
+    k[0] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(key));
+    k[1] = next_round_key<0x01>(k[0]);
+    k[2] = next_round_key<0x02>(k[1]);
+    k[3] = next_round_key<0x04>(k[2]);
+    k[4] = next_round_key<0x08>(k[3]);
+    k[5] = next_round_key<0x10>(k[4]);
+    k[6] = next_round_key<0x20>(k[5]);
+    k[7] = next_round_key<0x40>(k[6]);
+    k[8] = next_round_key<0x80>(k[7]);
+    k[9] = next_round_key<0x1b>(k[8]);
+    k[10] = next_round_key<0x36>(k[9]);
+    c.counter = _mm_loadu_si128(reinterpret_cast<const __m128i*>(counter));
+    c.start = __builtin_bswap32(uint32_t(_mm_extract_epi32(c.counter, 3)));
+    return c;
+}
+
+INLINE __m128i block_input(const Cipher& c, uint32_t block) {
+    return _mm_insert_epi32(c.counter, int(__builtin_bswap32(c.start + block)), 3);
+}
+
+// Eight encryptions at a time hide the latency of each.
+#if WIDE_AES
+constexpr int BLOCKS_AT_ONCE = 32;
+INLINE void encrypt(const Cipher& c, uint32_t first, uint8_t* out) {
+    __m512i x[8];
+    for (int i = 0; i < 8; i++) {
+        uint32_t b = first + 4 * i;
+        __m512i input = _mm512_castsi128_si512(block_input(c, b));
+        input = _mm512_inserti32x4(input, block_input(c, b + 1), 1);
+        input = _mm512_inserti32x4(input, block_input(c, b + 2), 2);
+        input = _mm512_inserti32x4(input, block_input(c, b + 3), 3);
+        x[i] = _mm512_xor_si512(input, _mm512_broadcast_i32x4(c.round[0]));
+    }
+    for (int r = 1; r < 10; r++) {
+        __m512i key = _mm512_broadcast_i32x4(c.round[r]);
+        for (int i = 0; i < 8; i++) x[i] = _mm512_aesenc_epi128(x[i], key);
+    }
+    __m512i last = _mm512_broadcast_i32x4(c.round[10]);
+    for (int i = 0; i < 8; i++) _mm512_storeu_si512(out + 64 * i, _mm512_aesenclast_epi128(x[i], last));
+}
+#else
+constexpr int BLOCKS_AT_ONCE = 8;
+INLINE void encrypt(const Cipher& c, uint32_t first, uint8_t* out) {
+    __m128i x[8];
+    for (int i = 0; i < 8; i++) x[i] = _mm_xor_si128(block_input(c, first + i), c.round[0]);
+    for (int r = 1; r < 10; r++)
+        for (int i = 0; i < 8; i++) x[i] = _mm_aesenc_si128(x[i], c.round[r]);
+    for (int i = 0; i < 8; i++)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out) + i, _mm_aesenclast_si128(x[i], c.round[10]));
+}
+#endif
+
+// At least `blocks` blocks of key stream from block `first` on; a multiple of BLOCKS_AT_ONCE is written.
+INLINE void key_stream(const Cipher& c, uint32_t first, int blocks, uint8_t* out) {
+    for (int b = 0; b < blocks; b += BLOCKS_AT_ONCE) encrypt(c, first + b, out + 16 * b);
+}
+
+TARGET static void words(const uint8_t* key, const uint8_t* counter, int64_t tiles, void* out) {
+    const Cipher c = make_cipher(key, counter);
+    key_stream(c, 0, int(tiles) * BLOCKS, static_cast<uint8_t*>(out));
+}
+
+// --- Box and Muller's transform -----------------------------------------------------------------------
+
+INLINE float as_float(int32_t bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
+INLINE int32_t as_int(float x) { int32_t bits; __builtin_memcpy(&bits, &x, 4); return bits; }
+
+// sqrt(-2 ln u) for u = (2^31 high + low + 1/2) 2^-62, where high and low are the last 31 bits of the words.
+// A small u and a small 1 - u both keep their leading zeros, so both tails of the radius are exact: with
+// v = min(u, 1 - u) either ln u = ln v, by exponent and mantissa, or ln u = ln(1 - v), which needs neither.
+INLINE float radius(int32_t high, int32_t low) {
+    const int32_t upper = int32_t(uint32_t(high) << 1) >> 31;  // all ones if u >= 1/2
+    const int32_t h = (high ^ upper) & 0x3fffffff, l = (low ^ upper) & 0x7fffffff;
+    const float v = (float(l) + 0.5f) * 0x1p-62f + float(h) * 0x1p-31f;
+    const int32_t bits = as_int(v) - 0x3f3504f3;  // of sqrt(1/2): mantissas from there to its double
+    const float m = as_float((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
+    const bool beyond = v > 0.29289323f;  // 1 - v < sqrt(1/2)
+    const float complement = beyond ? 1.0f - 2.0f * v : -v;
+    const float f = upper ? complement : m;
+    const float e = upper ? (beyond ? -1.0f : 0.0f) : float(bits >> 23);
+    // ln(1 + f), the polynomial of Cephes (logf).
+    float p = 7.0376836292e-2f;
+    p = p * f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    const float z = f * f;
+    const float log1p = f - (0.5f * z - f * z * p);
+    return __builtin_sqrtf(-2.0f * (e * 0.69314718f + log1p));
+}
+
+// Cosine and sine of 2 pi (angle + 1/2) / 2^32: the nearest quarter turn in integers, the rest by polynomials of
+// Cephes (sinf, cosf) on [-pi/4, pi/4].
+INLINE void turn(int32_t angle, float& cosine, float& sine) {
+    const int32_t quarter = int32_t((uint32_t(angle) + 0x20000000u) >> 30);
+    const float rest = float(int32_t(uint32_t(angle) - (uint32_t(quarter) << 30))) + 0.5f;
+    const float t = rest * float(M_PI_2 * 0x1p-30);
+    const float z = t * t;
+    float s = -1.9515295891e-4f;
+    s = s * z + 8.3321608736e-3f;
+    s = s * z - 1.6666654611e-1f;
+    s = s * (z * t) + t;
+    float c = 2.443315711809948e-5f;
+    c = c * z - 1.388731625493765e-3f;
+    c = c * z + 4.166664568298827e-2f;
+    c = c * (z * z) + (1.0f - 0.5f * z);
+    const bool swap = quarter & 1;
+    const int32_t minus_sine = (quarter & 2) << 30, minus_cosine = ((quarter + 1) & 2) << 30;
+    cosine = as_float(as_int(swap ? s : c) ^ minus_cosine);
+    sine = as_float(as_int(swap ? c : s) ^ minus_sine);
+}
+
+// The first `pairs` cosines and sines of a tile from its words.
+TARGET static void transform(const int32_t* high, const int32_t* low, const int32_t* angle, int pairs, float std,
+                             float* __restrict cosines, float* __restrict sines) {
+    for (int i = 0; i < pairs; i++) {
+        const float r = std * radius(high[i], low[i]);
+        float cosine, sine;
+        turn(angle[i], cosine, sine);
+        cosines[i] = r * cosine;
+        sines[i] = r * sine;
+    }
+}
+
+TARGET static void tile(const Cipher& c, uint32_t first, int pairs, float std, float* cosines, float* sines) {
+    alignas(64) int32_t high[PAIRS], low[PAIRS], angle[PAIRS];
+    const int blocks = (pairs + 3) / 4;
+    key_stream(c, first, blocks, reinterpret_cast<uint8_t*>(high));
+    key_stream(c, first + PAIRS / 4, blocks, reinterpret_cast<uint8_t*>(low));
+    key_stream(c, first + PAIRS / 2, blocks, reinterpret_cast<uint8_t*>(angle));
+    transform(high, low, angle, pairs, std, cosines, sines);
+}
+
+// Tiles begin..end of a buffer of `count` draws; out points at the whole buffer.
+TARGET static void tiles(const uint8_t* key, const uint8_t* counter, int64_t begin, int64_t end, int64_t count,
+                         float std, float* out) {
+    const Cipher c = make_cipher(key, counter);
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t rest = count - t * 2 * PAIRS;
+        float* to = out + t * 2 * PAIRS;
+        if (rest >= 2 * PAIRS) {
+            tile(c, uint32_t(t) * BLOCKS, PAIRS, std, to, to + PAIRS);
+        } else {
+            alignas(64) float draws[2 * PAIRS];
+            tile(c, uint32_t(t) * BLOCKS, int(rest < PAIRS ? rest : PAIRS), std, draws, draws + PAIRS);
+            __builtin_memcpy(to, draws, size_t(rest) * sizeof(float));
+        }
+    }
+}
+
+#undef INLINE
+}  // namespace LEVEL

@@ -1,0 +1,226 @@
+"""The native noise kernel beside its twin in NumPy, and both beside multi-precision arithmetic."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tacit import native
+from tacit.noise import kernel
+from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, WORDS_PER_TILE, box_muller
+from tacit.noise.gaussian import gaussian
+from tacit.noise.generator import Generator, Purpose
+
+LIBRARY: Any = native.library()
+LEVELS = range(1, LIBRARY.tacit_noise_level() + 1) if LIBRARY is not None else []
+needs_kernel = pytest.mark.skipif(len(LEVELS) == 0, reason=f"no noise kernel: {native.why_not()}")
+Transform = Callable[[NDArray[np.int32], float], NDArray[np.floating]]
+
+
+def by_numpy(words: NDArray[np.int32], std: float) -> NDArray[np.floating]:
+    out = np.empty((1, 2, 1024), np.float32)
+    box_muller(words.reshape(1, 3, 1024).copy(), std, out)
+    return out.reshape(2, 1024)
+
+
+def in_double(words: NDArray[np.int32], std: float) -> NDArray[np.floating]:
+    out = np.empty((1, 2, 1024))
+    box_muller(words.reshape(1, 3, 1024).copy(), std, out)
+    return out.reshape(2, 1024)
+
+
+def native_at(level: int) -> Transform:
+    def transform(words: NDArray[np.int32], std: float) -> NDArray[np.floating]:
+        out = np.empty((2, 1024), np.float32)
+        LIBRARY.tacit_noise_transform(words.ctypes.data, std, out.ctypes.data, level)
+        return out
+
+    return transform
+
+
+TRANSFORMS = {"numpy": by_numpy, "double": in_double} | {f"level {n}": native_at(n) for n in LEVELS}
+EDGES = [
+    0,
+    1,
+    2,
+    0x3FFFFFFF,
+    0x40000000,
+    0x5FFFFFFF,
+    0x60000000,
+    0x7FFFFFFF,
+    -(1 << 31),
+    -(1 << 31) + 1,
+    -2,
+    -1,
+]
+# u around 1 - sqrt(1/2), sqrt(1/2) and 1/2, where the kernel changes its formula.
+EDGES += [int(2**31 * u) + i for u in (1 - 0.5**0.5, 0.5**0.5, 0.5) for i in (-1, 0, 1)]
+int32 = st.one_of(
+    st.integers(-(1 << 31), (1 << 31) - 1),
+    st.sampled_from(EDGES),
+    st.integers(0, 30).map(lambda bits: 1 << bits),
+)
+
+
+def exact(high: int, low: int, angle: int) -> tuple[float, float]:
+    """The definition in 50 digits."""
+    with mpmath.workdps(50):
+        u = (mpmath.mpf((high & 0x7FFFFFFF) * 2**31 + (low & 0x7FFFFFFF)) + 0.5) / 2**62
+        radius, turn = mpmath.sqrt(-2 * mpmath.log(u)), 2 * mpmath.pi * (mpmath.mpf(angle) + 0.5) / 2**32
+        return float(radius * mpmath.cos(turn)), float(radius * mpmath.sin(turn))
+
+
+def tolerance(name: str, radius: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Rounding of the result; and that of u near 1 in double precision, which moves -2 ln u by 2e-16."""
+    relative = (1e-14 if name == "double" else 4e-7) * radius
+    return relative + (0 if name.startswith("level") else 3e-16 / np.maximum(radius, 1e-8))
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(int32, int32, int32), min_size=1, max_size=40), st.sampled_from([1.0, 1e-20, 7e20]))
+def test_draws_are_those_of_the_definition(name: str, words: list[tuple[int, int, int]], std: float) -> None:
+    tile = np.zeros((3, 1024), np.int32)
+    tile[:, : len(words)] = np.array(words, np.int64).astype(np.int32).T
+    got = TRANSFORMS[name](tile, std)[:, : len(words)] / std
+    want = np.array([exact(*word) for word in words]).T
+    assert np.all(abs(got - want) <= tolerance(name, np.hypot(*want)))
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_every_pair_of_edges(name: str) -> None:
+    pairs = [(high, low) for high in EDGES for low in EDGES]
+    tile = np.zeros((3, 1024), np.int32)
+    tile[:2, : len(pairs)] = np.array(pairs).T
+    got = TRANSFORMS[name](tile, 1.0)[0, : len(pairs)]
+    want = np.array([exact(*pair, 0)[0] for pair in pairs])
+    assert np.all(abs(got - want) <= tolerance(name, want))
+    assert got.max() == pytest.approx(9.3454, abs=1e-4)
+    assert got.min() < 2e-8  # sqrt(2) 2^-31; from a u of 24 bits the smallest would be 0 or 3e-4
+
+
+@pytest.mark.parametrize(
+    "angle", [0, -1, (1 << 31) - 1, -(1 << 31), 1 << 29, (1 << 29) - 1, 3 << 29, -(1 << 29)]
+)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_angles_at_the_quarters(name: str, angle: int) -> None:
+    tile = np.zeros((3, 1024), np.int32)
+    tile[2] = angle
+    assert TRANSFORMS[name](tile, 1.0)[:, 5] == pytest.approx(exact(0, 0, angle), abs=3e-6)
+
+
+@needs_kernel
+@settings(max_examples=20, deadline=None)
+@given(st.binary(min_size=16, max_size=16), st.integers(0, 2**40 - 1), st.integers(0, 2**24 - 1))
+def test_words_are_those_of_the_generator(key: bytes, step: int, index: int) -> None:
+    """OpenSSL's AES is the oracle."""
+    generator = Generator(key, secure=False)
+    want = bytearray(3 * 4 * WORDS_PER_TILE)
+    generator.fill(memoryview(want), purpose=Purpose.NOISE, step=step, index=index, rank=7)
+    counter = generator.counter(purpose=Purpose.NOISE, step=step, index=index, rank=7)
+    for level in LEVELS:
+        got = ctypes.create_string_buffer(len(want))
+        LIBRARY.tacit_noise_words(key, counter, 3, got, level)
+        assert got.raw == want
+
+
+@needs_kernel
+@pytest.mark.parametrize("count", [0, 1, 2, 1023, 1024, 1025, 2047, 2048, 2049, 70_001])
+def test_kernel_and_numpy_give_the_same_draws(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator.from_os()
+    for level in LEVELS:
+        monkeypatch.setattr(LIBRARY, "tacit_noise_level", lambda level=level: level)
+        ours = gaussian(generator, (count,), std=3.0, step=1, index=2)
+        with monkeypatch.context() as without:
+            without.setenv("TACIT_NATIVE", "0")
+            numpy = gaussian(generator, (count,), std=3.0, step=1, index=2)
+        double = gaussian(generator, (count,), std=3.0, step=1, index=2, dtype=torch.float64)
+        assert torch.allclose(ours, numpy, rtol=0, atol=3e-6)
+        assert torch.allclose(ours.double(), double, rtol=0, atol=3e-6)
+
+
+@needs_kernel
+def test_all_processors_give_the_same_bits() -> None:
+    words = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, (200, 3, 1024)).astype(np.int32)
+    words[:, 0, :100] >>= 25  # small u as well, and u near 1
+    results = [[native_at(level)(tile, 1.5) for tile in words] for level in LEVELS]
+    assert all(np.array_equal(results[0], other) for other in results)
+
+
+@needs_kernel
+def test_nothing_is_written_past_the_end() -> None:
+    for count in (1, 1025, 2049, 5000):
+        room = torch.full((count + 64,), 77.0)
+        kernel.fill(room[:count], bytes(16), bytes(16), 1.0, 2)
+        assert torch.all(room[count:] == 77.0)
+
+
+class Faulty:
+    """A library whose cipher is wrong in one bit, or whose processor has no kernel."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    def tacit_noise_level(self) -> int:
+        return self.level
+
+    def tacit_noise_words(self, key: bytes, counter: bytes, tiles: int, out: Any, level: int) -> None:
+        out[:16] = (int.from_bytes(kernel._FIPS_197[2]) ^ 1).to_bytes(16)
+
+
+@pytest.mark.parametrize(("level", "reason"), [(0, "lacks AES"), (1, "FIPS 197")])
+def test_planted_bug_a_faulty_kernel_is_not_used(
+    level: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = Generator.from_os()
+    with monkeypatch.context() as without:
+        without.setenv("TACIT_NATIVE", "0")
+        want = gaussian(generator, (100,), std=1.0, step=0)
+    monkeypatch.setattr(native, "library", lambda: Faulty(level))
+    assert reason in str(kernel.why_not())
+    assert torch.equal(gaussian(generator, (100,), std=1.0, step=0), want)
+
+
+def test_draws_of_an_address_begin_alike_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator.from_os()
+    for switch in ("0", "1"):
+        monkeypatch.setenv("TACIT_NATIVE", switch)
+        long = gaussian(generator, (200_001,), std=1.0, step=0)
+        for count in (1, 1500, 2048, 2049, 65_536, 65_537, 200_000):
+            assert torch.equal(gaussian(generator, (count,), std=1.0, step=0), long[:count])
+
+
+def test_numpy_does_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TACIT_NATIVE", "0")
+    generator, threads = Generator.from_os(), torch.get_num_threads()
+    try:
+        got = []
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            got.append(gaussian(generator, (300_003,), std=1.0, step=0))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(got[0], got[1])
+    assert torch.equal(got[0], got[2])
+
+
+def test_double_precision_is_random_to_the_last_bit() -> None:
+    """A float32 that was widened would leave the last bits of what it is added to bare."""
+    draws = gaussian(Generator.from_os(), (DRAWS_PER_TILE,), std=1.0, step=0, dtype=torch.float64)
+    last = np.unique(draws.numpy().view(np.int64) & 0xFFFF)
+    assert len(last) > 1900  # of 65,536; 2,048 draws leave about 2,016 different ones
+    assert not (draws.float().double() == draws).any()
+
+
+def test_a_tile_uses_its_blocks_up() -> None:
+    assert BLOCKS_PER_TILE * 16 == WORDS_PER_TILE * 4
+    assert WORDS_PER_TILE // 3 * 2 == DRAWS_PER_TILE
