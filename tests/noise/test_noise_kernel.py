@@ -19,6 +19,7 @@ from tacit.noise import kernel
 from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, WORDS_PER_TILE, box_muller
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
+from tacit.testing import seeded_generator
 
 LIBRARY: Any = native.library()
 LEVELS = range(1, LIBRARY.tacit_noise_level() + 1) if LIBRARY is not None else []
@@ -136,7 +137,7 @@ def test_words_are_those_of_the_generator(key: bytes, step: int, index: int) -> 
 @needs_kernel
 @pytest.mark.parametrize("count", [0, 1, 2, 1023, 1024, 1025, 2047, 2048, 2049, 70_001])
 def test_kernel_and_numpy_give_the_same_draws(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = Generator.from_os()
+    generator = seeded_generator(8)
     for level in LEVELS:
         monkeypatch.setattr(LIBRARY, "tacit_noise_level", lambda level=level: level)
         ours = gaussian(generator, (count,), std=3.0, step=1, index=2)
@@ -144,8 +145,9 @@ def test_kernel_and_numpy_give_the_same_draws(count: int, monkeypatch: pytest.Mo
             without.setenv("TACIT_NATIVE", "0")
             numpy = gaussian(generator, (count,), std=3.0, step=1, index=2)
         double = gaussian(generator, (count,), std=3.0, step=1, index=2, dtype=torch.float64)
-        assert torch.allclose(ours, numpy, rtol=0, atol=3e-6)
-        assert torch.allclose(ours.double(), double, rtol=0, atol=3e-6)
+        # NumPy's angle is rounded to 24 bits: at most 4e-7 of a radius that is hardly ever above 5.
+        assert torch.allclose(ours, numpy, rtol=0, atol=3.0 * 3e-6)
+        assert torch.allclose(ours.double(), double, rtol=0, atol=3.0 * 1e-6)
 
 
 @needs_kernel
