@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.noise.gaussian import gaussian
+from tacit.noise.gaussian import fill_gaussian, gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
 
@@ -192,6 +192,14 @@ def test_shapes_types_and_refusals() -> None:
         gaussian(generator, (3,), std=1.0, step=0, dtype=torch.bfloat16)
     with pytest.raises(InvalidInput, match="std"):
         gaussian(generator, (3,), std=-1.0, step=0)
+    with pytest.raises(InvalidInput, match="ranks"):
+        gaussian(generator, (3,), std=1.0, step=0, ranks=0)
+    with pytest.raises(InvalidInput, match="rank"):
+        gaussian(generator, (3,), std=1.0, step=0, rank=2, ranks=2)
+    with pytest.raises(InvalidInput, match="contiguous"):
+        fill_gaussian(torch.empty(3, 4).T, generator, std=1.0, step=0)
+    with pytest.raises(InvalidInput, match="float32 or float64"):
+        fill_gaussian(torch.empty(3, dtype=torch.float16), generator, std=1.0, step=0)
 
 
 @pytest.mark.cuda

@@ -26,7 +26,7 @@ from tacit.noise import kernel
 from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, WORDS_PER_TILE, box_muller
 from tacit.noise.generator import Generator, Purpose
 
-__all__ = ["gaussian"]
+__all__ = ["fill_gaussian", "gaussian"]
 
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
@@ -67,24 +67,56 @@ def gaussian(
     >>> gaussian(Generator.from_os(), (2, 3), std=1.0, step=0).shape
     torch.Size([2, 3])
     """
-    check_real("std", std, low=0.0)
-    if dtype not in (torch.float32, torch.float64):
-        raise InvalidInput(f"noise must be float32 or float64; got {dtype}. Add it in float32, then cast.")
-    check_integer("ranks", ranks, low=1)
-    check_integer("rank", rank, low=0, high=ranks - 1)
     check_integer("number of draws", math.prod(shape), low=0, high=_MOST_DRAWS)
-    scale = std / math.sqrt(ranks)
     device = torch.device(device)
     # From page-locked memory the copy to the device does not stop the host.
-    draws = torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
-    threads = torch.get_num_threads()
-    if dtype == torch.float32 and kernel.why_not() is None:
+    draws = torch.empty(shape, dtype=_checked(dtype), pin_memory=device.type == "cuda")
+    fill_gaussian(draws, generator, std=std, step=step, index=index, rank=rank, ranks=ranks, purpose=purpose)
+    return draws.to(device=device, non_blocking=True)
+
+
+def fill_gaussian(
+    out: Tensor,
+    generator: Generator,
+    *,
+    std: float,
+    step: int,
+    index: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    purpose: Purpose = Purpose.NOISE,
+    threads: int | None = None,
+) -> None:
+    """``out``, contiguous and on the CPU, becomes what :func:`gaussian` would return for its shape and type.
+
+    Args:
+        threads: how many to use; by default ``torch.get_num_threads()``.
+
+    >>> out = torch.empty(2, 3)
+    >>> fill_gaussian(out, generator := Generator.from_os(), std=1.0, step=0)
+    >>> torch.equal(out, gaussian(generator, (2, 3), std=1.0, step=0))
+    True
+    """
+    check_real("std", std, low=0.0)
+    check_integer("ranks", ranks, low=1)
+    check_integer("rank", rank, low=0, high=ranks - 1)
+    check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
+    if out.device.type != "cpu" or not out.is_contiguous():
+        raise InvalidInput(f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}.")
+    scale = std / math.sqrt(ranks)
+    threads = torch.get_num_threads() if threads is None else threads
+    if _checked(out.dtype) == torch.float32 and kernel.why_not() is None:
         counter = generator.counter(purpose=purpose, step=step, index=index, rank=rank)
-        kernel.fill(draws, generator.secret_state()[0], counter, scale, threads)
+        kernel.fill(out, generator.secret_state()[0], counter, scale, threads)
     else:
         words = partial(generator.fill, purpose=purpose, step=step, index=index, rank=rank)
-        _fill(draws.view(-1).numpy(), words, scale, threads)
-    return draws.to(device=device, non_blocking=True)
+        _fill(out.view(-1).numpy(), words, scale, threads)
+
+
+def _checked(dtype: torch.dtype) -> torch.dtype:
+    if dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"noise must be float32 or float64; got {dtype}. Add it in float32, then cast.")
+    return dtype
 
 
 def _fill(out: NDArray[np.floating], words: Callable[..., None], std: float, threads: int) -> None:
