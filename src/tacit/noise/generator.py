@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     MODEL = 5
     PREPARATION = 6
     INITIALISATION = 7
+    READING = 8
 
 
 class Generator:

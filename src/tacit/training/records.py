@@ -1,48 +1,153 @@
-"""The records of a run: anything that gives a record's tensors for its position."""
+"""The records of a run: anything that gives a record's tensors for its position.
+
+Tensors, NumPy arrays and memory maps give a batch by one gather, without a look at single records.  A
+map-style data set is asked for its records, by ``__getitems__`` where it has it, and
+:mod:`tacit.training.reading` asks ahead.
+
+Letters: N records; n records of a batch.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass
-from typing import Any, cast
+import random
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from tacit.errors import InvalidInput
 from tacit.sampling import Indices
 
-__all__ = ["Data", "Records", "as_records"]
+__all__ = ["ArrayRecords", "Data", "DatasetRecords", "Records", "as_records"]
 
-Data = Sequence[Tensor] | TensorDataset | Dataset[Any]
+Array: TypeAlias = Tensor | NDArray[Any]
+Data = Sequence[Array] | TensorDataset | Dataset[Any]
+
+_CHUNK_BYTES = 1 << 24
+"""Records are looked through in pieces of this size, so that a memory map never has to fit into memory."""
 
 
-@dataclass(frozen=True)
-class Records:
-    """Records by position: ``tensors`` of a common leading dimension N, or a map-style data set."""
+class Records(ABC):
+    """Records by position."""
 
-    tensors: tuple[Tensor, ...] | None
-    dataset: Dataset[Any] | None
+    @abstractmethod
+    def __len__(self) -> int:
+        """N."""
+
+    @abstractmethod
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        """The tensors (n, ...) of the records at these positions, n >= 1.
+
+        ``seed``: where reading a record takes random numbers, it takes them from here.
+        """
+
+    @abstractmethod
+    def fingerprint(self, key: bytes) -> str:
+        """A keyed digest that tells whether a resumed run sees the same records.
+
+        Without the key, which lies in the resume state only, it confirms no guess about the data.
+        """
+
+
+@final
+class ArrayRecords(Records):
+    """Tensors, arrays or memory maps of a common leading dimension N; row i is record i.
+
+    A stretch of consecutive records, such as the full batch, is given out without copying it.  A model may
+    work in place on its input, so the first one is a copy, which shows whether it does.
+
+    >>> ArrayRecords((torch.arange(5), np.ones((5, 2)))).take(np.array([0, 3]), seed=0)[0]
+    tensor([0, 3])
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._tensors = tuple(_as_tensor(array) for array in arrays)
+        _check_rows(self._tensors)
+        self._may_lend = all(_writable(array) for array in arrays)
+        self._lend: bool | None = None  # None: not known yet whether the model leaves its input as it is
+        self._lent: tuple[tuple[Tensor, int], ...] = ()
+        self._digest: tuple[object, str] | None = None
 
     def __len__(self) -> int:
-        if self.tensors is not None:
-            return len(self.tensors[0])
-        return len(cast(Sized, self.dataset))
+        return len(self._tensors[0])
 
-    def take(self, indices: Indices) -> tuple[Tensor, ...]:
-        """The tensors (n, ...) of the records at these positions, n >= 1."""
-        if self.tensors is not None:
-            first, last = int(indices[0]), int(indices[-1]) + 1
-            if last - first == len(indices) and len(np.unique(indices)) == len(indices):
-                # A copy all the same: a model may work in place on its input.
-                return tuple(tensor[first:last].clone() for tensor in self.tensors)
-            rows = torch.from_numpy(indices)
-            return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
-        dataset = cast("Dataset[Any]", self.dataset)
-        batch = default_collate([dataset[int(i)] for i in indices])
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        del seed
+        first, last = int(indices[0]), int(indices[-1]) + 1
+        if last - first == len(indices) and bool((np.diff(indices) == 1).all()):
+            return self._stretch(first, last)
+        rows = torch.from_numpy(indices)
+        return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self._tensors)
+
+    def _stretch(self, first: int, last: int) -> tuple[Tensor, ...]:
+        unchanged = all(tensor._version == version for tensor, version in self._lent)
+        if self._lend and not unchanged:
+            raise InvalidInput(
+                "the records changed during the run: by other code, or by a model that works in place on its "
+                "input in this step and did not before. Give the session tensors that nothing else changes, "
+                "and let the model begin with x = x.clone()."
+            )
+        if self._lend is None and self._lent:
+            self._lend = unchanged
+        stretch = tuple(tensor[first:last] for tensor in self._tensors)
+        if self._lend:
+            self._lent = tuple((tensor, tensor._version) for tensor in self._tensors)
+            return stretch
+        copies = tuple(tensor.clone() for tensor in stretch)
+        watched = copies if self._may_lend and self._lend is None else ()
+        self._lent = tuple((tensor, tensor._version) for tensor in watched)
+        return copies
+
+    def fingerprint(self, key: bytes) -> str:
+        state = (key, [None if t.is_inference() else t._version for t in self._tensors])
+        if self._digest is None or self._digest[0] != state:
+            digest = hashlib.blake2b(key=key, digest_size=16)
+            digest.update(str(len(self)).encode())
+            for tensor in self._tensors:
+                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+                for part in _pieces(tensor.detach()):
+                    digest.update(part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            self._digest = state, digest.hexdigest()
+        return self._digest[1]
+
+
+@final
+class DatasetRecords(Records):
+    """A map-style data set, whose item i is record i: a tensor, or a tuple of tensors and numbers.
+
+    What it draws from Python's, NumPy's or torch's global generators is a function of ``seed``, and leaves
+    these generators as they were.
+    """
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        if not isinstance(dataset, Sized):
+            raise InvalidInput(
+                f"{type(dataset).__name__} has no length: records must be reachable by position, so that "
+                "each can be sampled independently. Use a map-style data set, or tensors."
+            )
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self._dataset))
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        with _seeded(seed):
+            items = self._items([int(i) for i in indices])
+        try:
+            batch = default_collate(items)
+        except (TypeError, RuntimeError) as problem:  # what it raises for items that do not fit each other
+            raise InvalidInput(
+                f"the records at {_few(indices)} cannot be put into one batch, which takes items of one "
+                f"shape: {problem}"
+            ) from problem
         parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
         if not all(isinstance(part, Tensor) for part in parts):
             raise InvalidInput(
@@ -51,53 +156,116 @@ class Records:
             )
         return cast("tuple[Tensor, ...]", parts)
 
-    def fingerprint(self, key: bytes) -> str:
-        """A keyed digest that tells whether a resumed run sees the same records.
+    def _items(self, positions: list[int]) -> list[Any]:
+        together: Callable[[list[int]], list[Any]] | None = getattr(self._dataset, "__getitems__", None)
+        if together is None:
+            return [self._item(position) for position in positions]
+        try:
+            items = together(positions)
+        except Exception as problem:
+            raise _unreadable(f"one of the records at {_few(positions)}", problem) from problem
+        if len(items) != len(positions):
+            raise InvalidInput(
+                f"{type(self._dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
+                "positions; it must give one for each, in order."
+            )
+        return items
 
-        Without the key, which lies in the resume state only, it confirms no guess about the data.
-        """
-        digest = hashlib.blake2b(key=key, digest_size=16)
-        digest.update(str(len(self)).encode())
-        for tensor in self.tensors or ():
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+    def _item(self, position: int) -> Any:
+        try:
+            return self._dataset[position]
+        except Exception as problem:
+            raise _unreadable(f"record {position}", problem) from problem
+
+    def fingerprint(self, key: bytes) -> str:
+        return hashlib.blake2b(str(len(self)).encode(), key=key, digest_size=16).hexdigest()
 
 
 def as_records(data: Data | Records) -> Records:
-    """Take tensors, a ``TensorDataset`` or a map-style ``Dataset``; refuse what has no positions.
+    """Take tensors, arrays, a ``TensorDataset`` or a map-style ``Dataset``; refuse what has no positions.
 
-    >>> len(as_records((torch.zeros(5, 3), torch.zeros(5))))
+    >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
     5
     """
     if isinstance(data, Records):
         return data
     if isinstance(data, TensorDataset):
-        return _from_tensors(tuple(data.tensors))
+        return ArrayRecords(data.tensors)
     if isinstance(data, Dataset):
-        if not isinstance(data, Sized):
-            raise InvalidInput(
-                f"{type(data).__name__} has no length: records must be reachable by position, so that "
-                "each can be sampled independently. Use a map-style data set, or tensors."
-            )
-        return Records(None, data)
-    if isinstance(data, list | tuple) and data and all(isinstance(part, Tensor) for part in data):
-        return _from_tensors(tuple(data))
+        return DatasetRecords(data)
+    if (
+        isinstance(data, list | tuple)
+        and data
+        and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    ):
+        return ArrayRecords(data)
     raise InvalidInput(
-        f"data must be a sequence of tensors, a TensorDataset or a map-style Dataset; got "
+        "data must be a sequence of tensors or arrays, a TensorDataset or a map-style Dataset; got "
         f"{type(data).__name__}. A DataLoader is not needed: the session draws the batches itself."
     )
 
 
-def _from_tensors(tensors: tuple[Tensor, ...]) -> Records:
+def _as_tensor(array: Array) -> Tensor:
+    """The array's own memory as a tensor; nothing is read."""
+    if isinstance(array, Tensor):
+        return array
+    try:
+        with warnings.catch_warnings():  # a read-only map is only read from: see ``_writable``
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"an array of type {array.dtype} cannot be a tensor. Convert it to numbers in the byte order of "
+            "this machine."
+        ) from None
+
+
+def _writable(array: Array) -> bool:
+    """Whether a view of it can be given away: a write into a read-only map would end the process."""
+    return not array.is_inference() if isinstance(array, Tensor) else bool(array.flags.writeable)
+
+
+def _check_rows(tensors: Sequence[Tensor]) -> None:
     lengths = {len(tensor) if tensor.dim() else -1 for tensor in tensors}
     if len(lengths) != 1 or lengths == {-1}:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise InvalidInput(f"all tensors need the same leading dimension, one row per record; got {shapes}.")
     for position, tensor in enumerate(tensors):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not all(bool(p.isfinite().all()) for p in _pieces(tensor)):
             raise InvalidInput(
                 f"tensor {position} of the data holds NaN or infinite values. Remove such records or fill "
                 "them by a fixed rule before training; a rule computed from the data would leak."
             )
-    return Records(tensors, None)
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """The rows of a tensor, a few at a time."""
+    row = max(1, tensor.element_size() * (tensor.numel() // max(1, len(tensor))))
+    yield from torch.split(tensor, max(1, _CHUNK_BYTES // row))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw from ``seed`` in here, and leave the global generators as they were."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what data sets use)
+    with torch.random.fork_rng(devices=[]):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _unreadable(what: str, problem: Exception) -> InvalidInput:
+    return InvalidInput(
+        f"{what} of the data set could not be read: {type(problem).__name__}: {problem}. Every record must "
+        "be there when its turn comes; remove those that cannot be read before the run starts."
+    )
+
+
+def _few(positions: Sequence[int] | Indices) -> str:
+    shown = ", ".join(str(int(position)) for position in positions[:5])
+    return shown if len(positions) <= 5 else f"{shown}, ..."

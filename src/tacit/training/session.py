@@ -37,8 +37,9 @@ from tacit.plan import Plan
 from tacit.training.augmentation import Augmentation
 from tacit.training.averaging import AveragedWeights
 from tacit.training.files import load_state, save_state
+from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
-from tacit.training.step import noisy_step
+from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
@@ -69,13 +70,15 @@ class PrivateSession:
     Args:
         model: any module whose rows do not mix; refused by name otherwise.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: tensors (N, ...), a ``TensorDataset`` or a map-style ``Dataset``; row i is record i.
+        data: tensors or arrays (N, ...), memory maps among them, a ``TensorDataset`` or a map-style
+            ``Dataset``; row i is record i.
         plan: what to do and what it costs.
         loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.
         engine: "fast", or "reference" for the definition itself.
         physical_batch_size: most records in memory at once; a matter of speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
         ema_decay: keep averaged weights with this decay.
+        workers: processes that read the next batches ahead, for data sets that decode; 0 reads in turn.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -105,6 +108,7 @@ class PrivateSession:
         physical_batch_size: int = 512,
         augmentation: Augmentation | None = None,
         ema_decay: float | None = None,
+        workers: int = 0,
         generator: Generator | None = None,
     ) -> None:
         self.model = model
@@ -119,6 +123,9 @@ class PrivateSession:
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._done = 0
+        if check_integer("workers", workers, low=0) > 0:
+            session = weakref.proxy(self)  # the workers end with the session
+            self._records = ReadAhead(self._records, lambda: session._requests(), workers=workers)
         self._check_fit()
         weakref.finalize(self, optimizer.register_step_pre_hook(_refuse_unless_moving).remove)
 
@@ -196,6 +203,15 @@ class PrivateSession:
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
         return StepReport(step=batch.step, loss=released.loss)
+
+    def _requests(self) -> Iterator[Request]:
+        return requests(
+            self.plan,
+            self._generator,
+            len(self._records),
+            first=self._done,
+            physical_batch_size=self._physical,
+        )
 
     def _apply(self, gradients: dict[str, Tensor]) -> None:
         for name, parameter in self._engine.parameters.items():

@@ -34,9 +34,10 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
+from tacit.training.reading import Request
 from tacit.training.records import Records
 
-__all__ = ["NoisyStep", "noisy_step"]
+__all__ = ["NoisyStep", "noisy_step", "requests"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def noisy_step(
     raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
     for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
-        batch = records.take(indices[start:stop])
+        batch = records.take(indices[start:stop], seed=_reading_seed(generator, step, position))
         batch = _views(batch, None if uniforms is None else uniforms[start:stop], augmentation, plan.views)
         batch = tuple(part.to(device) for part in batch)
         mask = torch.ones(stop - start, dtype=torch.bool, device=device)
@@ -127,6 +128,21 @@ class _NoiseBuffers(Mapping[str, Tensor]):
 def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
     for start in range(0, count, size):
         yield start, min(start + size, count)
+
+
+def _reading_seed(generator: Generator, step: int, position: int) -> int:
+    """For what a data set draws while it reads physical batch ``position`` of a step: 63 bits."""
+    return int(generator.words(1, purpose=Purpose.READING, step=step, index=position)[0]) >> 1
+
+
+def requests(
+    plan: Plan, generator: Generator, records: int, *, first: int, physical_batch_size: int
+) -> Iterator[Request]:
+    """What the steps from ``first`` to the end of the plan will read, in order."""
+    for step in range(first, plan.steps):
+        indices = plan.sampling.indices(generator, step, records)
+        for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
+            yield Request(indices[start:stop], _reading_seed(generator, step, position))
 
 
 def _views(

@@ -1,0 +1,313 @@
+"""Reading records: one gather from arrays and maps, data sets that decode, and workers that read ahead."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from tacit.errors import InvalidInput
+from tacit.plan import Plan
+from tacit.testing import seeded_generator
+from tacit.training import PrivateSession
+from tacit.training.reading import ReadAhead, Request
+from tacit.training.records import ArrayRecords, DatasetRecords, as_records
+
+N, D = 40, 6
+WORKERS = min(2, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1
+
+
+def table() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(N, D, generator=generator), torch.arange(N) % 2
+
+
+class Decoded(Dataset[Any]):
+    """Items that take random numbers from all global generators, as augmenting data sets do."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.x, self.y = table()
+        self.fails_at = fails_at
+        self.read = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        if i == self.fails_at:
+            raise OSError("truncated file")
+        self.read += 1
+        shift = random.random() + np.random.random() + torch.rand(())  # noqa: NPY002
+        return self.x[i] + shift, self.y[i]
+
+
+class Together(Decoded):
+    """The same by ``__getitems__``."""
+
+    count_off = 0
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        raise AssertionError("not asked for single items")
+
+    def __getitems__(self, positions: list[int]) -> list[tuple[Tensor, Tensor]]:
+        assert all(type(position) is int for position in positions)
+        whole = super().__getitem__
+        return [whole(i) for i in positions[self.count_off :]]
+
+
+def run(
+    data: Any, *, steps: int = 4, batch: int | None = 10, net: nn.Module | None = None, **more: Any
+) -> Any:
+    plan = Plan.with_noise(
+        noise_multiplier=1.0, delta=1e-3, records=N, batch_size=batch, steps=6, clipping=1.0,
+        adjacency="add-remove", unit="row",
+    )  # fmt: skip
+    if net is None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Linear(D, 2)
+    session = PrivateSession(
+        net, torch.optim.SGD(net.parameters(), lr=0.5), data, plan,
+        loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
+        generator=seeded_generator(4), physical_batch_size=4, **more,
+    )  # fmt: skip
+    for turn in session.batches():
+        session.step(turn)
+        if session.steps_done == steps:
+            break
+    return session
+
+
+def weights(session: Any) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in session.model.parameters()])
+
+
+# --- arrays and memory maps ------------------------------------------------------------------------------
+
+
+def stored(tmp_path: Path, kind: str) -> tuple[Any, Any]:
+    x, y = table()
+    if kind == "NumPy arrays":
+        return x.numpy(), y.numpy()
+    if kind == "torch.from_file":
+        x.numpy().tofile(tmp_path / "x.bin")
+        name = str(tmp_path / "x.bin")
+        return torch.from_file(name, shared=False, size=N * D, dtype=torch.float32).view(N, D), y
+    np.save(tmp_path / "x.npy", x.numpy())
+    return np.load(tmp_path / "x.npy", mmap_mode="r" if kind == "read-only map" else "c"), y.numpy()
+
+
+@pytest.mark.parametrize("kind", ["NumPy arrays", "torch.from_file", "read-only map", "map"])
+@pytest.mark.parametrize("batch", [10, None])
+def test_arrays_and_maps_give_the_run_of_tensors(tmp_path: Path, kind: str, batch: int | None) -> None:
+    expected = weights(run(table(), batch=batch))
+    assert torch.equal(weights(run(stored(tmp_path, kind), batch=batch)), expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    positions=st.lists(st.integers(0, N - 1), min_size=1, max_size=N),
+    dtype=st.sampled_from(["uint8", "int64", "float16", "float32", "float64", "bool"]),
+)
+def test_a_batch_is_the_rows_at_its_positions(positions: list[int], dtype: str) -> None:
+    """Sorted or not, consecutive or not, once or twice."""
+    array = np.random.default_rng(0).integers(0, 2, (N, 2, 3)).astype(dtype)
+    records = ArrayRecords((array, torch.arange(N)))
+    for _ in range(2):
+        rows, numbers = records.take(np.array(positions, dtype=np.int64), seed=0)
+        assert np.array_equal(rows.numpy(), array[positions])
+        assert numbers.tolist() == positions
+
+
+def test_arrays_that_are_no_tensors_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="byte order"):
+        as_records((np.zeros((3, 2), dtype=">f4"), np.zeros(3)))
+    with pytest.raises(InvalidInput, match="cannot be a tensor"):
+        as_records((np.array(["a", "b"]),))
+    with pytest.raises(InvalidInput, match="NaN"):
+        as_records((np.array([[0.0], [np.nan]]),))
+
+
+def test_the_fingerprint_is_that_of_all_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.training.records._CHUNK_BYTES", 100)
+    x, y = table()
+    records = ArrayRecords((x, y))
+    whole = f"{N}({N}, {D}) torch.float32".encode() + x.numpy().tobytes()
+    whole += f"({N},) torch.int64".encode() + y.numpy().tobytes()
+    assert records.fingerprint(b"key") == hashlib.blake2b(whole, key=b"key", digest_size=16).hexdigest()
+    before = records.fingerprint(b"key")
+    x[7, 0] += 1
+    assert records.fingerprint(b"key") != before, "what was computed before is not the records any more"
+    assert records.fingerprint(b"another") != records.fingerprint(b"key")
+
+
+# --- a full batch is lent --------------------------------------------------------------------------------
+
+ALL = np.arange(N)
+
+
+def test_a_full_batch_is_not_copied_once_the_model_has_left_one_alone(tmp_path: Path) -> None:
+    x, y = table()
+    records = ArrayRecords((x, y))
+    assert records.take(ALL, seed=0)[0].data_ptr() != x.data_ptr()
+    assert records.take(ALL, seed=0)[0].data_ptr() == x.data_ptr()
+    assert records.take(ALL[3:9], seed=0)[0].data_ptr() == x[3:].data_ptr()
+    readonly = ArrayRecords(stored(tmp_path, "read-only map"))
+    for _ in range(3):  # a write into a view of it would end the process
+        readonly.take(ALL, seed=0)[0].add_(1.0)
+
+
+def test_a_model_that_works_in_place_gets_copies() -> None:
+    x, y = table()
+    before = x.clone()
+    records = ArrayRecords((x, y))
+    for _ in range(4):
+        (batch, _) = records.take(ALL, seed=0)
+        assert torch.equal(batch, before)
+        batch.sub_(1.0)
+    assert torch.equal(x, before)
+
+
+class SometimesInPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(D, 2), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x.mul_(0.5) if self.calls > 40 and len(x) == 4 else x)  # type: ignore[no-any-return]
+
+
+def test_planted_bug_a_model_that_starts_to_work_in_place_is_noticed() -> None:
+    with pytest.raises(InvalidInput, match="the records changed during the run"):
+        run(table(), batch=None, net=SometimesInPlace(), steps=6)
+
+
+# --- data sets that decode -------------------------------------------------------------------------------
+
+
+def test_reading_draws_from_the_run_and_leaves_the_global_generators_alone() -> None:
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # type: ignore[index]  # noqa: NPY002
+    first = weights(run(Decoded()))
+    assert random.getstate() == states[0]
+    assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[index]  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), states[2])
+    torch.rand(3)
+    assert torch.equal(weights(run(Decoded())), first), "a step done again sees the same augmented records"
+    assert not torch.equal(weights(run(table())), first), "the items are random indeed"
+
+
+def test_items_are_asked_for_together_where_the_data_set_can() -> None:
+    assert torch.equal(weights(run(Together())), weights(run(Decoded())))
+    part = Subset(Decoded(), range(N))
+    assert torch.equal(weights(run(part)), weights(run(Decoded())))
+    broken = Together()
+    broken.count_off = 1
+    with pytest.raises(InvalidInput, match="one for each, in order"):
+        run(broken)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_item_that_cannot_be_read_is_named(workers: int) -> None:
+    with pytest.raises(InvalidInput, match="record 11 of the data set could not be read: OSError: truncated"):
+        run(Decoded(fails_at=11), workers=workers)
+    assert not multiprocessing.active_children()
+
+
+def test_a_group_of_items_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"one of the records at .*: OSError"):
+        run(Together(fails_at=11))
+
+
+def test_items_of_different_shapes_are_refused() -> None:
+    class Ragged(Decoded):
+        def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+            return torch.zeros(i + 1), self.y[i]
+
+    with pytest.raises(InvalidInput, match="items of one shape"):
+        run(Ragged())
+
+
+# --- workers ---------------------------------------------------------------------------------------------
+
+
+def test_workers_change_nothing_but_time(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    whole = run(Decoded(), steps=6)
+    ahead = run(Decoded(), steps=6, workers=WORKERS)
+    assert torch.equal(weights(ahead), weights(whole))
+    assert torch.equal(torch.get_rng_state(), state)
+    part = run(Decoded(), steps=3, workers=1)
+    part.save(tmp_path / "state.pt")
+    again = run(Decoded(), steps=1, workers=1)  # its workers are at step 2; the state says step 4
+    again.load(tmp_path / "state.pt")
+    for turn in again.batches():
+        again.step(turn)
+    assert torch.equal(weights(again), weights(whole))
+    del ahead, part, again
+    assert not multiprocessing.active_children(), "workers end with the session"
+
+
+def asked(count: int) -> list[Request]:
+    return [Request(np.array([k, k + 1]), seed=k) for k in range(count)]
+
+
+@pytest.fixture
+def ahead() -> Iterator[tuple[ReadAhead, Decoded]]:
+    data = Decoded()
+    reader = ReadAhead(DatasetRecords(data), lambda: asked(30), workers=1)
+    yield reader, data
+    del reader
+
+
+def test_workers_read_a_few_batches_ahead_and_no_more(ahead: tuple[ReadAhead, Decoded]) -> None:
+    reader, data = ahead
+    reader.take(asked(1)[0].indices, seed=0)
+    deadline = time.monotonic() + 20
+    while data.read.item() < 2 * 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert data.read.item() == 2 * 3, "the batch taken and two ahead, of two records each"
+
+
+def test_a_batch_out_of_turn_is_read_all_the_same(ahead: tuple[ReadAhead, Decoded]) -> None:
+    reader, _ = ahead
+    direct = DatasetRecords(Decoded())
+    for number in (0, 1, 0, 5, 0, 1):
+        request = asked(30)[number]
+        got = reader.take(request.indices, seed=request.seed)
+        assert torch.equal(got[0], direct.take(request.indices, seed=request.seed)[0])
+
+
+def test_planted_bug_a_batch_of_other_records_or_of_another_seed_is_not_the_one_asked_for() -> None:
+    request = asked(3)[2]
+    assert request.same(np.array([2, 3]), 2)
+    assert not request.same(np.array([2, 4]), 2)
+    assert not request.same(np.array([2]), 2)
+    assert not request.same(np.array([2, 3]), 1)
+
+
+def test_workers_leave_an_interrupt_to_the_main_process(ahead: tuple[ReadAhead, Decoded]) -> None:
+    reader, _ = ahead
+    reader.take(asked(1)[0].indices, seed=0)
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGINT)
+    for request in asked(10)[1:]:
+        reader.take(request.indices, seed=request.seed)
+    assert worker.is_alive()
