@@ -22,7 +22,6 @@ from tacit.clipping import (
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import conv, use
 from tacit.clipping.reference import ReferenceEngine
 
 Loss = Callable[..., Tensor]
@@ -473,7 +472,7 @@ CASES = {
     "flipped": Case(lambda: Sorted("flip"), images(4), fast=False),
     "picked": Case(lambda: Sorted("pick"), images(4)),
     "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (images(4)()[0], images(3)()[0]), fast=False),
-    "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4), fast=False),
+    "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4)),
     "time first": Case(lambda: TimeFirst(), images(5, 3), fast=False),
     "flattened": Case(lambda: Flattened(), images(5, 3)),
 }
@@ -494,32 +493,6 @@ def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> N
             assert value.abs().max() > 0 or name.startswith("unused"), name
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
     assert (fast.route == "fast") == case.fast, fast.route
-
-
-FORMS: dict[str, dict[str, float]] = {
-    "kept by fold": {"SMALL_BYTES": 1e9, "FOLD_FROM": 0},
-    "kept from patches": {"SMALL_BYTES": 1e9, "FOLD_FROM": 1e9},
-    "ghost": {"SMALL_BYTES": 0, "SLACK": 0},
-    "norms by fold": {"SMALL_BYTES": 0, "SLACK": 0, "GHOST_UP_TO": 0, "FOLD_FROM": 0},
-    "norms from patches": {"SMALL_BYTES": 0, "SLACK": 0, "GHOST_UP_TO": 0, "FOLD_FROM": 1e9},
-}
-
-
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("case", [name for name in CASES if name.startswith("conv")])
-def test_every_form_of_a_convolution_is_the_same(
-    case: str, form: dict[str, float], views: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    model, batch = CASES[case].make().double(), CASES[case].inputs()
-    wanted = loop_oracle(model, squares, RULES["flat"], batch, views)
-    for constant, setting in form.items():
-        monkeypatch.setattr(conv, constant, setting)
-    monkeypatch.setattr(use, "CHUNK_BYTES", 1000)
-    found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views), batch)
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("views", [1, 2])

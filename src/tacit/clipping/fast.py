@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.layers import affine, attention, conv, embedding, linear, recurrent
+from tacit.clipping.layers import affine, attention, conv, embedding, group_norm, linear, recurrent
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
 from tacit.clipping.reference import ReferenceEngine
@@ -37,13 +37,16 @@ HANDLERS: Mapping[Any, Handler] = {
     F.conv1d: conv.conv1d,
     F.conv2d: conv.conv2d,
     F.conv3d: conv.conv3d,
+    F.conv_transpose1d: conv.conv_transpose1d,
+    F.conv_transpose2d: conv.conv_transpose2d,
+    F.conv_transpose3d: conv.conv_transpose3d,
     **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), linear.matmul),
     **dict.fromkeys((torch.addmm, Tensor.addmm), linear.addmm),
     F.embedding: embedding.embedding,
     F.layer_norm: affine.layer_norm,
     F.rms_norm: affine.rms_norm,
-    F.group_norm: affine.group_norm,
-    F.instance_norm: affine.instance_norm,
+    F.group_norm: group_norm.group_norm,
+    F.instance_norm: group_norm.instance_norm,
     F.batch_norm: affine.batch_norm,
     F.prelu: affine.prelu,
     Tensor.expand: affine.expand,

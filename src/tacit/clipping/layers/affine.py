@@ -23,8 +23,6 @@ __all__ = [
     "add",
     "batch_norm",
     "expand",
-    "group_norm",
-    "instance_norm",
     "layer_norm",
     "mul",
     "prelu",
@@ -57,37 +55,6 @@ def rms_norm(
     """``F.rms_norm``."""
     tape = tape.of_rows("rms_norm", input, len(normalized_shape) + 1)
     return _affine(tape, "rms_norm", F.rms_norm(input, normalized_shape, eps=eps), weight, None)
-
-
-def group_norm(
-    tape: Tape,
-    input: Tensor,  # noqa: A002
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    """``F.group_norm``."""
-    tape = tape.of_rows("group_norm", input, 2)
-    normal = F.group_norm(input, num_groups, eps=eps)
-    return _affine(tape, "group_norm", normal, weight, bias, channels=True)
-
-
-def instance_norm(
-    tape: Tape,
-    input: Tensor,  # noqa: A002
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """``F.instance_norm``."""
-    tape = tape.of_rows("instance_norm", input, 3)
-    normal = F.instance_norm(input, running_mean, running_var, None, None, use_input_stats, momentum, eps)
-    return _affine(tape, "instance_norm", normal, weight, bias, channels=True)
 
 
 def batch_norm(

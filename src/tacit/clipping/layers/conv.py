@@ -1,22 +1,33 @@
-"""Convolutions in 1, 2 and 3 dimensions: any stride, dilation and groups; padding modes are F.pad.
+"""Convolutions in 1, 2 and 3 dimensions, and transposed ones: any stride, dilation and groups.
 
-Letters: n records; B rows; C input channels; P outputs; c = C / groups; k kernel positions (all
-dimensions); D = c k; T output positions; s... the spatial dimensions.
+Letters: n records; B = n K rows; C input channels; P outputs; c = C / groups; k kernel positions (all
+dimensions); D = c k; T output positions; S input positions; s... the spatial dimensions.
 
-The gradient of a row is G = sum_t g_t patch_t^T.  Forms, chosen by shape alone (measured on a CPU):
+The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  Padding modes other than zeros are ``F.pad``
+before the layer.  A transposed convolution is the adjoint of a convolution in its input, so that its weight
+has the gradient of a convolution with x and g in each other's place.
 
-* kept, if D <= 2.5 T (then G is at most 2.5 times g) or all rows' G take less than 32 MiB: by *fold* if
-  T >= 200 or groups > 1, else from *patches*.
-* otherwise norms first, and then one weighted weight gradient of the whole batch: norms by *ghost* if
-  T <= 128 and groups = 1 and K = 1, else by fold in chunks.
+**Norms**, by shape and :class:`~tacit.clipping.budget.MemoryBudget` alone, in this order:
 
-*Fold* makes the rows groups of one convolution and takes its weight gradient, (B P, c, k).
+* G is *kept* if D <= slack T: it is at most ``slack`` times as large as g.
+* *Ghost* norms if they take less than half the work of forming G, P D T products; where groups = K = 1.
+* G is kept if that takes no more than ``small_bytes`` for all rows.
+* Ghost norms if they take less work than forming G at all.
+* Otherwise G is formed *twice*, for the norms and for the sum, each time in chunks.  It is twice the same to
+  the last bit, so positions that cancel do no harm, as they do none to what is kept.
+
+After ghost norms the sum is one weight gradient of the whole batch, with the factors in x or g.
+
+**Forming** G, in the order of preference (table of times: docs/engine.md):
+
+* *native*, float32 on a CPU, groups = 1: a C++ kernel, nothing of the size of the patches is made.
+* *patches*, if groups = 1 and (C <= 4 or T < 100): products of matrices.
+* *fold*: the rows are groups of one convolution, whose weight gradient is (B P, c, k).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any, final
 
@@ -24,121 +35,128 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.layers.linear import ghost_squared_norms
+from tacit.clipping.budget import MemoryBudget
+from tacit.clipping.layers import conv_native
+from tacit.clipping.layers.conv_forms import (
+    Geometry,
+    fold,
+    from_patches,
+    ghost_squared_norms,
+    weight_gradient,
+)
 from tacit.clipping.layers.tape import Handler, Tape
 from tacit.clipping.layers.use import Kept, Use, chunks, over_views, widened
 
-__all__ = ["conv1d", "conv2d", "conv3d"]
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
-SLACK = 2.5
-SMALL_BYTES = 32 * 2**20
-FOLD_FROM = 200
-GHOST_UP_TO = 128
-PATCH_BYTES = 2**20  # stays in the cache
-
-
-@final
-@dataclass(frozen=True)
-class _Geometry:
-    """The settings of a convolution with zero padding, one number per spatial dimension."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
+FEW_CHANNELS = 4
+FOLD_FROM = 100
+ELEMENT = 64
+"""Products of a matrix product that take the time of one addition in memory."""
 
 
 @final
 class _Convolution(Use):
     """Per-record weight gradients from inputs x (B, C, s...) and output gradients g (B, P, s...)."""
 
-    def __init__(self, x: Tensor, g: Tensor, geometry: _Geometry, views: int) -> None:
+    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
         self._x, self._g, self._geometry, self._views = widened(x), widened(g), geometry, views
-        self._shape = (g.shape[1], x.shape[1] // geometry.groups, *geometry.kernel)
-        T, D, size = prod(g.shape[2:]), prod(self._shape[1:]), prod(self._shape) * g.element_size()
-        self._ghost = T <= GHOST_UP_TO and geometry.groups == 1 and views == 1
-        self._by_fold = T >= FOLD_FROM or geometry.groups > 1
-        self._bytes = size * views
-        keep = D <= SLACK * T or size * len(x) < SMALL_BYTES
-        self._kept = Kept(self.gradients(0, len(x) // views)) if keep else None
+        n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
+        self._chunks = chunks(n, size * self._g.element_size() * views)
+        self._native = conv_native.available(self._x, self._g, geometry)
+        few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
+        self._channels_last = self._native or (geometry.groups == 1 and few)
+        keep, self._ghost = _choice(self._x, self._g, geometry, views, budget)
+        self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
+        if keep:
+            self._kept = self._formed(0, n)
+            self._x = self._g = self._g.new_empty(0)  # which may now be freed
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         if self._kept is not None:
-            return self._kept.squared_norms()
-        n = len(self._x) // self._views
+            return self._kept[1]
         if self._ghost:
-            left, right = self._g.flatten(2).transpose(1, 2), _patches(self._x, self._g, self._geometry)
-            return torch.cat([ghost_squared_norms(left[rows], some) for rows, some in right])
-        return torch.cat([Kept(self.gradients(a, b)).squared_norms() for a, b in chunks(n, self._bytes)])
+            return ghost_squared_norms(self._x, self._g, self._geometry)
+        if self._native:
+            return conv_native.squared_norms(self._x, self._g, self._geometry, self._views)
+        return torch.cat([self._formed(a, b)[1] for a, b in self._chunks])
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i summed over the views of each record, (m, P, c, k...)."""
-        rows = slice(start * self._views, stop * self._views)
-        form = _fold if self._by_fold else _from_patches
-        per_row = form(self._x[rows], self._g[rows], self._shape, self._geometry)
-        return over_views(per_row, self._views)
+        if self._kept is not None:
+            return self._ordered(self._kept[0].gradients(start, stop), 2)
+        return self._ordered(self._formed(start, stop)[0].gradients(0, stop - start), 2)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i: a sum of kept gradients, or one weight gradient of (x, g * factors)."""
+        """Add sum_i factors_i G_i: over what is kept or formed, or one weight gradient of the batch."""
+        if self._ghost:
+            accumulator.add_(self._contracted(factors.to(self._g.dtype), tuple(accumulator.shape)))
+        elif self._channels_last:
+            sizes = accumulator.movedim(1, -1).shape
+            accumulator.add_(self._ordered(self._summed(accumulator.new_zeros(sizes), factors), 1))
+        else:
+            self._summed(accumulator, factors)
+
+    def _summed(self, total: Tensor, factors: Tensor) -> Tensor:
+        """Add sum_i factors_i G_i, in the order in which G is formed, and return the total."""
         if self._kept is not None:
-            self._kept.add_weighted(accumulator, factors)
-            return
-        weights = factors.repeat_interleave(self._views).view(-1, *[1] * (self._g.dim() - 1))
-        accumulator.add_(_weight_gradient(self._x, self._g * weights, self._shape, self._geometry))
+            self._kept[0].add_weighted(total, factors)
+        elif self._native:
+            total += conv_native.weighted_sum(self._x, self._g, self._geometry, self._views, factors)
+        else:
+            for a, b in self._chunks:
+                self._formed(a, b)[0].add_weighted(total, factors[a:b])
+        return total
+
+    def _formed(self, start: int, stop: int) -> tuple[Kept, Tensor]:
+        """Return G_i, (m, P, c, k...), or (m, P, k..., C) if ``_channels_last``, and |G_i|^2, (m,)."""
+        rows = slice(start * self._views, stop * self._views)
+        x, g = self._x[rows], self._g[rows]
+        if self._native:
+            gradients, squares = conv_native.formed(x, g, self._geometry, self._views)
+            return Kept(gradients), squares
+        form = from_patches if self._channels_last else fold
+        kept = Kept(over_views(form(x, g, self._geometry), self._views))
+        return kept, kept.squared_norms()
+
+    def _ordered(self, formed: Tensor, dim: int) -> Tensor:
+        """Return what was formed with the channels at ``dim``."""
+        return formed.movedim(-1, dim) if self._channels_last else formed
+
+    def _contracted(self, factors: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return sum_i factors_i G_i from one pass over all rows; K = 1."""
+        x, g, weights = self._x, self._g, factors.view(-1, *[1] * (self._g.dim() - 1))
+        scaled = (x * weights, g) if x.numel() < g.numel() else (x, g * weights)
+        return weight_gradient(*scaled, shape, self._geometry)
 
 
-def _weight_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: _Geometry) -> Tensor:
-    """Return the weight gradient, summed over the rows, from (B, C, s...) and (B, P, s...)."""
-    unread = x.new_empty(1).expand(shape)  # only the shape of the weight is used
-    found = torch.ops.aten.convolution_backward(
-        g, x, unread, None, geometry.stride, geometry.padding, geometry.dilation,
-        False, [0] * len(geometry.kernel), geometry.groups, [False, True, False],
-    )  # fmt: skip
-    gradient: Tensor = found[1]
-    return gradient
+def _choice(x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> tuple[bool, bool]:
+    """Return whether G is kept, and else whether its norms are ghost norms."""
+    P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
+    work = P * D * T
+    ghost = _ghost_work(x, g, geometry) if geometry.groups == views == 1 else 2 * work
+    if budget.convolution_slack * T >= D:
+        return True, False
+    if 2 * ghost > work and len(x) * P * D * g.element_size() <= budget.small_bytes:
+        return True, False
+    return False, ghost < work
 
 
-def _fold(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: _Geometry) -> Tensor:
-    """Return per-row weight gradients (B, P, c, k...): the rows are groups of one convolution."""
-    B = len(x)
-    folded = _Geometry(
-        geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, B * geometry.groups
-    )
-    one_x, one_g = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
-    return _weight_gradient(one_x, one_g, (B * shape[0], *shape[1:]), folded).view(B, *shape)
-
-
-def _from_patches(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: _Geometry) -> Tensor:
-    """Return per-row weight gradients (B, P, c, k...) from products of (P, T) and (T, k c); groups = 1."""
-    P, c, *kernel = shape
-    left, found = g.flatten(2), x.new_empty(len(x), P, prod(kernel) * c)
-    for rows, patches in _patches(x, g, geometry):
-        torch.bmm(left[rows], patches, out=found[rows])
-    return found.view(len(x), P, *kernel, c).movedim(-1, 2)
-
-
-def _patches(x: Tensor, g: Tensor, geometry: _Geometry) -> Iterator[tuple[slice, Tensor]]:
-    """Yield some rows, and what each output position sees of them: (rows, T, k C), channels last."""
-    pads = [p for size in reversed(geometry.padding) for p in (size, size)]
-    last = F.pad(x, pads).movedim(1, -1).contiguous()  # (B, s..., C)
-    places, C, (row, *steps, one) = g.shape[2:], x.shape[1], last.stride()
-    shape = (*places, *geometry.kernel, C)
-    strides = (
-        *(step * stride for step, stride in zip(steps, geometry.stride, strict=True)),
-        *(step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)),
-        one,
-    )
-    size = max(1, PATCH_BYTES // (prod(shape) * x.element_size()))
-    for start in range(0, len(x), size):
-        part = last[start : start + size]
-        seen = part.as_strided((len(part), *shape), (row, *strides))
-        yield slice(start, start + size), seen.reshape(len(part), prod(places), -1)
+def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry) -> int:
+    """Return about how many products ghost norms of a row cost, in place of P D T."""
+    C, P, S, T = x.shape[1], g.shape[1], prod(x.shape[2:]), prod(g.shape[2:])
+    sizes = [size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True)]
+    elements = prod(sizes) ** 2
+    for i, kernel in enumerate(geometry.kernel):
+        sizes[i] = g.shape[2 + i]
+        elements += kernel * prod(sizes) ** 2
+    return S * S * C + T * T * P + ELEMENT * elements
 
 
 def _conv(dimensions: int, operation: Any) -> Handler:
     """Return the recording form of ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
+    name = f"conv{dimensions}d"
 
     def conv(
         tape: Tape,
@@ -150,26 +168,69 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
     ) -> Tensor:
-        tape = tape.of_rows(f"conv{dimensions}d", input, dimensions + 2)
+        tape = tape.of_rows(name, input, dimensions + 2)
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
         x, zeros = _padded(input, padding, kernel, apart)
-        geometry = _Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
+        geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
         y = operation(x, tape.plain(weight), tape.plain(bias), geometry.stride, zeros, apart, groups)
 
         def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
             if tape.owns(weight):
-                yield weight, _Convolution(x, g, geometry, tape.views)
+                yield weight, _Convolution(x, g, geometry, tape.views, tape.budget)
             if bias is not None and tape.owns(bias):
-                yield bias, Kept(over_views(widened(g).flatten(2).sum(2), tape.views))
+                yield bias, _bias(tape, g)
 
-        return tape.tap(f"conv{dimensions}d", y, uses, saved=(x,), sources=(weight, bias))
+        return tape.tap(name, y, uses, saved=(x,), sources=(weight, bias))
 
     return conv
+
+
+def _conv_transpose(dimensions: int, operation: Any) -> Handler:
+    """Return the recording form of ``F.conv_transpose1d`` and so on."""
+    name = f"conv_transpose{dimensions}d"
+
+    def conv_transpose(
+        tape: Tape,
+        input: Tensor,  # noqa: A002
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        groups: int = 1,
+        dilation: int | tuple[int, ...] = 1,
+    ) -> Tensor:
+        tape = tape.of_rows(name, input, dimensions + 2)
+        kernel, steps = tuple(weight.shape[2:]), _tuple(stride, dimensions)
+        apart, cut = _tuple(dilation, dimensions), _tuple(padding, dimensions)
+        y = operation(
+            input, tape.plain(weight), tape.plain(bias), steps, cut, _tuple(output_padding, dimensions),
+            groups, apart,
+        )  # fmt: skip
+        geometry = Geometry(kernel, steps, (0,) * dimensions, apart, groups)
+
+        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            if tape.owns(weight):
+                whole = _uncut(g, tuple(x.shape[2:]), geometry, cut)
+                yield weight, _Convolution(whole, x, geometry, tape.views, tape.budget)
+            if bias is not None and tape.owns(bias):
+                yield bias, _bias(tape, g)
+
+        return tape.tap(name, y, uses, saved=(input,), sources=(weight, bias))
+
+    return conv_transpose
 
 
 conv1d = _conv(1, F.conv1d)
 conv2d = _conv(2, F.conv2d)
 conv3d = _conv(3, F.conv3d)
+conv_transpose1d = _conv_transpose(1, F.conv_transpose1d)
+conv_transpose2d = _conv_transpose(2, F.conv_transpose2d)
+conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
+
+
+def _bias(tape: Tape, g: Tensor) -> Kept:
+    return Kept(over_views(widened(g).flatten(2).sum(2), tape.views))
 
 
 def _tuple(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:
@@ -188,3 +249,18 @@ def _padded(
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     pads = [p for total in reversed(totals) for p in (total // 2, total - total // 2)]
     return F.pad(x, pads), (0,) * len(kernel)
+
+
+def _uncut(g: Tensor, places: tuple[int, ...], geometry: Geometry, cut: tuple[int, ...]) -> Tensor:
+    """Return g (B, C, s...) of a transposed convolution as it was before ``cut`` took its margins away.
+
+    What the cut took has no gradient; ``output_padding`` takes less away at the end.
+    """
+    whole = [
+        (place - 1) * stride + (kernel - 1) * dilation + 1
+        for place, stride, kernel, dilation in zip(
+            places, geometry.stride, geometry.kernel, geometry.dilation, strict=True
+        )
+    ]
+    sizes = zip(whole, g.shape[2:], cut, strict=True)
+    return F.pad(g, [p for size, have, c in reversed(list(sizes)) for p in (c, size - have - c)])

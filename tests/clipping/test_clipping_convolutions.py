@@ -1,0 +1,398 @@
+"""Convolutions and group norms against a loop of one backward pass per record, in every form and layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit import native
+from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import conv, conv_forms, conv_native
+from tacit.clipping.layers.conv_forms import Geometry
+
+CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+FORMS = ("kept", "twice", "ghost")
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"{native.why_not()}")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One convolution: channels per group, outputs per group, the size of the input, and its geometry."""
+
+    channels: int
+    outputs: int
+    size: tuple[int, ...]
+    geometry: Geometry
+
+    def tensors(self, rows: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+        """Return x (rows, C, s...) and g (rows, P, s...)."""
+        generator = torch.Generator().manual_seed(0)
+        groups = self.geometry.groups
+        x = torch.randn(rows, groups * self.channels, *self.size, generator=generator, dtype=dtype)
+        weight = x.new_zeros(groups * self.outputs, self.channels, *self.geometry.kernel)
+        return x, torch.randn(self.forward(x, weight).shape, generator=generator, dtype=dtype)
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The convolution itself."""
+        g = self.geometry
+        found: Tensor = CONVOLUTIONS[len(self.size) - 1](
+            x, weight, None, g.stride, g.padding, g.dilation, g.groups
+        )
+        return found
+
+    def oracle(self, x: Tensor, g: Tensor, views: int) -> Tensor:
+        """Gradients of each record, (n, P, c, k...), one backward pass each."""
+        shape = (self.geometry.groups * self.outputs, self.channels, *self.geometry.kernel)
+        weight = x.new_zeros(shape, requires_grad=True)
+        found = []
+        for i in range(0, len(x), views):
+            rows = slice(i, i + views)
+            found.append(torch.autograd.grad(self.forward(x[rows], weight), weight, g[rows])[0])
+        return torch.stack(found)
+
+
+@st.composite
+def geometries(draw: st.DrawFn, groups: int = 3) -> Setting:
+    """Any convolution whose output has at least one position."""
+    dimensions = draw(st.integers(1, 3))
+    each = st.tuples(*[st.integers(1, 3)] * dimensions)
+    kernel, stride, dilation = draw(each), draw(each), draw(each)
+    padding = draw(st.tuples(*[st.integers(0, 2)] * dimensions))
+    spare = draw(st.tuples(*[st.integers(0, 4)] * dimensions))
+    size = tuple(
+        max(1, (k - 1) * d + 1 - 2 * p) + more
+        for k, d, p, more in zip(kernel, dilation, padding, spare, strict=True)
+    )
+    geometry = Geometry(kernel, stride, padding, dilation, draw(st.integers(1, groups)))
+    return Setting(draw(st.integers(1, 6)), draw(st.integers(1, 9)), size, geometry)
+
+
+@contextmanager
+def forced(form: str, fold_from: float = 100) -> Iterator[None]:
+    """Make every convolution take a form: kept, twice or ghost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conv, "_choice", lambda *_: (form == "kept", form == "ghost"))
+        patch.setattr(conv, "FOLD_FROM", fold_from)
+        patch.setattr(conv, "chunks", lambda n, _: [(i, min(i + 2, n)) for i in range(0, n, 2)])
+        patch.setattr(conv, "FEW_CHANNELS", 0 if fold_from == 0 else conv.FEW_CHANNELS)
+        yield
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries(), st.sampled_from(FORMS), st.sampled_from([0, 1e9]), st.integers(1, 2))
+def test_every_form_is_a_loop_of_backward_passes(
+    setting: Setting, form: str, fold_from: float, views: int
+) -> None:
+    if form == "ghost" and (setting.geometry.groups > 1 or views > 1):
+        form = "twice"  # as in the rule
+    x, g = setting.tensors(3 * views)
+    wanted = setting.oracle(x, g, views)
+    factors = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    with forced(form, fold_from):
+        use = conv._Convolution(x, g, setting.geometry, views, FAST)
+        norms = use.squared_norms()
+        total = torch.ones_like(wanted[0])
+        use.add_weighted(total, factors)
+        torch.testing.assert_close(norms, wanted.flatten(1).square().sum(1), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(use.gradients(1, 3), wanted[1:3], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(total, 1 + torch.tensordot(factors, wanted, dims=1), rtol=1e-10, atol=1e-12)
+
+
+@needs_kernels
+@settings(max_examples=60, deadline=None)
+@given(geometries(groups=1), st.integers(1, 2), st.integers(0, 2), st.sampled_from([1, 2, 5]))
+def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, threads: int) -> None:
+    library = native.library()
+    assert library is not None
+    x, g = setting.tensors(3 * views, torch.float32)
+    wanted = setting.oracle(x.double(), g.double(), views).movedim(2, -1)
+    factors = torch.tensor([0.5, 0.0, 2.0])
+    level = min(level, library.tacit_convolution_level())
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "tacit_convolution_level", lambda: level)
+        try:
+            torch.set_num_threads(threads)
+            gradients, squares = conv_native.formed(x, g, setting.geometry, views)
+            again = conv_native.squared_norms(x, g, setting.geometry, views)
+            total = conv_native.weighted_sum(x, g, setting.geometry, views, factors)
+        finally:
+            torch.set_num_threads(before)
+    torch.testing.assert_close(gradients.double(), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(squares, gradients.flatten(1).square().sum(1), rtol=1e-6, atol=1e-30)
+    assert torch.equal(squares, again)
+    torch.testing.assert_close(total, torch.tensordot(factors, gradients, dims=1), rtol=1e-5, atol=1e-5)
+
+
+@needs_kernels
+def test_the_kernel_gives_the_same_bits_however_it_is_asked() -> None:
+    setting = Setting(33, 17, (150,), Geometry((3,), (1,), (1,), (1,), 1))
+    x, g = setting.tensors(7, torch.float32)
+    first, squares = conv_native.formed(x, g, setting.geometry, 1)
+    one = conv_native.formed(x[4:5], g[4:5], setting.geometry, 1)
+    alone = conv_native.weighted_sum(x, g, setting.geometry, 1, torch.eye(7)[4])
+    assert torch.equal(first[4:5], one[0])
+    assert torch.equal(squares[4:5], one[1])
+    assert torch.equal(first[4], alone)
+
+
+@needs_kernels
+def test_lines_longer_than_a_block_and_inputs_in_any_layout() -> None:
+    setting = Setting(5, 9, (6, 300), Geometry((2, 3), (2, 1), (0, 1), (1, 2), 1))
+    x, g = setting.tensors(2, torch.float32)
+    wanted = setting.oracle(x.double(), g.double(), 1).movedim(2, -1)
+    for left, right in product((x, x.to(memory_format=torch.channels_last)), (g, g.mT.contiguous().mT)):
+        found, _ = conv_native.formed(left, right, setting.geometry, 1)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_norms_of_tiny_gradients_are_not_lost() -> None:
+    """Squares that underflow: a record of norm 1e-25 must not count as 0, in any form."""
+    setting = Setting(2, 3, (5, 5), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1))
+    x, g = setting.tensors(2, torch.float32)
+    x, g = x * 1e-12, g * 1e-13
+    wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).norm(dim=1)
+    for form in ("kept", "twice"):
+        with forced(form):
+            found = conv._Convolution(x, g, setting.geometry, 1, FAST).squared_norms().sqrt()
+        assert (found >= 0.99 * wanted).all()
+
+
+CANCELLING = Setting(4, 4, (12, 12), Geometry((3, 3), (1, 1), (0, 0), (1, 1), 1))
+
+
+def cancelling(size: float) -> tuple[Tensor, Tensor]:
+    """Positions that add up to about ``size`` and cancel to 1e-4 of it: g sums to 0, x is nearly constant."""
+    x, g = CANCELLING.tensors(50, torch.float32)
+    x = 1 + 1e-4 * x
+    g = size * (g - g.mean((2, 3), keepdim=True)) / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1) / 100
+    return x, g
+
+
+def largest_contribution(form: str, size: float) -> float:
+    """The largest |factor_i G_i| that reaches the sum, at C = 1."""
+    x, g = cancelling(size)
+    with forced(form):
+        use = conv._Convolution(x, g, CANCELLING.geometry, 1, FAST)
+        norms = use.squared_norms().sqrt() * (1 + 64 * torch.finfo(torch.float32).eps)
+        factors = (1 / norms).clamp(max=1.0)
+        largest = 0.0
+        for i in range(len(x)):
+            total = torch.zeros(4, 4, 3, 3)
+            use.add_weighted(total, factors * torch.eye(len(x))[i])
+            largest = max(largest, float(total.double().norm()))
+    return largest
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
+@pytest.mark.parametrize("form", FORMS)
+def test_positions_that_cancel_are_bounded(form: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TACIT_NATIVE", kernels)
+    for size in (1e3, 1e5, 1e7):
+        assert largest_contribution(form, size) <= 1 + 1e-4
+
+
+def test_ghost_norms_without_their_allowance_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above would see if rounding were forgotten."""
+    monkeypatch.setattr(conv_forms, "ROUNDING", 0)
+    assert largest_contribution("ghost", 1e7) > 1.1
+
+
+def layer(shape: tuple[int, int, int, int, int, int], budget: MemoryBudget = FAST, rows: int = 256) -> str:
+    """The form for (C, P, size, kernel, stride, padding)."""
+    C, P, size, kernel, stride, padding = shape
+    x = torch.empty(rows, C, size, size, device="meta")
+    places = (size + 2 * padding - kernel) // stride + 1
+    g = torch.empty(rows, P, places, places, device="meta")
+    geometry = Geometry((kernel,) * 2, (stride,) * 2, (padding,) * 2, (1, 1), 1)
+    keep, ghost = conv._choice(x, g, geometry, 1, budget)
+    return "kept" if keep else "ghost" if ghost else "twice"
+
+
+@pytest.mark.parametrize(
+    ("shape", "fast", "lean"),
+    [
+        ((1, 16, 28, 8, 2, 3), "kept", "kept"),
+        ((16, 32, 13, 4, 2, 0), "kept", "twice"),
+        ((3, 32, 32, 3, 1, 1), "kept", "kept"),
+        ((32, 32, 32, 3, 1, 1), "kept", "kept"),
+        ((64, 64, 16, 3, 1, 1), "kept", "twice"),
+        ((64, 128, 8, 3, 1, 1), "ghost", "ghost"),
+        ((128, 128, 8, 3, 1, 1), "ghost", "ghost"),
+        ((256, 512, 4, 3, 1, 1), "ghost", "ghost"),
+        ((512, 512, 7, 1, 1, 0), "ghost", "ghost"),
+    ],
+    ids=str,
+)
+def test_the_rule(shape: tuple[int, int, int, int, int, int], fast: str, lean: str) -> None:
+    assert (layer(shape), layer(shape, LEAN)) == (fast, lean)
+
+
+class Strange(nn.Module):
+    """A layer whose input is a view in another order than it lies in memory."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.mT)  # type: ignore[no-any-return]
+
+
+class Formatted(nn.Module):
+    """A network in channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 5, 2, stride=2))
+        self.inner = inner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+
+
+def up(dimensions: int, **options: object) -> Callable[[], nn.Module]:
+    """A transposed convolution of 4 to 6 channels."""
+    kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    return lambda: kinds[dimensions - 1](4, 6, **options)  # type: ignore[arg-type]
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "one position": (lambda: nn.Conv2d(3, 4, 5), (3, 5, 5)),
+    "depthwise": (lambda: nn.Conv2d(4, 8, 3, groups=4), (4, 6, 6)),
+    "kernel of 1": (lambda: nn.Conv2d(3, 4, 1, stride=2, bias=False), (3, 6, 6)),
+    "unread end": (lambda: nn.Conv1d(3, 4, 2, stride=3), (3, 10)),
+    "circular, dilated": (lambda: nn.Conv1d(3, 4, 3, dilation=2, padding=2, padding_mode="circular"), (3, 8)),
+    "reflect, 3-D": (lambda: nn.Conv3d(2, 3, 2, padding=1, padding_mode="reflect"), (2, 3, 4, 3)),
+    "replicate": (lambda: nn.Conv2d(2, 3, 3, padding=(2, 1), padding_mode="replicate"), (2, 5, 4)),
+    "same, uneven ends": (lambda: nn.Conv2d(2, 3, (3, 4), padding="same", dilation=(1, 2)), (2, 5, 9)),
+    "channels_last": (Formatted, (3, 9, 9)),
+    "transposed input": (lambda: Strange(nn.Conv2d(3, 4, 3, padding=1)), (3, 5, 4)),
+    "up 1-D": (up(1, kernel_size=3, stride=2, padding=1, output_padding=1), (4, 7)),
+    "up 2-D": (up(2, kernel_size=(3, 2), stride=(2, 3), dilation=(2, 1), bias=False), (4, 4, 5)),
+    "up 2-D, groups": (up(2, kernel_size=3, groups=2, padding=2, stride=2), (4, 5, 5)),
+    "up, much output padding": (up(1, kernel_size=3, dilation=4, output_padding=3, padding=1), (4, 6)),
+    "up 3-D": (up(3, kernel_size=2, stride=2, padding=1), (4, 3, 2, 3)),
+    "up, one position": (up(2, kernel_size=3), (4, 1, 1)),
+    "group norm": (lambda: nn.GroupNorm(2, 6), (6, 4, 3)),
+    "group norm, no space": (lambda: nn.GroupNorm(2, 6), (6,)),
+    "group norm, 3-D": (lambda: nn.Sequential(nn.Conv3d(2, 4, 2), nn.GroupNorm(4, 4)), (2, 3, 4, 5)),
+    "instance norm": (lambda: nn.InstanceNorm1d(4, affine=True), (4, 9)),
+    "norm, deep": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.GroupNorm(4, 4), nn.Tanh(), nn.InstanceNorm2d(4, affine=True)
+        ),
+        (3, 6, 7),
+    ),
+}  # fmt: skip
+
+
+def loss(model: nn.Module, x: Tensor) -> Tensor:
+    """A loss that weighs every output differently."""
+    out: Tensor = model(x).flatten(1)
+    return (out * torch.linspace(0.2, 1.0, out.shape[1], dtype=out.dtype)).sum(1).sin() + (out**2).mean(1)
+
+
+def clipped_loop(model: nn.Module, x: Tensor, C: float, views: int) -> tuple[dict[str, Tensor], Tensor]:
+    """The clipped sum and the norms (n,), record by record."""
+    parameters = dict(model.named_parameters())
+    total, norms = {name: torch.zeros_like(p) for name, p in parameters.items()}, []
+    for i in range(0, len(x), views):
+        grads = torch.autograd.grad(loss(model, x[i : i + views]).mean(), list(parameters.values()))
+        norms.append(math.sqrt(sum(float(g.square().sum()) for g in grads)))
+        for name, g in zip(parameters, grads, strict=True):
+            total[name] += min(1.0, C / norms[-1]) * g
+    return total, torch.tensor(norms, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_are_a_loop_of_backward_passes(name: str, form: str, views: int) -> None:
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    model = make().double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    if form == "ghost" and (views > 1 or "groups" in name or name == "depthwise"):
+        form = "twice"
+    x = torch.randn(4 * views, *shape, dtype=torch.float64)
+    wanted, norms = clipped_loop(model, x, 0.3, views)
+    engine = FastEngine(model, loss, FlatClipping(0.3), views=views)
+    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+    with forced(form):
+        raw = engine.add_clipped_sum(
+            found, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([0.3], dtype=torch.float64)
+        )
+    assert engine.route == "fast"
+    torch.testing.assert_close(raw.raw_norms[:, 0], norms, rtol=1e-10, atol=1e-12)
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12, msg=key)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.sampled_from(["both", "weight", "bias"]), st.integers(1, 2), st.booleans(),
+)  # fmt: skip
+def test_group_norms_of_any_shape(
+    groups: int, per_group: int, size: list[int], trained: str, views: int, first: bool
+) -> None:
+    """With an input that needs a gradient or none, and with either parameter frozen."""
+    torch.manual_seed(0)
+    C = groups * per_group
+    norm = nn.GroupNorm(groups, C).double()
+    model = norm if first else nn.Sequential(nn.Conv1d(C, C, 1).double(), nn.Tanh(), norm)
+    x = 1 + torch.randn(3 * views, C, math.prod(size) + 1, dtype=torch.float64)
+    norm.weight.requires_grad_(trained != "bias")
+    norm.bias.requires_grad_(trained != "weight")
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    engine = FastEngine(model, loss, FlatClipping(1e6), views=views)
+    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+    raw = engine.add_clipped_sum(found, (x,), torch.ones(3, dtype=torch.bool), torch.tensor([1e6]))
+    assert engine.route == "fast"
+    names, squares = list(found), []
+    for i in range(3):
+        value = loss(model, x[i * views : (i + 1) * views]).mean()
+        grads = torch.autograd.grad(value, [model.get_parameter(n) for n in names])
+        squares.append(torch.stack([g.square().sum() for g in grads]).sum())
+        for n, g in zip(names, grads, strict=True):
+            found[n] -= g
+    for rest in found.values():
+        torch.testing.assert_close(rest, torch.zeros_like(rest), rtol=0, atol=1e-10)
+    torch.testing.assert_close(raw.raw_norms[:, 0] ** 2, torch.stack(squares), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_group_norm_under_autocast_gives_what_torch_gives(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4))
+    types = []
+
+    def watched(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype != torch.float32):
+            out: Tensor = model(x)
+        types.append(out.dtype)
+        return out.float().square().flatten(1).sum(1)
+
+    x = torch.randn(4, 3, 5, 5)
+    engine = FastEngine(model, watched, FlatClipping(1e6))
+    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+    engine.add_clipped_sum(found, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([1e6]))
+    wanted = torch.autograd.grad(watched(model, x).sum(), list(model.parameters()))
+    assert engine.route == "fast"
+    assert len(set(types)) == 1
+    for value, gradient in zip(found.values(), wanted, strict=True):
+        torch.testing.assert_close(value, gradient, rtol=0.05, atol=0.5 if dtype == torch.bfloat16 else 1e-3)
