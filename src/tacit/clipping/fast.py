@@ -11,9 +11,10 @@ tape did not see raises.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, final
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.layers import affine, attention, conv, embedding, group_norm, linear, recurrent
+from tacit.clipping.layers import affine, attention, conv, embedding, group_norm, linear, recurrent, tied
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
 from tacit.clipping.reference import ReferenceEngine
@@ -124,7 +125,7 @@ class FastEngine(GradientEngine):
     ) -> Tensor:
         """Fill the tape; return the (n,) losses."""
         rows = len(batch[0])
-        with torch.enable_grad(), _refusing_gradients(self.parameters), tape:
+        with torch.enable_grad(), _uncompiled(), _refusing_gradients(self.parameters), tape:
             losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
             means = losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
@@ -225,7 +226,7 @@ class _Gradient:
     def __init__(self, parameter: nn.Parameter, tape: Tape) -> None:
         self._parameter = parameter
         own = tape.uses.get(id(parameter), [])
-        one = linear.merged(own)
+        one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived: list[tuple[Tensor, list[Use]]] = [
             (source, tape.uses[key])
@@ -306,6 +307,12 @@ def _pull(source: Tensor, parameter: nn.Parameter, gradient: Tensor) -> Tensor |
 
 def _depends(source: Tensor, parameter: nn.Parameter) -> bool:
     return _pull(source, parameter, torch.zeros_like(source)) is not None
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """Run compiled models as they are written: the tape sees every operation, and is not compiled itself."""
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return cast("AbstractContextManager[None]", stance)
 
 
 @contextmanager

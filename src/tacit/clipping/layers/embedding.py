@@ -20,35 +20,35 @@ from torch import Tensor
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Use, widened
 
-__all__ = ["embedding"]
+__all__ = ["Lookup", "embedding"]
 
 
 @final
-class _Lookup(Use):
+class Lookup(Use):
     """Gradients of a table (V, d) from numbers (n, T) and output gradients g (n, T, d)."""
 
     def __init__(self, numbers: Tensor, g: Tensor, V: int) -> None:
-        self._numbers, self._g, self._V = numbers, widened(g), V
+        self.numbers, self.g, self.V = numbers, widened(g), V
 
     def squared_norms(self) -> Tensor:
         """Return the squares summed over the pairs of each record, (n,)."""
-        n, _, d = self._g.shape
-        record = torch.arange(n, device=self._numbers.device)[:, None]
-        pairs, place = torch.unique(record * self._V + self._numbers, return_inverse=True)  # (U,), (n, T)
-        sums = self._g.new_zeros(len(pairs), d).index_add_(0, place.flatten(), self._g.flatten(0, 1))
-        return self._g.new_zeros(n).index_add_(0, pairs // self._V, sums.square().sum(1))
+        n, _, d = self.g.shape
+        record = torch.arange(n, device=self.numbers.device)[:, None]
+        pairs, place = torch.unique(record * self.V + self.numbers, return_inverse=True)  # (U,), (n, T)
+        sums = self.g.new_zeros(len(pairs), d).index_add_(0, place.flatten(), self.g.flatten(0, 1))
+        return self.g.new_zeros(n).index_add_(0, pairs // self.V, sums.square().sum(1))
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return whole gradients, (m, V, d)."""
-        found = self._g.new_zeros(stop - start, self._V, self._g.shape[2])
-        for gradient, numbers, g in zip(found, self._numbers[start:stop], self._g[start:stop], strict=True):
+        found = self.g.new_zeros(stop - start, self.V, self.g.shape[2])
+        for gradient, numbers, g in zip(found, self.numbers[start:stop], self.g[start:stop], strict=True):
             gradient.index_add_(0, numbers, g)
         return found
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add each position's g, scaled by its record's factor, to its row of the table."""
-        scaled = (self._g * factors[:, None, None]).flatten(0, 1)
-        accumulator.index_add_(0, self._numbers.flatten(), scaled.to(accumulator.dtype))
+        scaled = (self.g * factors[:, None, None]).flatten(0, 1)
+        accumulator.index_add_(0, self.numbers.flatten(), scaled.to(accumulator.dtype))
 
 
 def embedding(
@@ -75,6 +75,6 @@ def embedding(
         if padding_idx is not None:
             g = g.masked_fill((numbers == padding_idx % V)[..., None], 0.0)
         n = tape.rows // tape.views
-        yield weight, _Lookup(numbers.reshape(n, -1), tape.positions(g), V)
+        yield weight, Lookup(numbers.reshape(n, -1), tape.positions(g), V)
 
     return tape.tap("embedding", y, uses, saved=(input,), sources=(weight,))

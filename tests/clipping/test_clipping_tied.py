@@ -1,0 +1,140 @@
+"""A table that is the head as well: its norm without gradients per record, also where both uses cancel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import tied
+
+V, d = 40, 24  # so large that no gradient of this size is kept at a few positions
+
+
+class Tied(nn.Module):
+    """Numbers looked up in a table, through a layer, and scored by the same table; maybe twice."""
+
+    def __init__(self, again: bool = False, padding: int | None = None) -> None:
+        super().__init__()
+        self.table, self.middle = nn.Embedding(V, d, padding_idx=padding), nn.Linear(d, d)
+        self.head = nn.Linear(d, V)
+        self.head.weight = self.table.weight
+        self.again = again
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.middle(self.table(ids)).tanh()
+        if self.again:
+            h = h + self.table((self.head(h).argmax(-1) + ids) % V)
+        return self.head(h) + (self.head(h.flip(1)) if self.again else 0)  # type: ignore[no-any-return]
+
+
+def losses(model: nn.Module, ids: Tensor) -> Tensor:
+    return F.cross_entropy(model(ids).transpose(1, 2), ids.roll(1, 1), reduction="none").sum(1)
+
+
+def loop(
+    model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...], views: int, C: float
+) -> dict[str, Tensor]:
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for i in range(0, len(batch[0]), views):
+        value = loss(model, *(t[i : i + views] for t in batch)).mean()
+        gradients = torch.autograd.grad(value, list(model.parameters()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        for name, g in zip(total, gradients, strict=True):
+            total[name] += min(1.0, C / norm) * g
+    return total
+
+
+def add(engine: FastEngine, *batch: Tensor) -> dict[str, Tensor]:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    present = torch.ones(len(batch[0]) // engine.views, dtype=torch.bool)
+    engine.add_clipped_sum(sums, batch, present, torch.ones(1))
+    return sums
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    n=st.integers(1, 3),
+    T=st.integers(1, 4),
+    views=st.sampled_from([1, 2]),
+    again=st.booleans(),
+    padding=st.sampled_from([None, 3, -1]),
+    products=st.sampled_from([1, 10, 2**20]),
+    seed=st.integers(0, 2**20),
+)
+def test_the_sum_is_that_of_the_loop(
+    n: int, T: int, views: int, again: bool, padding: int | None, products: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model = Tied(again, padding).double()
+    ids = torch.randint(0, V, (n * views, T))
+    ids[0, 0] = 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tied, "PRODUCTS", products)
+        engine = FastEngine(model, losses, FlatClipping(1.0), views=views)
+        found = add(engine, ids)
+    assert engine.route == "fast"
+    for name, value in loop(model, losses, (ids,), views, 1.0).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_without_the_cross_term_the_bound_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squares alone miss what both uses have in common."""
+
+    def alike(model: nn.Module, ids: Tensor) -> Tensor:
+        assert isinstance(model, Tied)
+        scores: Tensor = model.head(model.table(ids)) * F.one_hot(ids, V)
+        return 10 * scores.sum((1, 2))
+
+    model = Tied()
+    model.middle.requires_grad_(False)
+    model.head.bias.requires_grad_(False)
+    ids = torch.full((1, 1), 5)
+
+    def factor() -> float:
+        return float(add(FastEngine(model, alike, FlatClipping(1.0)), ids)["table.weight"].norm())
+
+    assert factor() == pytest.approx(1.0, rel=1e-5)
+    monkeypatch.setattr(tied, "_cross", lambda left, right, numbers, e: torch.zeros(len(left)))
+    assert factor() == pytest.approx(math.sqrt(2), rel=1e-5)
+
+
+def largest_of_cancelling_uses(size: float) -> float:
+    """Table and head get gradients of opposite sign that leave a small remainder, wrong in its digits."""
+    torch.manual_seed(0)
+    model = Tied()
+    model.middle.requires_grad_(False)
+    model.head.bias.requires_grad_(False)
+    ids = torch.arange(8)[:, None]
+
+    def cancelling(model: nn.Module, ids: Tensor) -> Tensor:
+        assert isinstance(model, Tied)
+        fixed: Tensor = model.table.weight.detach()[ids]
+        rest: Tensor = size * model.head(fixed + 1e-6 * torch.randn_like(fixed)).gather(
+            2, ids[..., None]
+        ).squeeze(2)
+        looked_up: Tensor = (model.table(ids) * fixed).sum(2)
+        return (rest - size * looked_up).sum(1)
+
+    engine = FastEngine(model, cancelling, FlatClipping(1.0))
+    largest = max(float(add(engine, row[None])["table.weight"].double().norm()) for row in ids)
+    assert engine.route == "fast"
+    return largest
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
+def test_uses_that_cancel_in_float32_stay_within_the_bound(size: float) -> None:
+    assert largest_of_cancelling_uses(size) <= 1.0
+
+
+def test_without_the_allowance_uses_that_cancel_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tied, "row_squares", lambda x: x.new_zeros(x.shape[:-1]))
+    assert largest_of_cancelling_uses(1e6) > 1.1
