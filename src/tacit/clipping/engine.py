@@ -9,9 +9,10 @@ Letters: n records; K views; B = n K rows; G groups of parameters with a thresho
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.rules import ClippingRule
+from tacit.clipping.survey import Survey
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
 
 __all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
@@ -58,6 +60,7 @@ class GradientEngine(ABC):
       above the threshold.
     * What is not covered is refused by name: losses that mix rows, layers that mix rows, parameters that
       a gradient reaches by an unseen way.
+    * A compiled model is computed as it was written, uncompiled.
     * Afterwards, and also after an exception, the model is as it was: no hooks, attributes or gradients,
       same flags, same buffers.
     """
@@ -73,6 +76,8 @@ class GradientEngine(ABC):
         self.parameters = trainable_parameters(model)
         self.names = list(self.parameters)
         self.groups = rule.groups(self.names)
+        self._survey = Survey(model)
+        self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
         self._probed: set[tuple[bool, ...]] = set()
 
     def add_clipped_sum(
@@ -100,7 +105,7 @@ class GradientEngine(ABC):
         present = present.to(norms.device)
         thresholds = thresholds.to(norms)
         if len(present) > 0:
-            with torch.no_grad(), untouched(self.model, self.parameters):
+            with torch.no_grad(), uncompiled(), untouched(self.model, self._survey):
                 self._probe(batch)
                 found, values = self._add(accumulator, batch, thresholds)
             found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -110,10 +115,9 @@ class GradientEngine(ABC):
 
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes rows, once for each combination of training flags."""
-        flags = tuple(module.training for module in self.model.modules())
-        if flags not in self._probed:
+        if self._survey.flags not in self._probed:
             validate.mixing_probe(self.model, self.per_example_loss, batch, views=self.views)
-            self._probed.add(flags)
+            self._probed.add(self._survey.flags)
 
     @abstractmethod
     def _add(
@@ -155,13 +159,29 @@ class GradientEngine(ABC):
                 f"thresholds must have shape ({len(self.groups)},), one per group; "
                 f"got {tuple(thresholds.shape)}."
             )
-        validate.check_model(self.model)
-        self._check_parameters()
+        self._check_model()
         self._check_accumulator(accumulator)
         return n
 
+    def _check_model(self) -> None:
+        """Judge what changed in the model since the last call; refuse gradients that are in use."""
+        survey = Survey(self.model)
+        if survey != self._survey:
+            validate.check_model(self.model)
+            self._check_parameters()
+            self._judged = [(name, m) for name, m in self.model.named_modules() if validate.can_mix(m)]
+        self._survey = survey
+        for name, module in self._judged:
+            validate.check_module(name, module)
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                raise PrivacyRefusal(
+                    f"parameter {name!r} already has a gradient, from a backward pass that is not private. "
+                    "Call optimizer.zero_grad(set_to_none=True) first."
+                )
+
     def _check_parameters(self) -> None:
-        """Refuse a model whose trainable parameters changed, or whose gradients are in use."""
+        """Refuse a model whose trainable parameters are others than when the engine was made."""
         current = trainable_parameters(self.model)
         same = current.keys() == self.parameters.keys() and all(
             current[name] is parameter for name, parameter in self.parameters.items()
@@ -172,12 +192,6 @@ class GradientEngine(ABC):
                 f"the trainable parameters changed after the engine was made ({changed}). "
                 "Make a new engine after adding, freezing or moving parameters."
             )
-        for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
-                raise PrivacyRefusal(
-                    f"parameter {name!r} already has a gradient, from a backward pass that is not private. "
-                    "Call optimizer.zero_grad(set_to_none=True) first."
-                )
 
     def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
         """Refuse a mapping without some name, and buffers that do not fit if they are there already."""
@@ -226,30 +240,33 @@ def full_precision() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = cudnn
 
 
+def uncompiled() -> AbstractContextManager[object]:
+    """Run what ``torch.compile`` made as it was written: compiled code reads parameters unseen."""
+    compiled = "torch._dynamo" in sys.modules  # whose import takes seconds, and without which there is none
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+
+
 @contextmanager
-def untouched(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Iterator[None]:
+def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
     """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse."""
-    slots = [
-        (f"{prefix}.{name}".lstrip("."), module, name, buffer, buffer.clone())
-        for prefix, module in model.named_modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    changed: list[str] = []
+    copies = [buffer.clone() for _, _, buffer in survey.buffers]
+    changed: list[Tensor] = []
     try:
         yield
     finally:
-        for parameter in parameters.values():
-            parameter.grad = None
-        for full_name, module, name, buffer, copy in slots:
+        for parameter in survey.parameters:
+            if parameter.requires_grad:
+                parameter.grad = None
+        for (module, name, buffer), copy in zip(survey.buffers, copies, strict=True):
             if module._buffers.get(name) is not buffer or not _same(buffer, copy):
-                changed.append(full_name)
+                changed.append(buffer)
                 module._buffers[name] = buffer
                 with torch.no_grad():
                     buffer.copy_(copy)
     if changed:
+        names = [name for name, buffer in model.named_buffers() if any(buffer is c for c in changed)]
         raise UnsupportedModel(
-            f"the forward pass changes the buffers {changed}: they would carry raw data of the records into "
+            f"the forward pass changes the buffers {names}: they would carry raw data of the records into "
             "the released model. Use layers without running statistics "
             "(tacit.models.private_ready.make_private_ready)."
         )
@@ -257,4 +274,4 @@ def untouched(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Iterator
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Equal bit for bit, NaN being equal to NaN."""
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    return a.shape == b.shape and (torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all()))

@@ -11,15 +11,13 @@ tape did not see raises.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, cast, final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
@@ -112,8 +110,8 @@ class FastEngine(GradientEngine):
         """Forward, and backward of the sum of ``weights`` (n,) times losses; give the tape, (n,) losses."""
         rows = len(batch[0])
         trainable = list(self.parameters.values())
-        owned = {id(p) for p in trainable}
-        constants = [t for t in (*self.model.parameters(), *self.model.buffers()) if id(t) not in owned]
+        constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
+        constants += [buffer for _, _, buffer in self._survey.buffers]
         tape = Tape(trainable, constants, HANDLERS, rows=rows, views=self.views, budget=self.budget)
         try:
             yield tape, self._recorded(tape, trainable, batch, weights)
@@ -125,9 +123,9 @@ class FastEngine(GradientEngine):
     ) -> Tensor:
         """Fill the tape; return the (n,) losses."""
         rows = len(batch[0])
-        with torch.enable_grad(), _uncompiled(), _refusing_gradients(self.parameters), tape:
+        with torch.enable_grad(), tape:
             losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
-            means = losses.view(-1, self.views).mean(1)
+            means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
                 total = means.sum() if weights is None else (means * weights).sum()
                 tape.start_backward()
@@ -136,6 +134,7 @@ class FastEngine(GradientEngine):
                 torch.autograd.Variable._execution_engine.run_backward(
                     (total,), (torch.ones_like(total),), False, False, tuple(trainable), True, True
                 )
+        _refuse_gradients(self.parameters)
         return means.detach()
 
     def _rows_are_owned(self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor) -> bool:
@@ -188,10 +187,7 @@ class FastEngine(GradientEngine):
         gradients = {name: _Gradient(p, tape) for name, p in self.parameters.items()}
         tape.uses.clear()
         number = group_index(self.groups)
-        squares = thresholds.new_zeros(len(batch[0]) // self.views, len(self.groups))
-        for name, gradient in gradients.items():
-            squares[:, number[name]] += gradient.squared_norms(len(squares))
-        norms = squares.sqrt()
+        norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
         finite = norms.isfinite().all(1)
         if not finite.all():
             gradients.clear()
@@ -202,6 +198,15 @@ class FastEngine(GradientEngine):
             if gradient.used:
                 gradient.add_weighted(self._buffer(accumulator, name), factors[:, number[name]])
         return norms
+
+    def _norms(self, gradients: Mapping[str, _Gradient], n: int, thresholds: Tensor) -> Tensor:
+        """Return the (n, G) norms, in the type of the thresholds."""
+        squares = thresholds.new_zeros(len(self.groups), n)
+        for group, square in zip(self.groups, squares, strict=True):
+            used = [gradients[name].squared_norms(n) for name in group if gradients[name].used]
+            if used:
+                torch.sum(torch.stack(used).to(square), 0, out=square)
+        return squares.T.sqrt()
 
     def _without(
         self,
@@ -239,10 +244,8 @@ class _Gradient:
         """Whether any gradient reaches the parameter."""
         return bool(self._own or self._derived)
 
-    def squared_norms(self, n: int) -> Tensor | float:
+    def squared_norms(self, n: int) -> Tensor:
         """Return |g_i|^2, (n,); uses are summed before they are squared."""
-        if not self.used:
-            return 0.0
         if len(self._own) == 1 and not self._derived:
             return self._own[0].squared_norms()
         size = self._parameter.numel() * self._parameter.element_size()
@@ -293,11 +296,6 @@ def _any_gradient(use: Use, n: int) -> bool:
     return any(bool(use.gradients(i, i + 1).any()) for i in range(n))
 
 
-def _on_gradient(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> RemovableHandle:
-    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-    return handle
-
-
 def _pull(source: Tensor, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
     """Return the gradient of a derived source pulled back to a parameter it is derived from, else None."""
     return torch.autograd.grad(
@@ -309,31 +307,13 @@ def _depends(source: Tensor, parameter: nn.Parameter) -> bool:
     return _pull(source, parameter, torch.zeros_like(source)) is not None
 
 
-def _uncompiled() -> AbstractContextManager[None]:
-    """Run compiled models as they are written: the tape sees every operation, and is not compiled itself."""
-    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    return cast("AbstractContextManager[None]", stance)
-
-
-@contextmanager
-def _refusing_gradients(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Raise in the backward pass if a gradient reaches a parameter past the tape."""
-
-    def hook_for(name: str) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            if parameter.grad is not None:
-                raise UnsupportedModel(
-                    f"a gradient reaches parameter {name!r} by a way that is not seen, so it cannot be "
-                    "clipped. Parameters must be read in the forward pass of this batch, in Python: do not "
-                    "keep tensors computed from them between calls, and pass modules that are not scripted "
-                    "or traced (torch.jit)."
-                )
-
-        return hook
-
-    handles = [_on_gradient(p, hook_for(name)) for name, p in parameters.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _refuse_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise if the backward pass brought a gradient to a parameter past the tape."""
+    for name, parameter in parameters.items():
+        if parameter.grad is not None:
+            raise UnsupportedModel(
+                f"a gradient reaches parameter {name!r} by a way that is not seen, so it cannot be clipped. "
+                "Parameters must be read in the forward pass of this batch, in Python: do not keep tensors "
+                "computed from them between calls, and pass modules that are not scripted or traced "
+                "(torch.jit)."
+            )

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from tacit.errors import InvalidInput, UnsupportedModel
 
-__all__ = ["check_losses", "check_model", "mixing_probe"]
+__all__ = ["can_mix", "check_losses", "check_model", "check_module", "mixing_probe"]
 
 
 def check_model(model: nn.Module) -> None:
@@ -28,31 +28,41 @@ def check_model(model: nn.Module) -> None:
             "Set requires_grad on the parameters to train."
         )
     for name, module in model.named_modules():
-        kind = type(module).__name__
-        where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
-        if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
-            raise UnsupportedModel(
-                f"{where} normalises with statistics of the whole batch, so one record reaches every "
-                "gradient and no per-record bound holds. Replace it: "
-                "model = tacit.models.private_ready.make_private_ready(model) puts GroupNorm in its place."
-            )
-        if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
-            raise UnsupportedModel(
-                f"{where} keeps running statistics of the records, which would leave with the model without "
-                "noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
-            )
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            raise UnsupportedModel(
-                f"{where} copies the model or sums gradients before they are clipped. "
-                "Pass the module inside it (model.module)."
-            )
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
-            module.max_norm is not None or module.scale_grad_by_freq
-        ):
-            raise UnsupportedModel(
-                f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. "
-                "Make it without these options."
-            )
+        check_module(name, module)
+
+
+def can_mix(module: nn.Module) -> bool:
+    """Whether :func:`check_module` judges by settings of the module, which may change at any time."""
+    return isinstance(module, _BatchNorm | _InstanceNorm | nn.Embedding | nn.EmbeddingBag)
+
+
+def check_module(name: str, module: nn.Module) -> None:
+    """Refuse a layer that mixes the records of a batch, or keeps something of them."""
+    kind = type(module).__name__
+    where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
+    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+        raise UnsupportedModel(
+            f"{where} normalises with statistics of the whole batch, so one record reaches every "
+            "gradient and no per-record bound holds. Replace it: "
+            "model = tacit.models.private_ready.make_private_ready(model) puts GroupNorm in its place."
+        )
+    if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
+        raise UnsupportedModel(
+            f"{where} keeps running statistics of the records, which would leave with the model without "
+            "noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
+        )
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UnsupportedModel(
+            f"{where} copies the model or sums gradients before they are clipped. "
+            "Pass the module inside it (model.module)."
+        )
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+        module.max_norm is not None or module.scale_grad_by_freq
+    ):
+        raise UnsupportedModel(
+            f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. "
+            "Make it without these options."
+        )
 
 
 def check_losses(losses: object, rows: int) -> Tensor:

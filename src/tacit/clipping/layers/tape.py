@@ -90,11 +90,11 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        tensors = _tensors(args, kwargs)
         watch = WATCHED.get(func)
-        tensors = list(_tensors((args, kwargs)))
         if watch is not None and self._state.disorder is None and not self._is_table(tensors[0]):
             self._state.disorder = watch(self.rows, *args, **kwargs)
-        if not any(self.owns(t) for t in tensors) or not torch.is_grad_enabled():
+        if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         if func is Tensor.expand:
             return self._handlers[func](self, *args, **kwargs)
@@ -123,11 +123,11 @@ class Tape(TorchFunctionMode):
 
     def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run ``func``, which reads no record, and make what it returns sources of their own."""
-        versions = {id(t): t._version for t in _tensors((args, kwargs))}
+        versions = {id(t): t._version for t in _tensors(args, kwargs)}
         result = func(*args, **kwargs)
-        if any(t._version != versions[id(t)] for t in _tensors((args, kwargs))):
+        if any(t._version != versions[id(t)] for t in _tensors(args, kwargs)):
             raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
-        for tensor in _tensors(result):
+        for tensor in _tensors((result,)):
             if tensor.requires_grad and not self.owns(tensor):
                 if torch.promote_types(tensor.dtype, torch.float32) != tensor.dtype:
                     raise Unseen(f"operation {_name(func)!r} makes a weight of {tensor.dtype}")
@@ -242,8 +242,9 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        ctx.tape.record(ctx.uses(g, *saved))
+        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
+        with torch._C.DisableTorchFunction():
+            ctx.tape.record(ctx.uses(g, *saved))
         return (g, None, None, None, *([None] * len(saved)))
 
 
@@ -263,20 +264,22 @@ class _Function(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *ctx.saved_tensors)
-        ctx.tape.record(uses)
+        saved = ctx.saved_tensors
+        with torch._C.DisableTorchFunction():
+            gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
+            ctx.tape.record(uses)
         return (None, None, None, None, *gradients)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested arguments."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
+def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
+    """Return the tensors in nested arguments."""
+    found = [a for a in args if isinstance(a, Tensor)]
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, tuple | list):
+            found += _tensors(value)
+        elif isinstance(value, dict):
+            found += _tensors(value.values())
+    return found + [v for v in kwargs.values() if isinstance(v, Tensor)] if kwargs else found
 
 
 def _name(func: Callable[..., Any]) -> str:
