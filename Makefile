@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-accounting results clean
+.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-reproduce bench-accounting results clean
 
 install: $(VENV)/.installed
 
@@ -32,9 +32,10 @@ tests:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json --cov-report=term:skip-covered
 	$(BIN)/python tests/coverage_bar.py .coverage.json
 
-bench: install  ## time and memory of a private step against plain PyTorch and peers; nothing else should run
+bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/bench_step.py
+	$(BIN)/python benchmarks/bench_loader.py
 	$(BIN)/python docs/build.py
 
 bench-gpu: install  ## the same on a CUDA device, with the PyTorch build that is in .venv
@@ -44,6 +45,10 @@ bench-gpu: install  ## the same on a CUDA device, with the PyTorch build that is
 
 bench-scaling: install  ## cost of privacy along batch, length, width and depth
 	$(BIN)/python benchmarks/bench_scaling.py
+	$(BIN)/python docs/build.py
+
+bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src folder of an earlier checkout
+	$(BIN)/python benchmarks/bench_reproduce.py $(BEFORE)
 	$(BIN)/python docs/build.py
 
 bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp

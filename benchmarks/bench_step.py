@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from workloads import GPU_WORKLOADS, WORKLOADS
 
+from tacit import native
+
 __all__ = ["memory", "panels", "timings", "worker"]
 
 SUITES = {"cpu": tuple(WORKLOADS), "gpu": tuple(GPU_WORKLOADS)}
@@ -120,7 +122,8 @@ def main() -> int:
     name = "step.json" if given.suite == "cpu" else "step_gpu.json"
     content = {
         "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny},
-        "seed": 0, "skipped": skipped, "timings": timed, "memory": held,
+        "native_kernels": native.why_not() or "used", "seed": 0, "skipped": skipped, "timings": timed,
+        "memory": held,
     }  # fmt: skip
     results.write(given.out or results.FOLDER / name, "one training step", content, packages=("opacus",))
     return 0

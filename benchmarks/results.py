@@ -10,20 +10,21 @@ from typing import Any
 
 from tacit.experiments.base import machine, versions
 
-__all__ = ["FOLDER", "write"]
+__all__ = ["FOLDER", "installed", "write"]
 
 FOLDER = Path(__file__).parent / "results"
 
 
 def write(path: Path, benchmark: str, content: dict[str, Any], *, packages: tuple[str, ...] = ()) -> None:
     """Write ``content`` with what it was measured on; ``packages`` are those whose versions matter."""
-    found = versions() | {name: metadata.version(name) for name in packages if _installed(name)}
+    found = versions() | {name: metadata.version(name) for name in packages if installed(name)}
     head = {"benchmark": benchmark, "date": date.today().isoformat(), "machine": machine(), "versions": found}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(head | content, indent=1) + "\n", encoding="utf-8")
 
 
-def _installed(name: str) -> bool:
+def installed(name: str) -> bool:
+    """Whether the package is there."""
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:

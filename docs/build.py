@@ -107,6 +107,7 @@ def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
             plain = {row["workload"]: row for row in data["memory"] if row["engine"] == PLAIN}
             yield "Working set of a step / peak of the process, as multiples of the plain ones:\n"
             yield from _pivot(data["memory"], lambda row: _memory(row, plain[row["workload"]]))
+        yield f"* Native kernels: {data['native_kernels']}."
         for engine, why in data["skipped"].items():
             yield f"* {engine}: {why}."
         for row in data["timings"]:
@@ -157,6 +158,38 @@ def _scaling(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _loaders(data: dict[str, Any]) -> Iterator[str]:
+    setting = data["setting"]
+    yield "## Getting a batch\n"
+    yield (
+        f"{_origin(data)} {setting['batch']:,} of {setting['records']:,} records. In memory: "
+        f"{setting['width']} floats each. Decoding: deflated pixels, with 20 ms between two batches in which "
+        "the processor is free.\n"
+    )
+    yield "| task | loader | ms per batch (quartiles) |"
+    yield "|---|---|---|"
+    for row in data["costs"]:
+        figures = f"{row['milliseconds']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        yield f"| {row['task']} | {row['loader']} | {figures} |"
+    yield ""
+
+
+def _reproduce(data: dict[str, Any]) -> Iterator[str]:
+    yield "## `tacit reproduce`, before and now\n"
+    yield (
+        f"{_origin(data)} A private step of each experiment's model at commit {data['before']} and now, in "
+        "new processes that take turns; a whole run takes so many steps.\n"
+    )
+    yield "| experiment | steps of a run | before, ms | now, ms | ratio |"
+    yield "|---|---|---|---|---|"
+    for row in data["rows"]:
+        yield (
+            f"| {row['experiment']} | {row['steps']:,} | {row['before_milliseconds']:.1f} | "
+            f"{row['now_milliseconds']:.1f} | {row['ratio']:.2f} |"
+        )
+    yield ""
+
+
 def _accountants(data: dict[str, Any]) -> Iterator[str]:
     setting, versions = data["setting"], data["versions"]
     names = ("dp-accounting", "prv-accountant", "opacus", "autodp")
@@ -201,6 +234,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step": _steps("One training step", "step"),
     "step_gpu": _steps("One training step on a GPU", "step_gpu"),
     "scaling": _scaling,
+    "loader": _loaders,
+    "reproduce": _reproduce,
     "accounting": _accountants,
 }
 

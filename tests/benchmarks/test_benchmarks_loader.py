@@ -1,0 +1,96 @@
+"""The loaders of the benchmark give the batches that they say, and so do both versions of a step."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+ORIGIN = {
+    "date": "",
+    "machine": {"processor": "", "torch_threads": 1},
+    "versions": {"torch": "", "tacit": ""},
+}
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of the benchmarks or of the docs."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")
+def test_all_loaders_give_batches_of_about_the_size(part: Any, tmp_path: Path) -> None:
+    bench = part("bench_loader")
+    torch.manual_seed(0)
+    tasks = bench.loaders(tmp_path, 2000, 200)
+    for task, contestants in tasks.items():
+        for name in list(contestants):
+            loader = contestants.pop(name)
+            sizes = [len(x) for x, y in itertools.islice(loader, 3)]
+            # 14 standard deviations of a binomial size on either side
+            assert all(abs(size - 200) < 190 for size in sizes), (task, name)
+            assert "Tacit" not in name or len(set(sizes)) > 1, "a Poisson batch has no fixed size"
+            del loader
+
+
+def test_costs_are_medians_of_what_the_loaders_took(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = part("bench_loader")
+    now = [0.0]
+
+    def slow(seconds: float) -> Any:
+        while True:
+            now[0] += seconds
+            yield ()
+
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(bench.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    found = bench.cost("in memory", {"a": slow(0.5), "b": slow(2.0)}, 4, pause=7.0)
+    assert {c.loader: (c.milliseconds, c.low, c.high, c.rounds) for c in found} == {
+        "a": (500.0, 500.0, 500.0, 4), "b": (2000.0, 2000.0, 2000.0, 4),
+    }  # fmt: skip
+    page = "\n".join(
+        part("build").SECTIONS["loader"](
+            ORIGIN
+            | {"setting": {"batch": 6, "records": 60, "width": 7}}
+            | {"costs": [{"task": "in memory", "loader": "a", "milliseconds": 1.0, "low": 0.5, "high": 2.0}]}
+        )
+    )
+    assert "| in memory | a | 1.00 (0.50 to 2.00) |" in page
+
+
+def test_two_versions_take_turns(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = part("bench_reproduce")
+    asked: list[tuple[str, str]] = []
+
+    def child(source: Path, name: str, steps: int) -> float:
+        asked.append((source.name, name))
+        return 3.0 if source.name == "before" else 1.5
+
+    monkeypatch.setattr(bench, "child", child)
+    rows = bench.compare(Path("before"), Path("now"), 3, 1)
+    assert [source for source, _ in asked] == ["before", "now"] * 3 * len(bench.MODELS)
+    assert {row["ratio"] for row in rows} == {0.5}
+    assert {row["before_milliseconds"] for row in rows} == {3000.0}
+    page = "\n".join(part("build").SECTIONS["reproduce"](ORIGIN | {"before": "abc", "rows": rows}))
+    assert "| clipping | 150 | 3000.0 | 1500.0 | 0.50 |" in page
+
+
+def test_a_model_of_the_experiments_is_timed_in_a_process_of_its_own() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "bench_reproduce.py"), "--model", "clipping"]
+    done = subprocess.run([*command, "--steps", "1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 0 < json.loads(done.stdout)["seconds"] < 60
+    refused = subprocess.run([sys.executable, command[1], "/nowhere"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "git worktree" in refused.stderr
