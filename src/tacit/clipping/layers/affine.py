@@ -9,7 +9,7 @@ is its normalisation without parameters, which autograd differentiates, followed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
-from tacit.clipping.layers.use import Kept, Use, over_views, widened
+from tacit.clipping.layers.use import Kept, Use, over_positions, over_views, widened
 
 __all__ = [
     "add",
@@ -40,9 +40,32 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``F.layer_norm``."""
-    tape = tape.of_rows("layer_norm", input, len(normalized_shape) + 1)
-    return _affine(tape, "layer_norm", F.layer_norm(input, normalized_shape, eps=eps), weight, bias)
+    """``F.layer_norm``: its own backward pass gives the input's gradient, and z again for the scale's."""
+    shape = list(normalized_shape)
+    tape = tape.of_rows("layer_norm", input, len(shape) + 1)
+    if widened(input) is not input:  # in narrow types z is kept as it was used
+        return _affine(tape, "layer_norm", F.layer_norm(input, shape, eps=eps), weight, bias)
+    scale, shift = tape.plain(weight), tape.plain(bias)
+
+    def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rstd = torch.native_layer_norm(x, shape, scale, shift, eps)
+        return y, (x, mean, rstd)
+
+    def backward(
+        g: Tensor, needed: Sequence[bool], x: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]:
+        found = torch.ops.aten.native_layer_norm_backward(
+            g, x, shape, mean, rstd, scale, shift, [needed[0], False, False]
+        )
+        return (found[0],), list(uses(g, x, mean, rstd))
+
+    def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        if weight is not None and tape.owns(weight):
+            yield weight, _kept(tape, (x - mean).mul_(rstd).mul_(g), weight.shape, weight)
+        if bias is not None and tape.owns(bias):
+            yield bias, _kept(tape, g, bias.shape, bias)
+
+    return tape.function("layer_norm", forward, backward, inputs=(input,), sources=(weight, bias))
 
 
 def rms_norm(
@@ -116,6 +139,9 @@ def _kept(tape: Tape, elementwise: Tensor, shape: torch.Size, parameter: Tensor)
 def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
     """Sum (B, s...) over the dimensions but the first along which ``shape`` was broadcast."""
     new = elementwise.dim() - len(shape)
+    if new > 1 and shape and 1 not in shape:  # what layers do: the last dimensions alone have parameters
+        kept = elementwise.shape[new:]
+        return over_positions(elementwise.flatten(new).flatten(1, new - 1)).view(-1, *kept)
     repeated = [new + i for i, size in enumerate(shape) if size == 1 and new + i > 0]
     over = [*range(1, new), *repeated]
     return elementwise.sum(over) if over else elementwise

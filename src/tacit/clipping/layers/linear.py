@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.layers.tape import Tape, Unseen
-from tacit.clipping.layers.use import Kept, Use, row_squares, widened
+from tacit.clipping.layers.use import Kept, Use, over_positions, row_squares, widened
 
 __all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
 
@@ -169,8 +169,6 @@ def _map(
 ) -> Tensor:
     """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
     tape = tape.of_rows(operation, x, 2)
-    if any(t is not None and t.requires_grad and not tape.owns(t) for t in (weight, bias)):
-        raise Unseen(f"operation {operation!r} reads a weight or bias that depends on the batch")
     W, b = tape.plain(weight), tape.plain(bias)
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -187,7 +185,7 @@ def _map(
             factors = (left, right) if source is weight else (right, left)
             yield source, outer(*factors, tape.budget.linear_slack)
         if bias is not None and tape.owns(bias):
-            yield bias, Kept(widened(left).sum(1) if left.shape[1] > 1 else widened(left).squeeze(1))
+            yield bias, Kept(over_positions(widened(left)))
 
     return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
 

@@ -193,6 +193,8 @@ class Tape(TorchFunctionMode):
 
         ``inputs`` are what autograd differentiates by; private values reach ``forward`` by closure.
         """
+        if any(source is not None and source.requires_grad and not self.owns(source) for source in sources):
+            raise Unseen(f"operation {operation!r} reads a weight that depends on the batch")
         self._note(operation)
         anchor = self._anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = _Function.apply(  # type: ignore[no-untyped-call]
