@@ -78,17 +78,22 @@ def check_real(
     >>> check_real("sigma", 2, low=0.0, open_low=True)
     2.0
     """
-    left = "(" if open_low or math.isinf(low) else "["
-    right = ")" if open_high or math.isinf(high) else "]"
-    wanted = f"a real number in {left}{low:g}, {high:g}{right}"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidInput(f"{name} must be {wanted}; got {value!r}.")
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise _not_real(name, value, low, high, open_low, open_high)
     number = float(value)
     below = number <= low if open_low else number < low
     above = number >= high if open_high else number > high
     if not math.isfinite(number) or below or above:
-        raise InvalidInput(f"{name} must be {wanted}; got {number!r}.")
+        raise _not_real(name, number, low, high, open_low, open_high)
     return number
+
+
+def _not_real(
+    name: str, value: object, low: float, high: float, open_low: bool, open_high: bool
+) -> InvalidInput:
+    left = "(" if open_low or math.isinf(low) else "["
+    right = ")" if open_high or math.isinf(high) else "]"
+    return InvalidInput(f"{name} must be a real number in {left}{low:g}, {high:g}{right}; got {value!r}.")
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
@@ -97,6 +102,8 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
     >>> check_integer("steps", 3, low=1)
     3
     """
+    if type(value) is int and low <= value and (high is None or value <= high):
+        return value
     wanted = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidInput(f"{name} must be {wanted}; got {value!r}.")
