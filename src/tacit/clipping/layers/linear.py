@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.clipping.layers import triton_outer
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, over_positions, row_squares, widened
 
@@ -55,17 +56,25 @@ class Outer(Use):
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
-        left, right = widened(self.left), widened(self.right)
+        left, right = self.left, self.right
         if left.shape[1] == 1:
-            return (row_squares(left) * row_squares(right)).squeeze(1)
-        return ghost_squared_norms(left, right)
+            return (row_squares(widened(left)) * row_squares(widened(right))).squeeze(1)
+        if triton_outer.takes(left, right):
+            return triton_outer.squared_norms(left, right)
+        return ghost_squared_norms(widened(left), widened(right))
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
-        return widened(self.left[start:stop]).transpose(1, 2) @ widened(self.right[start:stop])
+        left, right = self.left[start:stop], self.right[start:stop]
+        if triton_outer.takes_16_bits(left, right):
+            return triton_outer.gradients(left, right)
+        return widened(left).transpose(1, 2) @ widened(right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
+        if triton_outer.takes_16_bits(self.left, self.right):
+            accumulator.add_(triton_outer.weighted_sum(self.left, self.right, factors))
+            return
         left, right, weights = widened(self.left), widened(self.right), factors[:, None, None]
         if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
             left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)

@@ -1,0 +1,170 @@
+"""The Triton kernels that ``triton_outer`` launches, whose letters and bound on rounding they keep to.
+
+Importing this module imports Triton where it is installed.  Chains of 16-bit products start from zero:
+``max_num_imprecise_acc=1`` keeps Triton from adding them to what is there one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import triton.language as tl
+
+    def jit(kernel: Callable[..., tl.tensor | None]) -> Any:
+        """Compile a kernel at its first launch."""
+else:
+    try:
+        import triton.language as tl
+        from triton import jit
+    except ImportError:  # as in builds of torch without CUDA: nothing is launched
+
+        def jit(kernel):
+            """Leave the kernel as it is."""
+            return kernel
+
+
+__all__ = ["contract", "direct", "ghost"]
+
+
+@jit
+def ghost(
+    left: tl.tensor,
+    right: tl.tensor,
+    sums: tl.tensor,
+    spreads: tl.tensor,
+    T: tl.tensor,
+    p: tl.tensor,
+    d: tl.tensor,
+    left_record: tl.tensor,
+    left_row: tl.tensor,
+    right_record: tl.tensor,
+    right_row: tl.tensor,
+    left_floor: tl.tensor,
+    right_floor: tl.tensor,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+) -> None:
+    """Program (i, a, b): the sum over tile (a, b) of record i, into (n, tiles, tiles); S into (n, tiles)."""
+    i, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if b > a:
+        return
+    t, u = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
+    gram_left = _gram(left + i.to(tl.int64) * left_record, t, u, T, p, left_row, TILE, DEPTH)
+    gram_right = _gram(right + i.to(tl.int64) * right_record, t, u, T, d, right_row, TILE, DEPTH)
+    tiles = tl.num_programs(1)
+    count = tl.where(a == b, 1.0, 2.0)
+    products = gram_left.to(tl.float64) * gram_right.to(tl.float64)
+    tl.store(sums + (i * tiles + a).to(tl.int64) * tiles + b, count * tl.sum(tl.sum(products, 1), 0))
+    if a == b:
+        same = t[:, None] == u[None, :]
+        left_squares = tl.sum(tl.where(same, gram_left, 0.0), 1) + left_floor
+        right_squares = tl.sum(tl.where(same, gram_right, 0.0), 1) + right_floor
+        lengths = tl.sqrt(left_squares.to(tl.float64) * right_squares.to(tl.float64))
+        tl.store(spreads + i * tiles + a, tl.sum(tl.where(t < T, lengths, 0.0), 0))
+
+
+@jit
+def _gram(
+    x: tl.tensor,
+    t: tl.tensor,
+    u: tl.tensor,
+    T: tl.tensor,
+    width: tl.tensor,
+    row: tl.tensor,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+) -> tl.tensor:
+    """Return x_t . x_u, (TILE, TILE), of rows t and u of x (T, width), which are ``row`` numbers apart."""
+    gram = tl.zeros((TILE, TILE), tl.float32)
+    for start in range(0, width, DEPTH):
+        k = start + tl.arange(0, DEPTH)
+        at_t = x + t.to(tl.int64)[:, None] * row + k[None, :]
+        at_u = x + u.to(tl.int64)[None, :] * row + k[:, None]
+        x_t = tl.load(at_t, mask=(t < T)[:, None] & (k < width)[None, :], other=0.0)
+        x_u = tl.load(at_u, mask=(u < T)[None, :] & (k < width)[:, None], other=0.0)
+        gram += tl.dot(x_t, x_u, input_precision="ieee", max_num_imprecise_acc=1)
+    return gram
+
+
+@jit
+def direct(
+    left: tl.tensor,
+    right: tl.tensor,
+    sums: tl.tensor,
+    T: tl.tensor,
+    p: tl.tensor,
+    d: tl.tensor,
+    left_record: tl.tensor,
+    left_row: tl.tensor,
+    right_record: tl.tensor,
+    right_row: tl.tensor,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+) -> None:
+    """Program (i, a, b): the sum of squares of tile (a, b) of record i's G, into (n, tiles, tiles)."""
+    i, a, b = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    j, k = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
+    tile = tl.zeros((TILE, TILE), tl.float32)
+    left += i * left_record
+    right += i * right_record
+    tile = _add_outer(tile, 1.0, left, right, j, k, T, p, d, left_row, right_row, DEPTH).to(tl.float64)
+    place = (i * tl.num_programs(1) + a) * tl.num_programs(2) + b
+    tl.store(sums + place, tl.sum(tl.sum(tile * tile, 1), 0))
+
+
+@jit
+def contract(
+    left: tl.tensor,
+    right: tl.tensor,
+    factors: tl.tensor,
+    sums: tl.tensor,
+    n: tl.tensor,
+    T: tl.tensor,
+    p: tl.tensor,
+    d: tl.tensor,
+    left_record: tl.tensor,
+    left_row: tl.tensor,
+    right_record: tl.tensor,
+    right_row: tl.tensor,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+) -> None:
+    """Program (s, a, b): tile (a, b) of sum_i f_i G_i for i = s, s + parts, ..., into (parts, p, d)."""
+    s, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, k = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
+    tile = tl.zeros((TILE, TILE), tl.float32)
+    for i in range(s, n, tl.num_programs(0)):
+        factor = tl.load(factors + i)
+        if factor != 0:
+            x, y = left + tl.cast(i, tl.int64) * left_record, right + tl.cast(i, tl.int64) * right_record
+            tile = _add_outer(tile, factor, x, y, j, k, T, p, d, left_row, right_row, DEPTH)
+    place = (s.to(tl.int64) * p + j.to(tl.int64)[:, None]) * d + k[None, :]
+    tl.store(sums + place, tile, mask=(j < p)[:, None] & (k < d)[None, :])
+
+
+@jit
+def _add_outer(
+    tile: tl.tensor,
+    factor: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    j: tl.tensor,
+    k: tl.tensor,
+    T: tl.tensor,
+    p: tl.tensor,
+    d: tl.tensor,
+    left_row: tl.tensor,
+    right_row: tl.tensor,
+    DEPTH: tl.constexpr,
+) -> tl.tensor:
+    """Return ``tile`` + factor G[j, k], (TILE, TILE), of one record: left (T, p) and right (T, d)."""
+    for start in range(0, T, DEPTH):
+        t = start + tl.arange(0, DEPTH)
+        at_left = left + t.to(tl.int64)[None, :] * left_row + j[:, None]
+        at_right = right + t.to(tl.int64)[:, None] * right_row + k[None, :]
+        left_t = tl.load(at_left, mask=(t < T)[None, :] & (j < p)[:, None], other=0.0)
+        right_t = tl.load(at_right, mask=(t < T)[:, None] & (k < d)[None, :], other=0.0)
+        tile += factor * tl.dot(left_t, right_t, input_precision="ieee", max_num_imprecise_acc=1)
+    return tile
