@@ -33,9 +33,9 @@ def exact_transform(term: Sampled, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
                 m = 1 - q + q * mp.exp((2 * x - 1) / (2 * sigma**2))
                 return mp.npdf(x, 0, sigma) * m**power
 
-            top = max(mp.mpf(0), mp.re(power)) + 13 * sigma
-            pieces = 12 + int(abs(mp.im(power)) * float(top) / float(sigma) ** 2 / 8)
-            return mp.quad(integrand, mp.linspace(-13 * sigma, top, pieces + 1))
+            low, top = min(mp.mpf(0), mp.re(power)) - 13 * sigma, max(mp.mpf(0), mp.re(power)) + 13 * sigma
+            pieces = 12 + int(abs(mp.im(power)) * float(top - low) / float(sigma) ** 2 / 8)
+            return mp.quad(integrand, mp.linspace(low, top, pieces + 1))
 
         power = term.power(tilt)
         value = moment(mp.mpf(power))
@@ -52,6 +52,7 @@ def exact_transform(term: Sampled, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
         (0.5, 2.0, 2.0, 8.0),
         (1e-4, 0.6, 4.0, 30.0),
         (0.9, 0.7, 0.5, 5.0),
+        (0.99998, 60.0, 430.0, 380.0),  # |phi| is 2e-9
     ],
 )
 def test_the_transform_is_within_its_error_of_the_exact_one(
@@ -196,6 +197,17 @@ def test_what_is_wrong_with_the_transform_moves_the_bracket_off_the_truth() -> N
     lower, upper = sampled_price(q * 0.9999, sigma, steps).epsilon_bounds(delta)
     assert upper < truth
     assert lower < upper
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"), [(0.01, 4.0, 1e4), (0.5, 2.0, 50.0), (0.99, 3.0, 200.0), (1e-3, 1.0, 1e5)]
+)
+def test_the_larger_direction_is_found_in_whatever_order(q: float, sigma: float, steps: float) -> None:
+    usual = sampled_price(q, sigma, steps)
+    swapped = ContourPrice({way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid())
+    both = usual._by_way(1e-6, 1 << 27)
+    larger = tuple(max(bounds[end] for bounds in both.values()) for end in (0, 1))
+    assert usual.epsilon_bounds(1e-6) == swapped.epsilon_bounds(1e-6) == larger
 
 
 def test_lines_serve_the_next_steps_and_every_answer_is_certified() -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -44,12 +44,14 @@ __all__ = [
     "saddle_at_epsilon",
 ]
 
-_ALIASING, _TRUNCATION = 1e-9, 1e-10  # wanted, relative to delta
+_SHARE = 1e-9  # of delta: the wanted error of the trapezoid rule, and ten times that of what it leaves out
 _FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # tilts beyond, of Chernoff's bound on delta a period away
 _SMALLER = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
 _FEW_NODES, _MANY_NODES = 48, 4096
 _LOG_ROUGH = math.log(1e-12)
 _NEWTON, _WIDEN = 40, 12
+_NEAR = 1e-7  # relative; Newton's next step would be some 1e-14
+_STRIDE = 0.2  # of the search for a saddle, in log tilt
 FEW_SINES, MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are done the slow, accurate way
 _MOST_NODES, MANY_PRODUCTS = 1 << 16, 1 << 27
 
@@ -144,29 +146,47 @@ def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddl
     It may make K explode, though, and move the saddle.
     """
     log_tail = log_delta - math.log(10.0 * max(1.0, float(counts.max())))
-    return _search(lambda tilt: _saddle(terms, counts, tilt, log_tail), lambda p: log_delta - p.log_delta)
+    variance = _cumulant(terms, counts, 0.0, log_tail)[2]
+    tilt = math.sqrt(-2.0 * log_delta / variance)
+    for _ in range(3):  # where the saddle would be, were the loss Gaussian
+        share = math.log(2.0 * math.pi * (variance + 1.0 / tilt**2)) / 2.0 + math.log(tilt * (tilt + 1.0))
+        tilt = math.sqrt(2.0 * max(1.0 - log_delta - share, 0.1) / variance)
+    return _search(
+        lambda tilt: _saddle(terms, counts, tilt, log_tail), lambda p: log_delta - p.log_delta, tilt
+    )
 
 
 def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) -> Saddle:
     """The saddle of F at ``epsilon``."""
-    found = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon)
+    _, mean, variance = _cumulant(terms, counts, 0.0, None)
+    far = epsilon - mean  # if the loss is Gaussian, variance c^2 - far c = 2 for c << 1, = 1 for c >> 1
+    tilt = (far + math.sqrt(far * far + 6.0 * variance)) / (2.0 * variance)
+    found = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon, tilt)
     return replace(found, epsilon=epsilon)
 
 
-def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float]) -> Saddle:
-    """The saddle at which ``excess``, increasing in the tilt, vanishes; or the nearest end of the range."""
+def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float], start: float) -> Saddle:
+    """The saddle at which ``excess``, increasing in the tilt, vanishes; or the nearest end of the range.
 
-    def at(log_tilt: float) -> float:
-        return excess(saddle(math.exp(log_tilt)))
+    Looked for from the tilt ``start`` on, in strides that double.
+    """
 
-    low, high = math.log(1e-3), math.log(1e6)
-    if at(low) >= 0.0:
-        root = low
-    elif at(high) <= 0.0:
-        root = high
-    else:
-        root = brent(at, low, high, xtol=1e-2)
-    return saddle(math.exp(root))
+    @cache
+    def at(log_tilt: float) -> Saddle:
+        return saddle(math.exp(log_tilt))
+
+    least, most, stride = math.log(1e-3), math.log(1e6), _STRIDE
+    here = min(max(math.log(start), least), most)
+    sign = -1.0 if excess(at(here)) > 0.0 else 1.0
+    while True:
+        there = min(max(here + sign * stride, least), most)
+        if there == here:
+            return at(here)
+        if (excess(at(there)) > 0.0) != (sign < 0.0):
+            break
+        here, stride = there, 2.0 * stride
+    low, high = min(here, there), max(here, there)
+    return at(brent(lambda log_tilt: excess(at(log_tilt)), low, high, xtol=1e-2))
 
 
 @dataclass(frozen=True)
@@ -190,23 +210,35 @@ class Line:
     decay: Array
     further: tuple[tuple[float, Array], ...]
 
+    @cached_property
+    def _kernels(self) -> tuple[Complex, Complex]:
+        """(h/pi) / (z (z+1)) and (h/pi) / (z+1) at the nodes, halved at the first; (N,)."""
+        z = self.tilt + 1j * self.u
+        weights = np.full(self.u.size, self.h / math.pi)
+        weights[0] /= 2.0
+        over: Complex = weights / (z + 1.0)
+        return over / z, over
+
+    @cached_property
+    def _sizes(self) -> Array:
+        """|log phi|, at most; (J, N)."""
+        return np.abs(self.log_size) + np.abs(self.angle)
+
     def _terms(self, counts: Array, epsilon: Array) -> tuple[Complex, Array]:
-        """(h/pi) e^{K(z) - K(c) - iu eps} at the nodes, the first halved, and the phase; each (Q, N)."""
+        """e^{K(z) - K(c) - iu eps} at the nodes, and the phase; each (Q, N)."""
         phase = counts @ self.angle - np.multiply.outer(epsilon, self.u)
-        terms = (np.exp(counts @ self.log_size + 1j * phase) * (self.h / math.pi)).astype(np.complex128)
-        terms[:, 0] *= 0.5
+        exponent = 1j * phase
+        exponent.real = counts @ self.log_size
+        terms: Complex = np.exp(exponent)
         return terms, phase
 
     def _scaled(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
         """delta / e^{K(c) - c eps} and a bound on its error, each (Q,); counts (Q, J)."""
-        z = self.tilt + 1j * self.u
         terms, phase = self._terms(counts, epsilon)
-        inside = terms / (z * (z + 1.0))
+        inside = terms * self._kernels[0]
         size = np.abs(inside)
         # log1p(e/|phi|) <= e/|phi|: how far a product of transforms may be off, in log
-        off = counts @ self.error + 4.0 * UNIT * (
-            8.0 + counts @ np.abs(self.log_size) + counts @ np.abs(self.angle) + np.abs(phase)
-        )
+        off = counts @ self.error + 4.0 * UNIT * (8.0 + counts @ self._sizes + np.abs(phase))
         error = (size * np.expm1(np.minimum(off, 700.0))).sum(axis=1) + self._left_out(counts)
         return inside.real.sum(axis=1), error
 
@@ -249,12 +281,11 @@ class Line:
 
     def log_delta_slope(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
         """log delta and its derivative in eps: an estimate, for Newton's method."""
-        z = self.tilt + 1j * self.u
         terms, _ = self._terms(counts, epsilon)
-        scaled, slope = (terms / (z * (z + 1.0))).real.sum(axis=1), -(terms / (z + 1.0)).real.sum(axis=1)
+        scaled, slope = ((terms @ kernel).real for kernel in self._kernels)
         peak = counts @ self.value - self.tilt * epsilon
         safe = np.maximum(scaled, 1e-300)
-        return np.log(safe) + peak, np.where(scaled > 0.0, slope / safe, -self.tilt)
+        return np.log(safe) + peak, np.where(scaled > 0.0, -slope / safe, -self.tilt)
 
     def error_parts(self, counts: Array, epsilon: float) -> dict[str, float]:
         """What may move the ends of the bracket at ``epsilon`` apart, in nats of epsilon; counts (J,)."""
@@ -290,26 +321,25 @@ class Line:
                 0.5 + 0.5 * np.abs(root),
             )
             root = root + move
-            if np.all(np.abs(move) <= 1e-12 * (1e-3 + np.abs(root))):
+            if np.all(np.abs(move) <= _NEAR * (1e-3 + np.abs(root))):
                 break
         lower, upper = self.log_delta(counts, root)
-        _, slope = self.log_delta_slope(counts, root)
         steep = np.maximum(np.abs(slope), 1e-300)
-        above = self._certified(counts, log_delta, root, (upper - log_delta) / steep, 1.0)
-        below = self._certified(counts, log_delta, root, (log_delta - lower) / steep, -1.0)
+        steps = np.maximum(np.stack([log_delta - lower, upper - log_delta]) / steep * 1.05, 0.0)
+        below, above = self._certified(counts, log_delta, root, steps)
         return below, above
 
-    def _certified(self, counts: Array, log_delta: float, root: Array, guess: Array, way: float) -> Array:
-        """The end of the bracket above (way = 1) or below (-1) ``root``; nan where it cannot be shown."""
-        step = np.maximum(1.05 * guess, 0.0) + 4.0 * UNIT * (np.abs(root) + 1e-3)
+    def _certified(self, counts: Array, log_delta: float, root: Array, steps: Array) -> Array:
+        """The ends of the bracket (2, Q), at least ``steps`` off ``root``; nan where none holds."""
+        step = steps + 4.0 * UNIT * (np.abs(root) + 1e-3)
         for _ in range(_WIDEN):
-            end = root + way * step
-            lower, upper = self.log_delta(counts, end)
-            good = upper <= log_delta if way > 0.0 else lower >= log_delta
-            if np.all(good | ~np.isfinite(end)):
+            ends = np.stack([root - step[0], root + step[1]])
+            lower, upper = self.log_delta(np.concatenate([counts, counts]), ends.ravel())
+            good = np.stack([lower[: root.size] >= log_delta, upper[root.size :] <= log_delta])
+            if np.all(good | ~np.isfinite(ends)):
                 break
             step = np.where(good, step, 2.0 * step)
-        return np.where(good & np.isfinite(end), end, math.nan)
+        return np.where(good & np.isfinite(ends), ends, math.nan)
 
 
 def log_chernoff(terms: tuple[Term, ...], counts: Array, tilt: float, epsilon: float) -> float:
@@ -344,15 +374,19 @@ def draw(
     saddle: Saddle,
     most: int = MANY_PRODUCTS,
     most_sines: int = FEW_SINES,
+    share: float = _SHARE,
 ) -> Line:
     """A line with nodes enough for the counts (J,) near the point ``saddle``, or :class:`TooDear`.
+
+    Few enough, too: the error of the rule, and of what is left out, is to be about ``share`` of delta.
 
     The tilt is the saddle's, or less: where rare large losses make K explode just beyond the saddle, a
     smaller tilt allows a wider spacing, at the price of some digits.
     """
-    best = _lay_out(terms, counts, saddle, saddle.tilt)
+    best = _lay_out(terms, counts, saddle, saddle.tilt, share)
     if best.nodes > _FEW_NODES:
-        layouts = [_lay_out(terms, counts, saddle, saddle.tilt * factor, fine=True) for factor in _SMALLER]
+        tilts = [saddle.tilt * factor for factor in _SMALLER]
+        layouts = [_lay_out(terms, counts, saddle, tilt, share, fine=True) for tilt in tilts]
         fewest = min(layout.nodes for layout in layouts)
         enough = max(fewest, min(4.0 * fewest, _MANY_NODES))  # the larger tilt keeps more digits
         best = next(layout for layout in layouts if layout.nodes <= enough)
@@ -367,26 +401,25 @@ def draw(
 
 
 def _lay_out(
-    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, *, fine: bool = False
+    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, share: float, *, fine: bool = False
 ) -> _Layout:
     values = [_value(term, tilt) for term in terms]
     decay = np.array(
         [_decay(term, tilt, value, fine) for term, (value, _) in zip(terms, values, strict=True)]
     )
     peak = float(counts @ [value for value, _ in values]) - tilt * saddle.epsilon
-    h, further = _spacing(terms, counts, saddle, tilt)
-    largest = _largest(counts, decay, saddle.log_delta - peak + math.log(_TRUNCATION))
+    h, further = _spacing(terms, counts, saddle, tilt, saddle.log_delta + math.log(share))
+    largest = _largest(counts, decay, saddle.log_delta - peak + math.log(share / 10.0))
     return _Layout(tilt, h, largest, values, decay, further)
 
 
 def _spacing(
-    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float
+    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, wanted: float
 ) -> tuple[float, tuple[tuple[float, Array], ...]]:
-    """The widest h at which what is a period away, on either side, adds little to delta.
+    """The widest h at which what is a period away, on either side, adds e^wanted to delta.
 
     On the left e^{-cD} for the period D = 2 pi/h; on the right e^{-(c'-c)D} times Chernoff's bound at c'.
     """
-    wanted = saddle.log_delta + math.log(_ALIASING)
     period, further, least = -wanted / tilt, [], math.inf
     for factor in _FURTHER:
         c = tilt + factor * saddle.tilt

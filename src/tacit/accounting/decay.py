@@ -15,13 +15,15 @@ import math
 
 import numpy as np
 
-from tacit.accounting.losses import Array
+from tacit.accounting.losses import Array, log_mixture
 from tacit.accounting.transform import Sampled
 
 __all__ = ["EDGES", "log_decay"]
 
 EDGES: Array = np.geomspace(1e-3, 1e10, 256)  # of the intervals of u; the last one has no end
+_SQUARES, _FOURTHS = EDGES**2, EDGES**4
 _PANELS = 256
+_COUNTED = np.arange(_PANELS + 1.0)
 _CUTS = np.array([0.35, 0.65, 0.85, 0.95, 0.99])
 _MANY_CUTS = np.concatenate([np.arange(0.1, 0.9, 0.1), [0.9, 0.94, 0.97, 0.985, 0.995, 0.998, 0.9995]])
 _SAFE = 1e-6  # relative; far above the rounding of masses and edges here
@@ -35,28 +37,26 @@ def log_decay(base: Sampled, tilt: float, log_value: float, *, fine: bool = Fals
     :param fine: try more cuts, for the cases where they pay.
     """
     left, right, density = _lower_density(base, tilt, log_value)
-    inside = _parts(density * (right - left), _MANY_CUTS if fine else _CUTS)
-    mass = inside @ (density * (right - left))
-    middle, half = (left + right) / 2.0, (right - left) / 2.0
-    weights = inside * (density * (right - left))
-    mean = (weights @ middle) / mass
-    from_mean = np.square(middle - mean[:, None])
-    square = np.square(half)
+    masses = density * (right - left)
+    inside = _parts(masses, _MANY_CUTS if fine else _CUTS)
+    mass = inside @ masses
+    middle, square = (left + right) / 2.0, np.square((right - left) / 2.0)
+    from_mean = np.square(middle - ((inside @ (masses * middle)) / mass)[:, None])
+    weights = inside * masses
     second = (weights * (from_mean + square / 3.0)).sum(axis=1)
     fourth = (weights * (np.square(from_mean) + 2.0 * from_mean * square + square * square / 5.0)).sum(axis=1)
     d2, d4 = 2.0 * mass * second, 2.0 * mass * fourth + 6.0 * second * second
-    heights = np.pad(inside * density, ((0, 0), (1, 1)))
-    variation = np.abs(np.diff(heights, axis=1)).sum(axis=1)
+    heights = np.zeros((mass.size, density.size + 2))
+    heights[:, 1:-1] = inside * density
+    variation = np.abs(heights[:, 1:] - heights[:, :-1]).sum(axis=1)
 
-    u = EDGES[:, None]
-    with np.errstate(over="ignore", invalid="ignore"):
-        curved = (mass * mass - u**2 * d2 / 2.0 + u**4 * d4 / 24.0).T  # convex in u^2: largest at an end
-    curved = np.where(np.isfinite(curved), curved, math.inf)
-    near = np.maximum(curved[:, :-1], curved[:, 1:])
-    near = np.pad(near, ((0, 0), (0, 1)), constant_values=math.inf)
-    size = np.minimum(np.sqrt(np.maximum(near, 0.0)), variation[:, None] / EDGES)
-    gap = np.maximum(mass[:, None] - (1.0 + _SAFE) * size - _SAFE, 0.0).max(axis=0)
-    return np.asarray(np.log1p(-np.minimum(gap, 1.0 - 1e-9)))
+    size = variation[:, None] / EDGES
+    # of |phi_nu|^2: convex in u^2, so largest at an end of an interval
+    curved = (mass * mass)[:, None] - np.multiply.outer(d2 / 2.0, _SQUARES) + np.outer(d4 / 24.0, _FOURTHS)
+    near = np.sqrt(np.maximum(np.maximum(curved[:, :-1], curved[:, 1:]), 0.0))
+    size[:, :-1] = np.fmin(size[:, :-1], near)
+    gap = (mass[:, None] - (1.0 + _SAFE) * size).max(axis=0) - _SAFE
+    return np.asarray(np.log1p(-np.clip(gap, 0.0, 1.0 - 1e-9)))
 
 
 def _lower_density(base: Sampled, tilt: float, log_value: float) -> tuple[Array, Array, Array]:
@@ -67,10 +67,12 @@ def _lower_density(base: Sampled, tilt: float, log_value: float) -> tuple[Array,
     line between the ends of a panel.
     """
     power, variance = base.power(tilt), base.sigma**2
-    x = np.linspace(*base.reach(power, _LOG_TAIL), _PANELS + 1)
-    log_m = base.log_m(x)
-    log_r = np.minimum(math.log(base.q) + base.y(x) - log_m, 0.0)
-    logs = base.log_normal(x) + power * log_m - log_value - log_r + math.log(variance)
+    low, high = base.reach(power, _LOG_TAIL)
+    x = low + (high - low) / _PANELS * _COUNTED
+    y = base.y(x)
+    log_m = log_mixture(y, base.q)
+    log_r = np.minimum(math.log(base.q) + y - log_m, 0.0)
+    logs = base.log_normal(x) + power * log_m - log_r + (math.log(variance) - log_value)
     r = np.exp(log_r)
     steep = np.maximum(r * (1.0 - r), 0.0)
     steepest = np.where((r[:-1] < 0.5) & (r[1:] > 0.5), 0.25, np.maximum(steep[:-1], steep[1:]))
@@ -83,8 +85,10 @@ def _lower_density(base: Sampled, tilt: float, log_value: float) -> tuple[Array,
 
 def _parts(masses: Array, cuts: Array) -> Array:
     """Indicators of the whole, and of the parts on either side of each cut: (parts, panels)."""
-    share = np.cumsum(masses) / masses.sum()
-    lower = share <= cuts[:, None]
-    chosen = np.concatenate([np.ones((1, masses.size), dtype=bool), lower, ~lower])
-    inside: Array = chosen[chosen.sum(axis=1) > 2].astype(np.float64)
+    total = np.cumsum(masses)
+    ends = np.searchsorted(total, cuts * total[-1])
+    ends = ends[(ends > 2) & (ends < masses.size - 2)]
+    lower = np.arange(masses.size) < ends[:, None]
+    inside = np.ones((1 + 2 * ends.size, masses.size))
+    inside[1 : 1 + ends.size], inside[1 + ends.size :] = lower, ~lower
     return inside

@@ -36,6 +36,7 @@ from tacit.accounting.transform import TooDear
 __all__ = ["ContourPrice", "Lines", "epsilons_along"]
 
 _FINE = 1e-7  # relative width of a bracket that needs no second line
+_COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
 _WIDE = 1e-3  # and one wider than this with that of a dearer line
 _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
@@ -138,6 +139,16 @@ def _draw(terms: Terms, counts: Array, log_delta: float, most: int) -> _Drawn:
     return _draw_once(terms, tuple(counts.tolist()), log_delta, most)
 
 
+@lru_cache(maxsize=128)
+def _at_most(terms: Terms, counts: tuple[float, ...], log_delta: float, tilt: float, epsilon: float) -> bool:
+    """Whether a coarse line at ``tilt`` is enough to prove that delta(epsilon) <= e^log_delta."""
+    row = np.array(counts)
+    with suppress(TooDear):
+        line = draw(terms, row, Saddle(tilt, epsilon, log_delta), share=_COARSE)
+        return bool(line.log_delta(row[None], np.array([epsilon]))[1][0] <= log_delta)
+    return False
+
+
 @dataclass(frozen=True)
 class ContourPrice(Price):
     """``ways`` are the terms by direction, ``counts`` how often each is performed (mu^2 for the plain one).
@@ -159,12 +170,20 @@ class ContourPrice(Price):
         return found
 
     def _bounds(self, delta: float, most: int) -> Bounds:
-        """(0, inf) where a line would be too dear."""
+        """The larger direction's; (0, inf) where a line would be too dear.
+
+        The second direction need only be shown to be below the first, for which a coarse line is enough.
+        """
+        lower, upper, tilt = 0.0, 0.0, math.nan
         try:
-            found = self._by_way(delta, most).values()
+            for terms in self.ways.values():
+                if lower > 0.0 and _at_most(terms, self.counts, math.log(delta), tilt, lower):
+                    continue
+                drawn = _draw(terms, np.array(self.counts), math.log(delta), most)
+                lower, upper, tilt = max(lower, drawn.lower), max(upper, drawn.upper), drawn.line.tilt
         except TooDear:
             return 0.0, math.inf
-        return max(0.0, *(lower for lower, _ in found)), max(0.0, *(upper for _, upper in found))
+        return lower, upper
 
     def _by_way(self, delta: float, most: int) -> dict[str, Bounds]:
         row = np.array(self.counts)

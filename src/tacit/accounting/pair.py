@@ -195,6 +195,8 @@ def log_mixture(y: Array, rate: float) -> Array:
     """log m(y) = log(1 - q + q e^y), to an absolute error of a few units in the last place of max(1, y)."""
     if rate == 1.0:
         return y
+    if rate <= 0.5 and y.max(initial=0.0) <= 30.0:
+        return np.log1p(rate * np.expm1(y))
     grown = rate * np.expm1(np.minimum(y, 30.0))
     small = np.where(
         grown > -0.5,

@@ -441,17 +441,17 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     if mu == 0.0 and sum(count for _, count in others) == 1 and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0])
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
-    for way in directions(adjacency):
+    grid = PldPrice(merged, directions(adjacency))
+    ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
+    if all(terms is not None for terms in ways.values()):
+        counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
+        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
+    for way in ways:
         for base, _ in merged:
             loss_of(base, way, _FAINT)  # refuses what has no pair
-    grid = PldPrice(merged, directions(adjacency))
     if any(isinstance(base, BallsInBins) for base, _ in units):
         return LeastPrice(grid, price(_without_bins(steps), adjacency))
-    ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
-    if any(terms is None for terms in ways.values()):
-        return grid
-    counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
-    return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
+    return grid
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
@@ -459,7 +459,7 @@ def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
     terms: list[Term] = []
     for base, _ in steps:
         match base:
-            case Gaussian():
+            case Gaussian(sigma) if sigma >= LEAST_NOISE:
                 terms.append(Plain())
             case PoissonSampled(rate, Gaussian(sigma)) if way != "replace" and sigma >= LEAST_NOISE:
                 terms.append(Sampled(rate, sigma, way))
