@@ -170,7 +170,19 @@ def test_importing_tacit_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["accounting", "attacks", "clipping", "errors", "events", "native", "noise", "plan", "sampling"]
+    "name",
+    [
+        "accounting",
+        "attacks",
+        "audits",
+        "clipping",
+        "errors",
+        "events",
+        "native",
+        "noise",
+        "plan",
+        "sampling",
+    ],
 )
 def test_planning_and_accounting_import_no_torch(name: str) -> None:
     assert run(f"import sys, tacit.{name}; print('torch' in sys.modules)").strip() == "False"

@@ -1,0 +1,27 @@
+"""Lower bounds: what an experiment proves that a run gives away, at least, whatever was accounted for.
+
+``claim_test`` asks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
+``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` watches single steps;
+``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``.
+"""
+
+from tacit.audits.claim import NoiseFamily, claim_test
+from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
+from tacit.audits.per_step import audit_steps
+from tacit.audits.repeated import audit_repeated_runs
+from tacit.audits.result import AuditResult
+from tacit.audits.slots import rehearsed_slot_scores, slot_scores
+from tacit.audits.tradeoff import Claim
+
+__all__ = [
+    "AuditResult",
+    "Claim",
+    "NoiseFamily",
+    "audit_one_run",
+    "audit_one_run_by_tradeoff",
+    "audit_repeated_runs",
+    "audit_steps",
+    "claim_test",
+    "rehearsed_slot_scores",
+    "slot_scores",
+]

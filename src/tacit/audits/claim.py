@@ -1,0 +1,196 @@
+"""The claim test: is the run as private as its accounted trade-off curve says?
+
+Every test for membership with false-positive rate a has a false-negative rate of at least f(a).  So the claim
+is refuted as soon as the error counts of one test are fewer than any rates on or above f make likely
+(:mod:`tacit.audits.counts`), at a threshold that the canaries it is judged on did not choose.  The same
+counts contradict, with one and the same probability of error for all three,
+
+    every eps below eps_lower       of any (eps, delta)-DP mechanism
+    every mu below mu_lower         of any mu-GDP mechanism
+    every noise above sigma'        of the run's own family
+
+One half of the canaries chooses the threshold and the other judges.  Where the experiment can be rehearsed,
+simulations of it choose thresholds too, on which all canaries judge, with four fifths of the error
+probability; then little is lost on the choice, and the halves are there for what nobody foresaw.  Rehearse
+the claim to prove as much as can be of a correct run, and the smallest bug that must not pass to find it.
+
+The canaries' scores must be independent of one another given their coins: slots of a Poisson-sampled run with
+independent noise are; canaries that interfere belong to :mod:`tacit.audits.one_run`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.accounting import account
+from tacit.attacks import Scores
+from tacit.audits.counts import (
+    ErrorCounts,
+    counts_after_halving,
+    counts_after_rehearsal,
+    largest_contradicted,
+)
+from tacit.audits.rates import check_confidence, mus_shown
+from tacit.audits.result import AuditResult
+from tacit.audits.tradeoff import Claim, gaussian_epsilon, gaussian_false_negatives, plain_false_negatives
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Event
+
+__all__ = ["NoiseFamily", "Seen", "claim_test", "look"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_REHEARSED = 0.8  # of the error probability goes to the rehearsed thresholds
+_HALVINGS = 12  # of an interval around what is looked for
+_FARTHEST = 64.0  # times less noise than claimed: as good as none; also nats and standard deviations
+
+
+class NoiseFamily:
+    """The run with another noise: ``event(sigma)`` for any noise multiplier, and the one that is claimed.
+
+    More noise must mean more privacy, as it does for Gaussian noise, sampled and composed.
+    """
+
+    def __init__(self, event: Callable[[float], Event], *, claimed_noise: float, name: str) -> None:
+        """``name`` completes the sentence "epsilon is at least ..., given ..."."""
+        self.event, self.name = event, name
+        self.claimed_noise = check_real("claimed_noise", claimed_noise, low=0.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The counts of one threshold, or of an odd number of halvings whose median decides, and the level of
+    each; the levels of all that is seen add up to the error probability."""
+
+    counts: tuple[ErrorCounts, ...]
+    level: float
+
+    def contradicts(self, tradeoff: Callable[[Array], Array]) -> bool:
+        """Whether most of the halvings contradict ``tradeoff``."""
+        return bool(statistics.median(counts.contradicts(tradeoff, self.level) for counts in self.counts))
+
+
+def claim_test(
+    scores: Scores,
+    claim: Claim,
+    *,
+    confidence: float,
+    rng: np.random.Generator,
+    rehearsals: tuple[Scores, ...] = (),
+    family: NoiseFamily | None = None,
+    splits: int = 1,
+) -> AuditResult:
+    """Test ``claim`` on the scores of canaries that were in the training set and of others that were not.
+
+    :param rng: splits the canaries in halves; it must know nothing of the scores.
+    :param rehearsals: the same experiment simulated, without a look at ``scores``, as the claim has it or
+        with a planted bug; :func:`tacit.audits.rehearsed_slot_scores` for slots.
+    :param family: the run with other noise, to say what its noise behaves like.
+    :param splits: how many random halvings to take the median of; odd.  Each is then judged at half of the
+        error probability, which the median needs to hold (Rüger 1978: at least half of several tests
+        reject with at most twice their level).
+
+    Guarantee
+    ---------
+    * A true claim is rejected, or a bound exceeds the truth, with probability at most 1 - ``confidence``.
+
+    :raises InvalidInput: if a class has fewer than two canaries.
+
+    >>> from tacit.events import Gaussian
+    >>> claim = Claim(account(Gaussian(1.0), adjacency="add-remove"), delta=1e-5)
+    >>> rng = np.random.default_rng(0)
+    >>> out = rng.normal(0.0, 1.0, 1000)
+    >>> claim_test(Scores(rng.normal(1.0, 1.0, 1000), out), claim, confidence=0.95, rng=rng).claim_rejected
+    False
+    >>> claim_test(Scores(rng.normal(2.0, 1.0, 1000), out), claim, confidence=0.95, rng=rng).claim_rejected
+    True
+    """
+    seen = look(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals, splits=splits)
+
+    def contradicted(tradeoff: Callable[[Array], Array]) -> bool:
+        return any(part.contradicts(tradeoff) for part in seen)
+
+    any_mechanism = largest_contradicted(
+        lambda eps: contradicted(lambda a: plain_false_negatives(a, eps, claim.delta)),
+        _FARTHEST,
+        halvings=_HALVINGS,
+    )
+    mu = largest_contradicted(
+        lambda mu: contradicted(lambda a: gaussian_false_negatives(a, mu)), _FARTHEST, halvings=_HALVINGS
+    )
+    noise = None if family is None else _least_contradicted_noise(family, claim, contradicted)
+    name, own = "Gaussian differential privacy", gaussian_epsilon(mu, claim.delta)
+    if family is not None:
+        curve = None if noise is None else account(family.event(noise), adjacency=claim.curve.adjacency)
+        name, own = family.name, 0.0 if curve is None else curve.epsilon_bounds(claim.delta)[0]
+    return AuditResult(
+        method="claim test" if splits == 1 else f"claim test, median of {splits} halvings",
+        canaries=scores.members.size + scores.non_members.size,
+        confidence=confidence,
+        delta=claim.delta,
+        eps_lower=max(own, any_mechanism),
+        eps_lower_any=any_mechanism,
+        family=name if own > any_mechanism else None,
+        mu_lower=mu,
+        noise_at_most=noise,
+        claimed_eps=claim.epsilon,
+        claim_rejected=contradicted(claim.false_negatives),
+    )
+
+
+def look(
+    scores: Scores,
+    claim: Claim,
+    *,
+    confidence: float,
+    rng: np.random.Generator,
+    rehearsals: tuple[Scores, ...] = (),
+    splits: int = 1,
+) -> list[Seen]:
+    """The counts that :func:`claim_test` judges by, whose parameters these are."""
+    check_confidence(confidence)
+    if check_integer("splits", splits, low=1) % 2 == 0:
+        raise InvalidInput(f"splits must be odd, so that there is a median; got {splits}.")
+    error = 1.0 - confidence
+    rehearsed = _REHEARSED * error / len(rehearsals) if rehearsals else 0.0
+    halved = (error - len(rehearsals) * rehearsed) / (1.0 if splits == 1 else 2.0)
+
+    def choose(false_positives: Array, false_negatives: Array) -> Array:
+        """Refute the claim by as much as possible; if that will not do, prove as much as possible."""
+        margin = claim.false_negatives(false_positives) - false_negatives
+        return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
+
+    halvings = [counts_after_halving(scores, choose, level=halved, rng=rng) for _ in range(splits)]
+    return [Seen(tuple(halvings), halved)] + [
+        Seen((counts_after_rehearsal(scores, rehearsal, choose, level=rehearsed),), rehearsed)
+        for rehearsal in rehearsals
+    ]
+
+
+def _least_contradicted_noise(
+    family: NoiseFamily, claim: Claim, contradicted: Callable[[Callable[[Array], Array]], bool]
+) -> float | None:
+    """A noise multiplier that is contradicted, and so all larger ones; None if there is none up to 64 times
+    the claimed one."""
+
+    def too_large(noise: float) -> bool:
+        curve = account(family.event(noise), adjacency=claim.curve.adjacency)
+        return contradicted(Claim(curve, delta=claim.delta, nodes=64).false_negatives)
+
+    low, high = family.claimed_noise / _FARTHEST, family.claimed_noise
+    while not too_large(high):
+        low, high = high, 2.0 * high
+        if high > _FARTHEST * family.claimed_noise:
+            return None
+    if too_large(low):
+        return low
+    for _ in range(_HALVINGS):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if too_large(middle) else (middle, high)
+    return high

@@ -1,0 +1,174 @@
+"""What the two error counts of one test contradict, jointly.
+
+At a threshold fixed beforehand, X of m non-members pass and Y of n members are missed: binomials of the rates
+a and b.  A trade-off function f is contradicted if no rates that it allows, b >= f(a), make errors as few as
+were seen likely,
+
+    sup over a of  Pr[w X / m + Y / n <= w x / m + y / n  |  a, f(a)]  <=  level.
+
+Two bounds on the two rates, each at half of the level, form a box that f must pass by; this region is the
+smaller one where it matters, as both rates must err together for a true f to be contradicted.  The
+probability falls in a and in b, so between two values of a it is at most that of the smaller a and of f at
+the larger.
+
+Letters: c intervals of a, x numbers of false positives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, gammaln, ndtri
+
+from tacit.attacks import Scores
+from tacit.attacks.intervals import largest_rate
+
+__all__ = [
+    "ErrorCounts",
+    "Objective",
+    "counts_after_halving",
+    "counts_after_rehearsal",
+    "largest_contradicted",
+]
+
+Array: TypeAlias = NDArray[np.float64]
+Tradeoff: TypeAlias = Callable[[Array], Array]
+Objective: TypeAlias = Callable[[Array, Array], Array]
+
+_QUANTILES = np.arange(1, 50) / 50.0  # of the scores that choose: the thresholds that are tried
+_ROUNDING = 1e-9  # relative, of a probability summed here
+_FIRST, _MOST, _ROUNDS = 33, 48, 40  # ends of intervals at first, intervals at most, halvings of them
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """``false_positives`` of ``non_members`` scored at least ``threshold`` and ``false_negatives`` of
+    ``members`` did not; ``weight`` is w.  Threshold and weight must not depend on these records."""
+
+    threshold: float
+    weight: float
+    false_positives: int
+    non_members: int
+    false_negatives: int
+    members: int
+
+    def contradicts(self, tradeoff: Tradeoff, level: float) -> bool:
+        """Whether no rates on or above the decreasing ``tradeoff`` make so few errors with a probability
+        above ``level``; False where that takes too long to decide, within about 1 % of ``level``.
+
+        >>> few = ErrorCounts(0.0, 1.0, false_positives=5, non_members=100, false_negatives=5, members=100)
+        >>> few.contradicts(lambda a: 1.0 - a, 0.01), few.contradicts(lambda a: 0.0 * a, 0.01)
+        (True, False)
+        """
+        ends = np.linspace(0.0, 1.0, _FIRST)
+        low, high = ends[:-1], ends[1:]
+        for _ in range(_ROUNDS):
+            f = tradeoff(high)
+            still = self._one_by_one(low, f) > level
+            still[still] = self._chance(low[still], f[still]) > level
+            low, high, f = low[still], high[still], f[still]
+            if low.size == 0:
+                return True
+            if low.size > _MOST or (self._chance(high, f) > level).any():
+                return False
+            middle = (low + high) / 2.0
+            low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        return False
+
+    @cached_property
+    def _few(self) -> tuple[int, NDArray[np.int64]]:
+        """How many x the statistic allows, counting 0, and the most y with each, of shape (x,)."""
+        m, n, w = self.non_members, self.members, self.weight
+        seen = w * self.false_positives / m + self.false_negatives / n
+        x = np.arange(0.0, min(m, np.floor(seen * m / w + _ROUNDING)) + 1.0)
+        y = np.clip(np.floor(n * (seen - w * x / m) + _ROUNDING), 0.0, n)
+        return x.size, y.astype(np.int64)
+
+    def _chance(self, a: Array, b: Array) -> Array:
+        """The probability of so few errors at rates ``a`` and ``b``, rounded up; all of shape (c,)."""
+        size, y = self._few
+        mass = _binomial(size, self.non_members, a)
+        below = np.cumsum(_binomial(int(y[0]) + 1, self.members, b), axis=1)
+        total: Array = np.einsum("cx,cx->c", mass, below[:, y])
+        return total * (1.0 + _ROUNDING)
+
+    def _one_by_one(self, a: Array, b: Array) -> Array:
+        """A quick bound on :meth:`_chance`: either count by itself must be within what the sum allows."""
+        size, y = self._few
+        return np.minimum(bdtr(size - 1.0, self.non_members, a), bdtr(float(y[0]), self.members, b))
+
+
+def counts_after_halving(
+    scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
+) -> ErrorCounts:
+    """The errors of one random half of ``scores``, at the threshold that the other half chooses.
+
+    ``choose(false positives, false negatives)`` is largest, over upper bounds at ``level`` / 2 each, where
+    the threshold is best.
+    """
+    choosing, judging = scores.split(rng)
+    return _judged(judging, choosing, choose, level)
+
+
+def counts_after_rehearsal(
+    scores: Scores, rehearsal: Scores, choose: Objective, *, level: float
+) -> ErrorCounts:
+    """The errors of all ``scores``, at the threshold chosen on a simulation that never saw them."""
+    return _judged(scores, rehearsal, choose, level)
+
+
+def largest_contradicted(contradicted: Callable[[float], bool], most: float, *, halvings: int) -> float:
+    """The largest number up to ``most`` that is contradicted, if all smaller ones are, rounded down to
+    a part in two to the power of ``halvings``; 0 if none is."""
+    if not contradicted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < most and contradicted(high):
+        low, high = high, 2.0 * high
+    for _ in range(halvings):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if contradicted(middle) else (low, middle)
+    return low
+
+
+def _judged(scores: Scores, choosing: Scores, choose: Objective, level: float) -> ErrorCounts:
+    n, m = scores.members.size, scores.non_members.size
+    pooled = np.concatenate([choosing.members, choosing.non_members])
+    thresholds = np.unique(np.quantile(pooled, _QUANTILES, method="higher"))
+    missed = np.searchsorted(np.sort(choosing.members), thresholds, side="left") / choosing.members.size
+    passed = np.searchsorted(np.sort(choosing.non_members), thresholds, side="left")
+    false = 1.0 - passed / choosing.non_members.size
+    foreseen = (
+        largest_rate(np.round(m * false), m, level / 2.0),
+        largest_rate(np.round(n * missed), n, level / 2.0),
+    )
+    best = int(np.argmax(choose(*foreseen)))
+    return ErrorCounts(
+        float(thresholds[best]),
+        _slope((m * false[best] + 0.5) / (m + 1.0), (n * missed[best] + 0.5) / (n + 1.0)),
+        int((scores.non_members >= thresholds[best]).sum()),
+        m,
+        int((scores.members < thresholds[best]).sum()),
+        n,
+    )
+
+
+def _binomial(size: int, trials: int, rates: Array) -> Array:
+    """Pr[Bin(trials, rate) = k] for k < ``size``; of shape (c, size)."""
+    k, rate = np.arange(float(size)), rates[:, None]
+    ways = gammaln(trials + 1.0) - gammaln(k + 1.0) - gammaln(trials - k + 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = k * np.log(rate) + (trials - k) * np.log1p(-rate)
+    edge = np.where(np.where(rate <= 0.0, k == 0.0, k == trials), 0.0, -np.inf)
+    mass: Array = np.exp(ways + np.where((rate > 0.0) & (rate < 1.0), inside, edge))
+    return mass
+
+
+def _slope(a: float, b: float) -> float:
+    """-f'(a) of the Gaussian trade-off function through (a, b): what a false positive weighs."""
+    return float(np.clip(np.exp((ndtri(a) ** 2 - ndtri(b) ** 2) / 2.0), 1.0 / 16.0, 16.0))

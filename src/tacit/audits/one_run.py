@@ -1,0 +1,275 @@
+"""Lower bounds from one run: many canaries, each in or out by a fair coin, and guesses of the coins.
+
+The canaries may interfere, and nothing need be known of the mechanism: the coins are independent, and that is
+all the independence there is.  The guesses are k in and k out, at the two ends of the scores; of r guesses v
+are right.
+
+* Steinke, Nasr & Jagielski 2023 (2305.08846, Theorem 5.2): for an (epsilon, delta)-DP run with m coins, with
+  Q = e^eps / (1 + e^eps),
+
+      Pr[right >= v] <= Pr[Bin(r, Q) >= v] + 2 m delta max_{1 <= i <= v} Pr[v - i <= Bin(r, Q) < v] / i.
+
+* Mahloujifar, Melis & Chaudhuri 2024 (2410.22235, Algorithm 3): the same for a run that is f-DP, by a
+  recursion on how likely the guesser is to be right at least i times.
+
+How many to guess is fixed beforehand: r / m of .05, .2, .5 and 1, each at a quarter of the error probability.
+A few guesses are the best of a tight audit, many those of a gross bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, bdtrc, expit
+
+from tacit.audits.counts import largest_contradicted
+from tacit.audits.rates import check_confidence
+from tacit.audits.result import AuditResult
+from tacit.audits.tradeoff import Claim, gaussian_epsilon
+from tacit.errors import InvalidInput, check_integer, check_real
+
+__all__ = [
+    "SHARES",
+    "audit_one_run",
+    "audit_one_run_by_tradeoff",
+    "chance_of_right_guesses",
+    "epsilon_from_guesses",
+    "mu_from_guesses",
+    "right_guesses",
+    "tradeoff_contradicted",
+]
+
+Array: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+SHARES = (0.05, 0.2, 0.5, 1.0)  # of the canaries, guessed
+_UNFAIR = 1e-9  # how unlikely a number of heads must be to be called no fair coin
+_HALVINGS = 40
+_MOST = 64.0  # nats, and standard deviations: more than any number of canaries shows
+_NORMAL = NormalDist()
+
+
+def audit_one_run(
+    scores: ArrayLike,
+    included: ArrayLike,
+    *,
+    delta: float,
+    confidence: float,
+    rng: np.random.Generator,
+    shares: tuple[float, ...] = SHARES,
+    claim: Claim | None = None,
+) -> AuditResult:
+    """A lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
+
+    :param scores: of shape (m,), higher for canaries that seem in.
+    :param included: of shape (m,), boolean: the coins, fair and independent, flipped before training.
+    :param delta: in [0, 1); keep m delta below 0.01, the bound suffers otherwise.
+    :param rng: orders ties; it must know nothing of the coins.
+    :param shares: of the canaries to guess, chosen before the scores are seen; the error is split evenly.
+
+    Guarantee
+    ---------
+    * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, whatever the scores
+      are made of and however the canaries interfere.
+
+    :raises InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
+
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random(1000) < 0.5
+    >>> found = audit_one_run(coins + 0.0, coins, delta=0.0, confidence=0.95, rng=rng)
+    >>> round(found.eps_lower, 2)  # 500 of 500 right, at a level of 0.0125
+    4.73
+    """
+    score, coin, level = _checked(scores, included, confidence, shares)
+    check_real("delta", delta, low=0.0, high=1.0, open_high=True)
+    epsilon = 0.0
+    for share in shares:
+        guessed, right = right_guesses(score, coin, share, rng)
+        epsilon = max(epsilon, epsilon_from_guesses(coin.size, guessed, right, delta=delta, level=level))
+    claimed = None if claim is None else claim.curve.epsilon(delta) if delta > 0.0 else np.inf
+    return AuditResult(
+        method="one run",
+        canaries=coin.size,
+        confidence=confidence,
+        delta=delta,
+        eps_lower=epsilon,
+        eps_lower_any=epsilon,
+        claimed_eps=claimed,
+        claim_rejected=None if claimed is None else epsilon > claimed,
+    )
+
+
+def audit_one_run_by_tradeoff(
+    scores: ArrayLike,
+    included: ArrayLike,
+    *,
+    delta: float,
+    confidence: float,
+    rng: np.random.Generator,
+    shares: tuple[float, ...] = SHARES,
+    claim: Claim | None = None,
+) -> AuditResult:
+    """A lower bound on mu of any mu-GDP run, from m canaries, and a test of the claimed trade-off curve.
+
+    Parameters are those of :func:`audit_one_run`; ``delta``, in (0, 1), is where mu is put into an epsilon.
+
+    Guarantee
+    ---------
+    * ``mu_lower`` exceeds the true mu, or a true claim is rejected, with probability at most
+      1 - ``confidence``.
+
+    :raises InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
+    """
+    score, coin, level = _checked(scores, included, confidence, shares)
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    mu, rejected = 0.0, False
+    for share in shares:
+        guessed, right = right_guesses(score, coin, share, rng)
+        mu = max(mu, mu_from_guesses(coin.size, guessed, right, level=level))
+        if claim is not None:
+            rejected |= tradeoff_contradicted(coin.size, guessed, right, claim.false_negative, level=level)
+    return AuditResult(
+        method="one run, by the trade-off curve",
+        canaries=coin.size,
+        confidence=confidence,
+        delta=delta,
+        eps_lower=gaussian_epsilon(mu, delta),
+        eps_lower_any=0.0,
+        family="Gaussian differential privacy",
+        mu_lower=mu,
+        claimed_eps=None if claim is None else claim.curve.epsilon(delta),
+        claim_rejected=None if claim is None else rejected,
+    )
+
+
+# --- guesses ----------------------------------------------------------------------------------------------
+
+
+def right_guesses(scores: Array, included: Bools, share: float, rng: np.random.Generator) -> tuple[int, int]:
+    """Guess "in" for the highest scores and "out" for the lowest, together a ``share`` of them; how many
+    guesses that is, and how many are right.
+
+    Equal scores are put in random order, so that the order of the canaries, which may be that of their
+    coins, tells nothing.
+    """
+    guessed = max(1, round(share * scores.size))
+    order = np.lexsort((rng.random(scores.size), scores))
+    out = guessed // 2
+    right = int((~included[order[:out]]).sum() + included[order[scores.size - (guessed - out) :]].sum())
+    return guessed, right
+
+
+def _checked(
+    scores: ArrayLike, included: ArrayLike, confidence: float, shares: tuple[float, ...]
+) -> tuple[Array, Bools, float]:
+    """Scores, coins, and the level of each share."""
+    check_confidence(confidence)
+    score, coin = np.asarray(scores, dtype=np.float64), np.asarray(included)
+    if coin.dtype != np.bool_ or score.ndim != 1 or coin.shape != score.shape:
+        raise InvalidInput(
+            f"included must hold one boolean per score; got {coin.dtype} of shape {coin.shape} for scores of "
+            f"shape {score.shape}."
+        )
+    if score.size == 0:
+        raise InvalidInput("There are no canaries: plant some before training, 1000 do well.")
+    if not np.isfinite(score).all():
+        raise InvalidInput(f"{int((~np.isfinite(score)).sum())} of {score.size} scores are not finite.")
+    fewer = min(int(coin.sum()), int((~coin).sum()))
+    if 2.0 * float(bdtr(fewer, score.size, 0.5)) < _UNFAIR:
+        raise InvalidInput(
+            f"{int(coin.sum())} of {score.size} canaries are in: no fair coin does that. Each canary must be "
+            "put in or left out by a fair coin of its own; records chosen otherwise prove nothing here."
+        )
+    if not shares:
+        raise InvalidInput("shares must name at least one share of the canaries to guess.")
+    for share in shares:
+        check_real("share", share, low=0.0, high=1.0, open_low=True)
+    return score, coin, (1.0 - confidence) / len(shares)
+
+
+# --- what right guesses prove -----------------------------------------------------------------------------
+
+
+def chance_of_right_guesses(
+    canaries: int, guessed: int, right: int, *, epsilon: float, delta: float
+) -> float:
+    """A bound on the probability of at least ``right`` right guesses if the run is (epsilon, delta)-DP.
+
+    >>> round(chance_of_right_guesses(1000, 200, 160, epsilon=1.0, delta=1e-5), 6)
+    0.015877
+    """
+    _check_counts(canaries, guessed, right)
+    if right == 0:
+        return 1.0
+    q = float(expit(epsilon))
+    tail = float(bdtrc(right - 1, guessed, q))
+    if delta == 0.0:
+        return tail
+    i = np.arange(1, right + 1)
+    below = bdtrc(right - i - 1.0, guessed, q)  # Pr[Bin >= v - i]
+    below[-1] = 1.0
+    return min(1.0, tail + 2.0 * canaries * delta * float(((below - tail) / i).max()))
+
+
+@lru_cache(maxsize=4096)
+def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: float, level: float) -> float:
+    """The largest epsilon that ``right`` of ``guessed`` right guesses contradict at ``level``, in nats.
+
+    >>> [round(epsilon_from_guesses(r, r, r, delta=0.0, level=0.05), 2) for r in (10, 100, 1000, 5000)]
+    [1.05, 3.49, 5.81, 7.42]
+    """
+    _check_counts(canaries, guessed, right)
+
+    def contradicted(epsilon: float) -> bool:
+        return chance_of_right_guesses(canaries, guessed, right, epsilon=epsilon, delta=delta) <= level
+
+    return largest_contradicted(contradicted, _MOST, halvings=_HALVINGS)
+
+
+def tradeoff_contradicted(
+    canaries: int, guessed: int, right: int, false_negative: Callable[[float], float], *, level: float
+) -> bool:
+    """Whether ``right`` of ``guessed`` right guesses are too many, at ``level``, for a run whose trade-off
+    function is ``false_negative`` (2410.22235, Algorithm 3, for two classes).
+
+    r and h follow the joint probability of at least i right guesses and of the i-th being right or wrong;
+    f bounds how the latter grows, and no f-DP run brings their sum above guessed / canaries.
+    """
+    _check_counts(canaries, guessed, right)
+    r, h = level * right / canaries, level * (guessed - right) / canaries
+    for i in range(right - 1, -1, -1):
+        higher = max(h, false_negative(1.0 - r))
+        if higher == h:
+            break
+        r, h = min(1.0, r + i / (guessed - i) * (higher - h)), higher
+    return r + h > guessed / canaries
+
+
+@lru_cache(maxsize=4096)
+def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) -> float:
+    """The largest mu whose Gaussian the guesses contradict at ``level``.
+
+    >>> round(mu_from_guesses(1000, 200, 160, level=0.05), 4)
+    0.4402
+    """
+    _check_counts(canaries, guessed, right)
+
+    def contradicted(mu: float) -> bool:
+        def false_negative(rate: float) -> float:
+            r = 1.0 - rate
+            return _NORMAL.cdf(_NORMAL.inv_cdf(r) - mu) if 0.0 < r < 1.0 else float(r >= 1.0)
+
+        return tradeoff_contradicted(canaries, guessed, right, false_negative, level=level)
+
+    return largest_contradicted(contradicted, _MOST, halvings=_HALVINGS)
+
+
+def _check_counts(canaries: int, guessed: int, right: int) -> None:
+    check_integer("canaries", canaries, low=1)
+    check_integer("guessed", guessed, low=1, high=canaries)
+    check_integer("right", right, low=0, high=guessed)

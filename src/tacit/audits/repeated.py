@@ -1,0 +1,88 @@
+"""The audit by repetition: train many times with a record and many times without, and tell the runs apart.
+
+The oldest audit, and valid for anything that can be run often: (epsilon, delta)-DP bounds the error rates of
+every test between the two kinds of run (Jagielski, Ullman & Oprea 2020, 2006.07709; Nasr et al. 2021,
+2101.04535).  What n runs can show is at most about log(n / 4).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.attacks import Scores
+from tacit.audits.rates import bounded_rates, check_confidence, epsilons_shown, mus_shown
+from tacit.audits.result import AuditResult
+from tacit.audits.tradeoff import Claim, gaussian_epsilon
+from tacit.errors import check_real
+
+__all__ = ["audit_repeated_runs"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+def audit_repeated_runs(
+    scores: Scores,
+    *,
+    delta: float,
+    confidence: float,
+    rng: np.random.Generator,
+    claim: Claim | None = None,
+) -> AuditResult:
+    """A lower bound on epsilon from one score per independent run, half of them with the record.
+
+    Two thresholds are chosen on half of the runs, one for each direction of the bound; the four rates are
+    bounded on the other half, at a quarter of the error probability each.
+
+    :param scores: one of each run with the record (``members``) and without it (``non_members``).
+    :param rng: splits the runs in halves; it must know nothing of the scores.
+    :param claim: if given, it is tested too, on the same bounds.
+
+    Guarantee
+    ---------
+    * A bound exceeds the truth, or a true claim is rejected, with probability at most 1 - ``confidence``.
+
+    :raises InvalidInput: if there are fewer than two runs of either kind.
+
+    >>> rng = np.random.default_rng(0)
+    >>> apart = Scores(rng.normal(5.0, 1.0, 500), rng.normal(0.0, 1.0, 500))
+    >>> 3.0 < audit_repeated_runs(apart, delta=0.0, confidence=0.95, rng=rng).eps_lower_any < 5.0
+    True
+    """
+    check_confidence(confidence)
+    check_real("delta", delta, low=0.0, high=1.0, open_high=True)
+    level = (1.0 - confidence) / 4.0
+    halving = int(rng.integers(2**63))  # both thresholds are chosen on the same half
+
+    def straight(false_positives: Array, false_negatives: Array) -> Array:
+        return epsilons_shown(false_positives, false_negatives, delta)
+
+    def mirrored(false_positives: Array, false_negatives: Array) -> Array:
+        return epsilons_shown(false_negatives, false_positives, delta)
+
+    both = [
+        bounded_rates(scores, choose, level=level, rng=np.random.default_rng(halving))
+        for choose in (straight, mirrored)
+    ]
+    fpr = np.array([bounds.false_positives for bounds in both])
+    fnr = np.array([bounds.false_negatives for bounds in both])
+    epsilon = float(max(straight(fpr, fnr).max(), mirrored(fpr, fnr).max()))
+    mu = float(mus_shown(fpr, fnr).max())
+    gaussian = gaussian_epsilon(mu, delta) if delta > 0.0 else 0.0
+    rejected = None
+    if claim is not None:
+        rejected = bool((fnr < claim.false_negatives(fpr)).any())
+    return AuditResult(
+        method="repeated runs",
+        canaries=scores.members.size + scores.non_members.size,
+        confidence=confidence,
+        delta=delta,
+        eps_lower=max(gaussian, epsilon),
+        eps_lower_any=epsilon,
+        family="Gaussian differential privacy" if gaussian > epsilon else None,
+        mu_lower=mu,
+        claimed_eps=None if claim is None else claim.epsilon,
+        claim_rejected=rejected,
+    )

@@ -1,0 +1,120 @@
+"""What a test for membership must miss: the claim of a run, and the Gaussian yardstick.
+
+A trade-off function f takes a false-positive rate to the least false-negative rate that any test has (Dong,
+Roth & Su 2019, 1905.02383).  Audits compare with f itself, never with one (epsilon, delta), which allows far
+more.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+from tacit.accounting import PrivacyCurve, account
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency, Gaussian
+
+__all__ = ["Claim", "gaussian_epsilon", "gaussian_false_negatives", "plain_false_negatives"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_NODES = 256  # on either side of one half: evenly in the logarithm up to _SMALL, evenly from there
+_LEAST, _SMALL = 1e-8, 0.02
+_ROUNDING = 1e-13  # of an extrapolated chord
+
+
+@final
+class Claim:
+    """The curve of an accounted run, tabulated once, and the delta that its epsilon is stated at.
+
+    Guarantee
+    ---------
+    * ``false_negatives`` is at most the curve's own trade-off function, at every rate: f is convex, so chords
+      drawn out beyond their ends stay below it.
+
+    >>> from tacit.events import PoissonSampled, Repeat
+    >>> curve = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 200), adjacency="add-remove")
+    >>> claim = Claim(curve, delta=1e-5)
+    >>> round(claim.epsilon, 2)
+    9.97
+    >>> bool(0.0 < curve.false_negative_rate(0.05) - claim.false_negatives(0.05) < 1e-4)
+    True
+    """
+
+    def __init__(self, curve: PrivacyCurve, *, delta: float, nodes: int = _NODES) -> None:
+        """Tabulate ``curve`` at twice as many ``nodes``; ``delta`` is in (0, 1).
+
+        :raises InvalidInput: if the curve protects a group: canaries are planted one by one.
+        """
+        check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+        if curve.records != 1:
+            raise InvalidInput(
+                f"The curve protects {curve.records} records together; an audit plants single ones. Give the "
+                "curve of one record."
+            )
+        self.curve, self.delta = curve, delta
+        self.epsilon: float = curve.epsilon(delta)
+        side = np.concatenate(
+            [np.geomspace(_LEAST, _SMALL, nodes // 2, endpoint=False), np.linspace(_SMALL, 0.5, nodes // 2)]
+        )
+        self._a = np.concatenate([[0.0], side, 1.0 - side[-2::-1], [1.0]])
+        self._f = curve.false_negative_rate(self._a)
+        slope = np.diff(self._f) / np.diff(self._a)
+        self._before = np.concatenate([[0.0], slope[:-1]])  # slope of the chord before each interval
+        self._after = np.concatenate([slope[1:], [0.0]])  # and after it
+        self._lists = [self._a.tolist(), self._f.tolist(), self._before.tolist(), self._after.tolist()]
+
+    def false_negatives(self, rates: ArrayLike) -> Array:
+        """A lower bound on f at false-positive rates in [0, 1], of the shape of ``rates``."""
+        a = np.asarray(rates, dtype=np.float64)
+        i = np.clip(np.searchsorted(self._a, a, side="right") - 1, 0, self._a.size - 2)
+        before = np.where(i > 0, self._f[i] + self._before[i] * (a - self._a[i]), 0.0)
+        after = np.where(
+            i < self._a.size - 2, self._f[i + 1] - self._after[i] * (self._a[i + 1] - a), self._f[i + 1]
+        )
+        return np.maximum(np.maximum(before, after) - _ROUNDING, self._f[i + 1])
+
+    def false_negative(self, rate: float) -> float:
+        """:meth:`false_negatives` of one rate, fast."""
+        a, f, before, after = self._lists
+        i = min(max(bisect.bisect_right(a, rate) - 1, 0), len(a) - 2)
+        chord = f[i] + before[i] * (rate - a[i]) if i > 0 else 0.0
+        other = f[i + 1] - after[i] * (a[i + 1] - rate) if i < len(a) - 2 else f[i + 1]
+        return float(max(max(chord, other) - _ROUNDING, f[i + 1]))
+
+
+def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:
+    """f of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu) (1905.02383, equation 6).
+
+    >>> gaussian_false_negatives([0.05, 0.5], 1.0).round(6).tolist()
+    [0.740489, 0.158655]
+    """
+    value: Array = ndtr(-ndtri(np.asarray(rates, dtype=np.float64)) - mu)
+    return value
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The epsilon of a Gaussian of sensitivity over noise ``mu`` >= 0 at ``delta``, rounded down.
+
+    >>> round(gaussian_epsilon(0.9249, 1e-5), 3), gaussian_epsilon(0.0, 1e-5)
+    (4.0, 0.0)
+    """
+    if mu <= 0.0:
+        return 0.0
+    return account(Gaussian(1.0 / mu), adjacency=Adjacency.ADD_REMOVE).epsilon_bounds(delta)[0]
+
+
+def plain_false_negatives(rates: ArrayLike, epsilon: float, delta: float) -> Array:
+    """f of all that (epsilon, delta) alone says: max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a))
+    (1905.02383, equation 5).
+
+    >>> plain_false_negatives([0.0, 0.25, 1.0], 0.0, 0.1).tolist()
+    [0.9, 0.65, 0.0]
+    """
+    a = np.asarray(rates, dtype=np.float64)
+    steep, flat = 1.0 - delta - np.exp(epsilon) * a, np.exp(-epsilon) * (1.0 - delta - a)
+    return np.asarray(np.maximum(0.0, np.maximum(steep, flat)), dtype=np.float64)
