@@ -19,7 +19,7 @@ from torch import Tensor
 
 __all__ = ["Geometry", "fold", "from_patches", "ghost_squared_norms", "weight_gradient"]
 
-CACHE_BYTES = 2**20
+CACHE_BYTES = 2**19
 ROUNDING = 8
 """Units of rounding that ghost norms allow for, as a share of what positions add up to before they cancel."""
 
@@ -97,7 +97,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """
     kappa = ROUNDING * torch.finfo(g.dtype).eps
     padded = prod(size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True))
-    size = max(1, 2 * CACHE_BYTES // (padded**2 * x.element_size()))
+    size = max(1, 4 * CACHE_BYTES // (padded**2 * x.element_size()))
     found = []
     for start in range(0, len(x), size):
         seen, out = x[start : start + size], g[start : start + size].flatten(2)

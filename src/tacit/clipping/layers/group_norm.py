@@ -88,6 +88,6 @@ def _normalised(
                 yield parameter, Kept(over_views(per_row.view(B, C), tape.views))
 
     y = tape.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
-    return y.to(
-        torch.group_norm(input[:1].detach(), groups).dtype
-    )  # autocast may choose another than input's
+    if x is input and not torch.is_autocast_enabled(x.device.type):
+        return y
+    return y.to(torch.group_norm(input[:1].detach(), groups).dtype)  # as torch has it, for narrow types too
