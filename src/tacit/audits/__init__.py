@@ -2,10 +2,12 @@
 
 ``claim_test`` asks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
 ``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` watches single steps;
-``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``.
+``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``.  What no canary sees,
+``noise_law`` and ``sampler_law`` test.
 """
 
 from tacit.audits.claim import NoiseFamily, claim_test
+from tacit.audits.laws import LawTest, noise_law, sampler_law
 from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
 from tacit.audits.per_step import audit_steps
 from tacit.audits.repeated import audit_repeated_runs
@@ -16,12 +18,15 @@ from tacit.audits.tradeoff import Claim
 __all__ = [
     "AuditResult",
     "Claim",
+    "LawTest",
     "NoiseFamily",
     "audit_one_run",
     "audit_one_run_by_tradeoff",
     "audit_repeated_runs",
     "audit_steps",
     "claim_test",
+    "noise_law",
     "rehearsed_slot_scores",
+    "sampler_law",
     "slot_scores",
 ]

@@ -1,0 +1,209 @@
+"""Does the noise, and does the sample, follow the law that was accounted for?  Tests on what a run did.
+
+These see what no canary sees: noise that is too *large*, the same noise in two steps or two tensors, a tensor
+without noise, a shuffle where independent draws were accounted for.  Each returns p-values by name, and
+rejects if the smallest, times their number, is below the level (Bonferroni).
+
+Letters: T steps, d entries of a tensor, n records.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, bdtrc, gammainc, gammaincc, kolmogorov, ndtr, smirnov, stdtr
+
+from tacit.errors import InvalidInput, check_real
+
+__all__ = ["LawTest", "noise_law", "sampler_law"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_EXACT = 1000  # entries up to which the exact law of the Kolmogorov-Smirnov distance is summed
+_FEWEST = 30  # products that a correlation along a tensor needs for its normal law
+
+
+@dataclass(frozen=True)
+class LawTest:
+    """The p-values of several tests of one law, each valid by itself."""
+
+    p_values: Mapping[str, float]
+
+    @property
+    def p_value(self) -> float:
+        """The smallest p-value, times the number of tests."""
+        return min(1.0, min(self.p_values.values()) * len(self.p_values))
+
+    @property
+    def worst(self) -> str:
+        """Which test it is."""
+        return min(self.p_values, key=lambda name: self.p_values[name])
+
+    def rejects(self, level: float) -> bool:
+        """Whether the law is not followed; a true law is rejected with probability at most ``level``."""
+        return self.p_value < check_real("level", level, low=0.0, high=1.0)
+
+
+def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
+    """Is this N(0, std^2), independent over entries, tensors and steps?
+
+    :param noise: what was released less what was computed, of shape (T, ...), by tensor, T >= 2.
+    :param std: the standard deviation that was accounted for, in the same units; > 0.
+    :raises InvalidInput: if a tensor is empty or not finite, or the numbers of steps differ.
+
+    Per tensor: the sum of squares (two-sided chi^2, d T degrees of freedom), the sums over a step's entries
+    (the same, T degrees), the Kolmogorov-Smirnov distance, every pair of steps, and neighbouring entries.
+    Per pair of tensors: the entries at the same place.
+
+    >>> rng = np.random.default_rng(0)
+    >>> noise = {"weight": rng.normal(0.0, 2.0, (60, 10, 20)), "bias": rng.normal(0.0, 2.0, (60, 10))}
+    >>> noise_law(noise, std=2.0).rejects(1e-3), noise_law(noise, std=2.2).rejects(1e-3)
+    (False, True)
+    """
+    check_real("std", std, low=0.0, open_low=True)
+    tensors = {name: _steps(name, values) / std for name, values in noise.items()}
+    if len({z.shape[0] for z in tensors.values()}) != 1:
+        raise InvalidInput("noise must hold at least one tensor, and all of them equally many steps.")
+    p: dict[str, float] = {}
+    for name, z in tensors.items():
+        p[f"{name}: size"] = _two_sided_chi2(float((z**2).sum()), z.size)
+        p[f"{name}: sums"] = _two_sided_chi2(float((z.sum(axis=1) ** 2).sum() / z.shape[1]), z.shape[0])
+        p[f"{name}: shape"] = _normal_shape(z.ravel())
+        p[f"{name}: steps"] = _equal_steps(z)
+        p[f"{name}: neighbours"] = _neighbours(z)
+    for (one, a), (other, b) in itertools.combinations(tensors.items(), 2):
+        shared = min(a.shape[1], b.shape[1])
+        p[f"{one} and {other}"] = _correlation(a[:, :shared].ravel(), b[:, :shared].ravel())
+    return LawTest(p)
+
+
+def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
+    """Did every record take part in every step by an independent coin of probability q?
+
+    :param counts: how often each record was in each step's batch, of shape (T, n).
+    :param sampling_rate: q in (0, 1), as accounted for.
+    :raises InvalidInput: if the counts are no counts.
+
+    A record twice in one batch is no coin at all.  Otherwise: the total (binomial), the spread of batch sizes
+    and of each record's count over windows of 1/q steps (two-sided chi^2: a shuffle has none), and the pairs
+    of records and of steps that coincide most (binomial, q^2 each).
+
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random((100, 500)) < 0.1
+    >>> [sampler_law(coins, sampling_rate=q).rejects(1e-3) for q in (0.1, 0.11)]
+    [False, True]
+    """
+    q = check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, open_low=True, open_high=True)
+    taken = np.asarray(counts, dtype=np.float64)
+    if taken.ndim != 2 or min(taken.shape) < 2 or not ((taken >= 0.0) & (taken == np.floor(taken))).all():
+        raise InvalidInput(f"counts must be whole numbers, steps by records; got shape {taken.shape}.")
+    steps, records = taken.shape
+    window = min(steps, max(2, round(1.0 / q)))
+    windows = steps // window
+    in_windows = taken[: windows * window].reshape(windows, window, records).sum(axis=1)
+    return LawTest(
+        {
+            "once a batch": float(taken.max() <= 1.0),
+            "rate": _two_sided_binomial(float(taken.sum()), taken.size, q),
+            "batch sizes": _spread(taken.sum(axis=1), records, q),
+            "counts of records": _spread(taken.sum(axis=0), steps, q),
+            "counts in windows": _spread(in_windows.ravel(), window, q),
+            "pairs of records": _coinciding(taken.T, q),
+            "pairs of steps": _coinciding(taken, q),
+        }
+    )
+
+
+# --- one law each -----------------------------------------------------------------------------------------
+
+
+def _steps(name: str, values: ArrayLike) -> Array:
+    z = np.asarray(values, dtype=np.float64)
+    if z.ndim < 1 or z.shape[0] < 2 or z.size == 0:
+        raise InvalidInput(
+            f"The noise of {name} needs at least two steps and one entry; got shape {z.shape}."
+        )
+    if not np.isfinite(z).all():
+        raise InvalidInput(
+            f"The noise of {name} has {int((~np.isfinite(z)).sum())} entries that are not finite."
+        )
+    return z.reshape(z.shape[0], -1)
+
+
+def _twice(below: float, above: float) -> float:
+    return min(1.0, 2.0 * min(below, above))
+
+
+def _two_sided_chi2(value: float, freedom: float) -> float:
+    return _twice(float(gammainc(freedom / 2, value / 2)), float(gammaincc(freedom / 2, value / 2)))
+
+
+def _two_sided_binomial(count: float, trials: int, rate: float) -> float:
+    above = 1.0 if count == 0 else float(bdtrc(count - 1.0, trials, rate))
+    return _twice(float(bdtr(min(count, trials), trials, rate)), above)
+
+
+def _spread(counts: Array, trials: int, rate: float) -> float:
+    """Independent binomial counts about their mean, by chi^2.
+
+    The square of a binomial spreads more than that of a Gaussian; the degrees of freedom are lowered to give
+    the sum of squares its true mean and variance.
+    """
+    variance = trials * rate * (1.0 - rate)
+    kurtosis = 3.0 + (1.0 - 6.0 * rate * (1.0 - rate)) / variance
+    freedom = counts.size * 2.0 / (kurtosis - 1.0)
+    value = float(((counts - trials * rate) ** 2).sum() / variance)
+    return _two_sided_chi2(value * freedom / counts.size, freedom)
+
+
+def _normal_shape(z: Array) -> float:
+    """The Kolmogorov-Smirnov test against N(0, 1)."""
+    u, n = np.sort(ndtr(z)), z.size
+    above, below = np.arange(1, n + 1) / n - u, u - np.arange(n) / n
+    distance = float(max(above.max(), below.max()))
+    return min(1.0, float(2.0 * smirnov(n, distance) if n <= _EXACT else kolmogorov(math.sqrt(n) * distance)))
+
+
+def _equal_steps(z: Array) -> float:
+    """The most correlated of all pairs of steps; <a, b> / |a| is N(0, 1) whatever a."""
+    norm = np.linalg.norm(z, axis=1)
+    if (norm == 0.0).any():
+        return 0.0
+    row, column = np.triu_indices(z.shape[0], 1)
+    score = np.abs((z @ z.T)[row, column] / norm[row])
+    return min(1.0, float(2.0 * ndtr(-score.max())) * row.size)
+
+
+def _neighbours(z: Array) -> float:
+    """Entries next to one another: their products add up to N(0, number)."""
+    products = z[:, 1:] * z[:, :-1]
+    if products.size < _FEWEST:
+        return 1.0
+    return float(2.0 * ndtr(-abs(products.sum()) / math.sqrt(products.size)))
+
+
+def _correlation(a: Array, b: Array) -> float:
+    """Student's t of a correlation about known means of 0, exact for independent Gaussians."""
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if a.size < 2 or size == 0.0:
+        return 1.0 if a.size < 2 else 0.0
+    r = float(a @ b) / size
+    if abs(r) >= 1.0 - 1e-12:
+        return 0.0
+    return float(2.0 * stdtr(a.size - 1.0, -abs(r) * math.sqrt((a.size - 1.0) / (1.0 - r * r))))
+
+
+def _coinciding(rows: Array, rate: float) -> float:
+    """The pair of rows that is in most often together: Bin(columns, q^2) for each pair."""
+    together = np.minimum(rows, 1.0) @ np.minimum(rows, 1.0).T
+    row, column = np.triu_indices(rows.shape[0], 1)
+    most = float(together[row, column].max())
+    if most == 0.0:
+        return 1.0
+    return min(1.0, float(bdtrc(most - 1.0, rows.shape[1], rate**2)) * row.size)
