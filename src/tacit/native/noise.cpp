@@ -9,8 +9,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// A tile: PAIRS words for the high bits of the radius, PAIRS for its low bits, PAIRS for the angle; from them
-// PAIRS cosines and PAIRS sines.
+// A tile: PAIRS radii of 64 bits and PAIRS angles of 32; from them PAIRS cosines and PAIRS sines.
 constexpr int PAIRS = 1024;
 constexpr int BLOCKS = 3 * PAIRS / 4;
 
@@ -63,9 +62,9 @@ EXPORT void tacit_noise_words(const uint8_t* key, const uint8_t* counter, int64_
 #endif
 }
 
-EXPORT void tacit_noise_transform(const int32_t* words, float std, float* out, int level) {
+EXPORT void tacit_noise_transform(const uint32_t* words, float std, float* out, int level) {
 #if defined(__x86_64__)
     const auto transform = level == 2 ? avx512::transform : avx2::transform;
-    transform(words, words + PAIRS, words + 2 * PAIRS, PAIRS, std, out, out + PAIRS);
+    transform(words, reinterpret_cast<const int32_t*>(words + 2 * PAIRS), PAIRS, std, out, out + PAIRS);
 #endif
 }

@@ -93,13 +93,13 @@ TARGET static void words(const uint8_t* key, const uint8_t* counter, int64_t til
 INLINE float as_float(int32_t bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
 INLINE int32_t as_int(float x) { int32_t bits; __builtin_memcpy(&bits, &x, 4); return bits; }
 
-// sqrt(-2 ln u) for u = (2^31 high + low + 1/2) 2^-62, where high and low are the last 31 bits of the words.
-// A small u and a small 1 - u both keep their leading zeros, so both tails of the radius are exact: with
-// v = min(u, 1 - u) either ln u = ln v, by exponent and mantissa, or ln u = ln(1 - v), which needs neither.
-INLINE float radius(int32_t high, int32_t low) {
-    const int32_t upper = int32_t(uint32_t(high) << 1) >> 31;  // all ones if u >= 1/2
-    const int32_t h = (high ^ upper) & 0x3fffffff, l = (low ^ upper) & 0x7fffffff;
-    const float v = (float(l) + 0.5f) * 0x1p-62f + float(h) * 0x1p-31f;
+// sqrt(-2 ln u) for u = (2^32 high + low + 1/2) 2^-63, where high is the last 31 bits of its word.  A small  u and a
+// small 1 - u both keep their leading zeros, so both tails of the radius are exact: with v = min(u, 1 - u)
+// either ln u = ln v, by exponent and mantissa, or ln u = ln(1 - v), which needs neither.
+INLINE float radius(uint32_t high, uint32_t low) {
+    const int32_t upper = int32_t(high << 1) >> 31;  // all ones if u >= 1/2
+    const int32_t h = int32_t(high ^ uint32_t(upper)) & 0x3fffffff;
+    const float v = (float(low ^ uint32_t(upper)) + 0.5f) * 0x1p-63f + float(h) * 0x1p-31f;
     const int32_t bits = as_int(v) - 0x3f3504f3;  // of sqrt(1/2): mantissas from there to its double
     const float m = as_float((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
     const bool beyond = v > 0.29289323f;  // 1 - v < sqrt(1/2)
@@ -142,11 +142,11 @@ INLINE void turn(int32_t angle, float& cosine, float& sine) {
     sine = as_float(as_int(swap ? c : s) ^ minus_sine);
 }
 
-// The first `pairs` cosines and sines of a tile from its words.
-TARGET static void transform(const int32_t* high, const int32_t* low, const int32_t* angle, int pairs, float std,
+// The first `pairs` cosines and sines of a tile from the words of its radii (low, high, low, ...) and angles.
+TARGET static void transform(const uint32_t* words, const int32_t* angle, int pairs, float std,
                              float* __restrict cosines, float* __restrict sines) {
     for (int i = 0; i < pairs; i++) {
-        const float r = std * radius(high[i], low[i]);
+        const float r = std * radius(words[2 * i + 1], words[2 * i]);
         float cosine, sine;
         turn(angle[i], cosine, sine);
         cosines[i] = r * cosine;
@@ -155,12 +155,11 @@ TARGET static void transform(const int32_t* high, const int32_t* low, const int3
 }
 
 TARGET static void tile(const Cipher& c, uint32_t first, int pairs, float std, float* cosines, float* sines) {
-    alignas(64) int32_t high[PAIRS], low[PAIRS], angle[PAIRS];
-    const int blocks = (pairs + 3) / 4;
-    key_stream(c, first, blocks, reinterpret_cast<uint8_t*>(high));
-    key_stream(c, first + PAIRS / 4, blocks, reinterpret_cast<uint8_t*>(low));
-    key_stream(c, first + PAIRS / 2, blocks, reinterpret_cast<uint8_t*>(angle));
-    transform(high, low, angle, pairs, std, cosines, sines);
+    alignas(64) uint32_t words[2 * PAIRS];
+    alignas(64) int32_t angle[PAIRS];
+    key_stream(c, first, (pairs + 1) / 2, reinterpret_cast<uint8_t*>(words));
+    key_stream(c, first + PAIRS / 2, (pairs + 3) / 4, reinterpret_cast<uint8_t*>(angle));
+    transform(words, angle, pairs, std, cosines, sines);
 }
 
 // Tiles begin..end of a buffer of `count` draws; out points at the whole buffer.

@@ -23,15 +23,17 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, WORDS_PER_TILE, box_muller
+from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, box_muller
 from tacit.noise.generator import Generator, Purpose
 
 __all__ = ["fill_gaussian", "gaussian"]
 
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
-# The words of a chunk and what is made of them stay in the second-level cache.
-_TILES_PER_CHUNK = 32
+# NumPy draws a chunk at a time, so that its words and what is made of them stay in the cache.  A thread with
+# less than a few chunks to draw would not be worth its start, nor its turns at the interpreter.
+_TILES_PER_CHUNK = 64
+_CHUNKS_PER_THREAD = 8
 
 
 def gaussian(
@@ -123,7 +125,7 @@ def _fill(out: NDArray[np.floating], words: Callable[..., None], std: float, thr
     """``out`` (count,) becomes draws of N(0, std^2), by NumPy."""
     tiles = math.ceil(len(out) / DRAWS_PER_TILE)
     chunks = range(0, tiles, _TILES_PER_CHUNK)
-    parts = min(threads, len(chunks))
+    parts = min(threads, len(chunks) // _CHUNKS_PER_THREAD)
     if parts <= 1:
         _fill_chunks(out, words, std, chunks)
         return
@@ -135,7 +137,7 @@ def _fill(out: NDArray[np.floating], words: Callable[..., None], std: float, thr
 
 def _fill_chunks(out: NDArray[np.floating], words: Callable[..., None], std: float, chunks: range) -> None:
     """The chunks of ``out`` that begin at the tiles ``chunks``."""
-    raw = np.empty((_TILES_PER_CHUNK, 3, WORDS_PER_TILE // 3), np.int32)
+    raw = np.empty((min(_TILES_PER_CHUNK, math.ceil(len(out) / DRAWS_PER_TILE)), BYTES_PER_TILE), np.uint8)
     for tile in chunks:
         part = out[tile * DRAWS_PER_TILE : (tile + _TILES_PER_CHUNK) * DRAWS_PER_TILE]
         whole = math.ceil(len(part) / DRAWS_PER_TILE)

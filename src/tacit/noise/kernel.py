@@ -8,6 +8,7 @@ from functools import cache
 from torch import Tensor
 
 from tacit import native
+from tacit.noise.box_muller import BYTES_PER_TILE
 
 __all__ = ["fill", "why_not"]
 
@@ -17,7 +18,6 @@ _FIPS_197 = (
     bytes.fromhex("00112233445566778899aabbccddeeff"),
     bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"),
 )
-_TILE_BYTES = 12 * 1024
 
 
 def why_not() -> str | None:
@@ -32,7 +32,7 @@ def _fault(library: ctypes.CDLL) -> str | None:
     if level == 0:
         return "the processor lacks AES or AVX2 instructions"
     key, plain, cipher = _FIPS_197
-    words = ctypes.create_string_buffer(_TILE_BYTES)
+    words = ctypes.create_string_buffer(BYTES_PER_TILE)
     library.tacit_noise_words(key, plain, 1, words, level)
     if words.raw[: len(cipher)] != cipher:
         return "its cipher fails the test of FIPS 197"

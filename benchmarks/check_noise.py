@@ -1,0 +1,184 @@
+"""The law of the noise on 1e8 draws, and its speed: ``make check-noise``.
+
+The draws come from many addresses: steps, parameters and ranks.  Each test of ``noise_law.py`` gives a
+p-value; the same tests are shown draws with a bug planted, which they must reject.  For the speed the
+contestants take turns, round after round, filling memory that they have touched before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import noise_law as law
+import numpy as np
+import results
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from tacit import native
+from tacit.noise import kernel
+from tacit.noise.box_muller import DRAWS_PER_TILE, box_muller
+from tacit.noise.gaussian import fill_gaussian
+from tacit.noise.generator import Generator
+
+STREAM = 1024 * DRAWS_PER_TILE  # draws of one address
+TAILS = (3.0, 4.0, 5.0, 5.5, 6.0)
+ZEROS = (12, 20, 26, 31, 40)  # leading zeros of u: from 4.1 to 7.4 standard deviations on
+SIZES = (800_000, 7_200_000)
+Floats = NDArray[np.floating]
+
+
+def main() -> int:
+    """Run it; the exit code is 1 if a test fails that should pass, or passes what it should reject."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--draws", type=float, default=1e8)
+    options.add_argument("--rounds", type=int, default=15)
+    options.add_argument("--out", type=Path, default=results.FOLDER / "noise.json")
+    given = options.parse_args()
+    engines = ["NumPy"] if kernel.why_not() else ["kernel", "NumPy"]
+    tests = [row for engine in engines for row in law_of(engine, int(given.draws))]
+    tests += planted_bugs()
+    speed = list(speeds(engines, given.rounds))
+    results.write(given.out, "noise", {"tests": tests, "speed": speed})
+    show(tests, speed)
+    rejection = 1e-3 / sum(row["planted"] is None for row in tests)  # one false alarm in a thousand runs
+    return int(any((row["p"] < rejection) == (row["planted"] is None) for row in tests))
+
+
+def use(engine: str) -> None:
+    """Turn the kernel on or off."""
+    os.environ["TACIT_NATIVE"] = "0" if engine == "NumPy" else "1"
+
+
+def row(engine: str, draws: int, test: str, p: float, **more: Any) -> dict[str, Any]:
+    """One verdict."""
+    return {"engine": engine, "draws": draws, "test": test, "p": p, "planted": None} | more
+
+
+def law_of(engine: str, count: int) -> Iterator[dict[str, Any]]:
+    """Every test on ``count`` draws with a fresh key, rounded up to whole streams."""
+    use(engine)
+    generator = Generator.from_os()
+    number = -(-count // STREAM)
+    streams = torch.empty(number, STREAM)
+    for k, stream in enumerate(streams):  # 4 ranks, 3 parameters, as many steps as it takes
+        fill_gaussian(stream, generator, std=2.0, step=k // 12, index=k // 4 % 3, rank=k % 4, ranks=4)
+    draws = streams.numpy().reshape(-1)
+    tiles, found = draws.reshape(-1, 2, DRAWS_PER_TILE // 2), len(draws)
+    yield row(engine, found, "sum of squares (chi-square)", law.scale(draws))
+    for z in TAILS:
+        outside, expected, p = law.tail(draws, z)
+        yield row(engine, found, f"beyond {z:g} sigma", p, found=outside, expected=expected)
+    yield row(engine, found, "radius and angle, 64 x 64 cells (chi-square)", law.pairs(tiles))
+    for bits in (24, 32):
+        yield row(
+            engine, found, f"radius has more than {bits} bits (chi-square)", law.radius_bits(tiles, bits)
+        )
+    for zeros in ZEROS:
+        yield row(engine, 1 << 19, f"radius given u < 2^-{zeros} (KS)", law.deep_tail(twin(engine), zeros))
+    some = streams[:24].numpy()
+    yield row(engine, some.size, f"independence of {len(some)} addresses", law.dependence(some))
+    part = draws[: 1 << 22]
+    yield row(engine, part.size, "autocorrelation, all lags", law.autocorrelation(part))
+    draws.sort()
+    yield row(engine, found, "Kolmogorov-Smirnov", law.kolmogorov_smirnov(draws))
+    yield row(engine, found, "chi-square, 1000 bins", law.chi_square(draws))
+
+
+def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
+    """The transform of one tile's words."""
+
+    def by_numpy(words: NDArray[np.uint8]) -> Floats:
+        out = np.empty((1, 2, 1024), np.float32)
+        box_muller(words[np.newaxis].copy(), 1.0, out)
+        return out[0]
+
+    def by_kernel(words: NDArray[np.uint8]) -> Floats:
+        library, out = native.library(), np.empty((2, 1024), np.float32)
+        library.tacit_noise_transform(words.ctypes.data, 1.0, out.ctypes.data, library.tacit_noise_level())
+        return out
+
+    return by_numpy if engine == "NumPy" else by_kernel
+
+
+def planted_bugs() -> Iterator[dict[str, Any]]:
+    """What the tests must reject."""
+    draws = torch.empty(4 * STREAM)
+    fill_gaussian(draws, Generator.from_os(), std=1.0, step=0)
+    good = draws.numpy()
+    wider = np.sort(good * np.float32(1.01))
+    found = len(good)
+    yield row("", found, "sum of squares (chi-square)", law.scale(wider), planted="scale off by 1 %")
+    yield row("", found, "Kolmogorov-Smirnov", law.kolmogorov_smirnov(wider), planted="scale off by 1 %")
+    random = np.random.default_rng()
+    u = (random.integers(0, 1 << 24, (found // 2048, 1024)) + 0.5) * 2.0**-24
+    radius, turn = np.sqrt(-2 * np.log(u)), 2 * np.pi * random.random(u.shape)
+    coarse = np.stack([radius * np.cos(turn), radius * np.sin(turn)], axis=1).astype(np.float32)
+    p = law.radius_bits(coarse, 24)
+    yield row("", found, "radius has more than 24 bits (chi-square)", p, planted="radius of 24 bits")
+    twice = good[: 1 << 22].copy()
+    again = 16 * DRAWS_PER_TILE
+    twice[3_000_000 : 3_000_000 + again] = twice[1_000_000 : 1_000_000 + again]
+    p = law.autocorrelation(twice)
+    yield row("", twice.size, "autocorrelation, all lags", p, planted=f"{again:,} draws used twice")
+
+
+def speeds(engines: list[str], rounds: int) -> Iterator[dict[str, Any]]:
+    """Time to fill a float32 buffer, by size, number of threads and contestant."""
+    generator, all_threads = Generator.from_os(), torch.get_num_threads()
+    for threads in sorted({1, all_threads}):
+        torch.set_num_threads(threads)
+        for size in SIZES:
+            out = torch.empty(size)
+            contestants: dict[str, Callable[[], Any]] = {
+                name: lambda name=name, out=out: (use(name), fill_gaussian(out, generator, std=1.0, step=0))
+                for name in engines
+            }
+            contestants["Tensor.normal_"] = lambda out=out: out.normal_()
+            contestants["torch.normal"] = lambda out=out: torch.normal(0.0, 1.0, out.shape, out=out)
+            times: dict[str, list[float]] = {name: [] for name in contestants}
+            for _ in range(2 + rounds):
+                for name, fill in contestants.items():
+                    start = time.perf_counter()
+                    fill()
+                    times[name].append(1e3 * (time.perf_counter() - start))
+            for name, found in times.items():
+                low, middle, high = statistics.quantiles(found[2:], n=4)
+                yield {
+                    "engine": name,
+                    "draws": size,
+                    "threads": threads,
+                    "milliseconds": middle,
+                    "low": low,
+                    "high": high,
+                    "gigabytes_per_second": 4e-6 * size / middle,
+                }
+    torch.set_num_threads(all_threads)
+
+
+def show(tests: list[dict[str, Any]], speed: list[dict[str, Any]]) -> None:
+    """Print both tables."""
+    console = Console()
+    table = Table("engine", "test", "draws", "p", title="Law")
+    for item in tests:
+        bug = "" if item["planted"] is None else f" (planted: {item['planted']})"
+        table.add_row(item["engine"], item["test"] + bug, f"{item['draws']:,}", f"{item['p']:.3g}")
+    console.print(table)
+    table = Table("engine", "draws", "threads", "ms", "GB/s", title="Speed")
+    for item in speed:
+        cells = (f"{item['draws']:,}", str(item["threads"]), f"{item['milliseconds']:.2f}")
+        table.add_row(item["engine"], *cells, f"{item['gigabytes_per_second']:.2f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Are these normal draws?  Tests that give a p-value each.
+
+The suite runs them on a few million draws, ``make check-noise`` on 1e8.
+Draws are arrays of floats of unit variance.  Where it says *tiles* their order counts: (t, 2, 1024), cosines
+and sines of the same 1024 pairs, as :mod:`tacit.noise.box_muller` lays them out.
+
+Letters: N draws; z a value in standard deviations; b bins; r radius of a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import ndtr, ndtri
+
+__all__ = [
+    "autocorrelation",
+    "chi_square",
+    "deep_tail",
+    "dependence",
+    "kolmogorov_smirnov",
+    "pairs",
+    "radius_bits",
+    "scale",
+    "tail",
+]
+
+Floats = NDArray[np.floating]
+_AT_ONCE = 1 << 22  # values that are widened to double precision at a time
+
+
+def _parts(draws: Floats) -> list[NDArray[np.float64]]:
+    return [draws[start : start + _AT_ONCE].astype(np.float64) for start in range(0, len(draws), _AT_ONCE)]
+
+
+def scale(draws: Floats) -> float:
+    """The sum of squares is chi-square with N degrees of freedom; two-sided."""
+    total, count = sum(float(part @ part) for part in _parts(draws)), len(draws)
+    return float(2 * min(stats.chi2.cdf(total, count), stats.chi2.sf(total, count)))
+
+
+def kolmogorov_smirnov(ordered: Floats) -> float:
+    """Of sorted draws: the largest distance of the empirical distribution function from the normal one."""
+    count, distance = len(ordered), 0.0
+    for start in range(0, count, _AT_ONCE):
+        cdf = ndtr(ordered[start : start + _AT_ONCE].astype(np.float64))
+        rank = np.arange(start, start + len(cdf))
+        distance = max(distance, float((cdf - rank / count).max()), float(((rank + 1) / count - cdf).max()))
+    return float(stats.kstwo.sf(distance, count))
+
+
+def chi_square(ordered: Floats, bins: int = 1000) -> float:
+    """Of sorted draws: their numbers in ``bins`` intervals of equal probability."""
+    edges = ndtri(np.arange(1, bins) / bins)
+    counts = np.diff(np.searchsorted(ordered, edges), prepend=0, append=len(ordered))
+    return _uniform(counts)
+
+
+def tail(draws: Floats, z: float) -> tuple[int, float, float]:
+    """How many lie further out than z, how many should, and the two-sided p-value of that."""
+    found = sum(int(np.count_nonzero(abs(part) > z)) for part in _parts(draws))
+    expected = 2 * float(ndtr(-z)) * len(draws)
+    both = 2 * min(stats.poisson.cdf(found, expected), stats.poisson.sf(found - 1, expected))
+    return found, expected, float(min(1.0, both))
+
+
+def pairs(tiles: Floats, bins: int = 64) -> float:
+    """u = exp(-r^2 / 2) and the angle are uniform and independent: numbers in a table of both."""
+    counts = np.zeros((bins, bins), np.int64)
+    for part in np.array_split(tiles, max(1, tiles.size // _AT_ONCE)):
+        x, y = part[:, 0].astype(np.float64), part[:, 1].astype(np.float64)
+        u, turn = np.exp(-(x * x + y * y) / 2), np.arctan2(y, x) / (2 * np.pi) + 0.5
+        cells = (np.minimum(u * bins, bins - 1).astype(int), np.minimum(turn * bins, bins - 1).astype(int))
+        counts += np.bincount(cells[0].ravel() * bins + cells[1].ravel(), minlength=bins * bins).reshape(
+            bins, bins
+        )
+    return _uniform(counts)
+
+
+def radius_bits(tiles: Floats, bits: int, bins: int = 16) -> float:
+    """In the tail, where u = exp(-r^2 / 2) < 2^(12 - bits), what is left of 2^bits u is uniform on [0, 1).
+
+    A generator whose u has only ``bits`` bits puts its tail on a lattice, and all of it into one bin.
+    """
+    left = []
+    for part in np.array_split(tiles, max(1, tiles.size // _AT_ONCE)):
+        half = (part[:, 0].astype(np.float64) ** 2 + part[:, 1].astype(np.float64) ** 2) / 2
+        left.append(np.exp2(bits) * np.exp(-half[half > (bits - 12) * np.log(2)]) % 1.0)
+    return _uniform(np.bincount((np.concatenate(left) * bins).astype(int), minlength=bins))
+
+
+def deep_tail(box_muller: Callable[[NDArray[np.uint8]], Floats], zeros: int, count: int = 1 << 18) -> float:
+    """Given that u < 2^-zeros, r^2 / 2 - zeros ln 2 is exponential: the law where draws hardly ever come.
+
+    ``box_muller`` takes the 12,288 bytes of a tile to draws (2, 1024); its u is made small by leading zeros.
+    """
+    random = np.random.default_rng(zeros)
+    excess = []
+    for _ in range(count // 1024):
+        radius = random.integers(0, 1 << 63, 1024, np.int64) >> zeros
+        angle = random.integers(0, 1 << 32, 1024, np.uint32)
+        words = np.concatenate([radius.view(np.uint8), angle.view(np.uint8)])
+        x, y = box_muller(words).astype(np.float64)
+        excess.append((x * x + y * y) / 2 - zeros * np.log(2))
+    return float(stats.kstest(np.concatenate(excess), "expon").pvalue)
+
+
+def dependence(streams: Floats) -> float:
+    """Of streams (k, N): the largest correlation of two of them, or of their squares."""
+    wide = streams.astype(np.float64)
+    both = np.stack([np.corrcoef(wide), np.corrcoef(wide**2)])
+    above = np.triu_indices(len(wide), 1)
+    return _largest_of(both[:, *above].ravel() * np.sqrt(wide.shape[1]))
+
+
+def autocorrelation(draws: Floats) -> float:
+    """The largest correlation of the draws, or of their squares, with themselves at any lag."""
+    wide = draws.astype(np.float64)
+    found = []
+    for values in (wide, (wide**2 - 1) / np.sqrt(2)):
+        spectrum = abs(np.fft.rfft(values)) ** 2
+        found.append(np.fft.irfft(spectrum, len(values))[1 : len(values) // 2] / np.sqrt(len(values)))
+    return _largest_of(np.concatenate(found))
+
+
+def _uniform(counts: NDArray[np.int64]) -> float:
+    return float(stats.chisquare(counts.ravel()).pvalue)
+
+
+def _largest_of(z: NDArray[np.float64]) -> float:
+    """p-value of the largest of many values that are nearly standard normal and independent."""
+    return float(-np.expm1(len(z) * np.log1p(-2 * ndtr(-abs(z).max()))))
