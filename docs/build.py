@@ -190,6 +190,46 @@ def _reproduce(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _noise(data: dict[str, Any]) -> Iterator[str]:
+    yield "## Noise\n"
+    yield (
+        f"{_origin(data)} [How it is made](noise.md). The law: p-values of tests on draws of many steps, "
+        "parameters and ranks, and what the same tests say of a planted bug.\n"
+    )
+    tests, speed = data["tests"], data["speed"]
+    engines = list(dict.fromkeys(row["engine"] for row in tests if row["planted"] is None))
+    yield "| test | draws | " + " | ".join(engines) + " |"
+    yield "|---" * (2 + len(engines)) + "|"
+    for test in dict.fromkeys(row["test"] for row in tests if row["planted"] is None):
+        mine = [row for row in tests if row["test"] == test and row["planted"] is None]
+        yield f"| {test} | {mine[0]['draws']:,} | " + " | ".join(map(_p_value, mine)) + " |"
+    yield "\n| planted bug | test | p |\n|---|---|---|"
+    for row in tests:
+        if row["planted"] is not None:
+            yield f"| {row['planted']} | {row['test']} | {_p_value(row)} |"
+    yield "\nTime to fill a buffer of float32, median (quartiles):\n"
+    cases = list(dict.fromkeys((row["draws"], row["threads"]) for row in speed))
+    yield "| | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
+    yield "|---" * (1 + len(cases)) + "|"
+    for engine in dict.fromkeys(row["engine"] for row in speed):
+        mine = [row for row in speed if row["engine"] == engine]
+        yield (
+            f"| {engine} | "
+            + " | ".join(
+                f"{row['milliseconds']:.2f} ms ({row['low']:.2f} to {row['high']:.2f}), "
+                f"{row['gigabytes_per_second']:.1f} GB/s"
+                for row in mine
+            )
+            + " |"
+        )
+    yield ""
+
+
+def _p_value(row: dict[str, Any]) -> str:
+    counts = f" ({row['found']:,} for {row['expected']:,.1f})" if "found" in row else ""
+    return f"{row['p']:.2g}{counts}"
+
+
 def _accountants(data: dict[str, Any]) -> Iterator[str]:
     setting, versions = data["setting"], data["versions"]
     names = ("dp-accounting", "prv-accountant", "opacus", "autodp")
@@ -236,6 +276,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "scaling": _scaling,
     "loader": _loaders,
     "reproduce": _reproduce,
+    "noise": _noise,
     "accounting": _accountants,
 }
 
