@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a model or loss that mixes": (lambda: run(loss=mixing), "mixes records"),
     "a `DataLoader`": (
         lambda: session(data=DataLoader(TensorDataset(*rows()))),
-        "tensors, a TensorDataset or a map-style Dataset",
+        "a TensorDataset or a map-style Dataset",
     ),
     "`loss.backward()`": (backward_beside, r"session\.step\(batch\) computes the gradients"),
     "an optimizer that holds": (
@@ -290,10 +290,10 @@ def test_extras_are_those_of_the_package() -> None:
 
 
 def test_make_targets_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+        named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
         assert named <= targets, page.name
 
 
