@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from workloads import Workload
 
+from tacit.clipping import FAST, LEAN, MemoryBudget
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 
@@ -44,7 +45,9 @@ def plain(load: Workload) -> Step:
     return step
 
 
-def tacit(load: Workload, engine: str = "fast", *, chunk: int | None = None) -> Step:
+def tacit(
+    load: Workload, engine: str = "fast", *, memory: MemoryBudget = FAST, chunk: int | None = None
+) -> Step:
     """Our step, with every record of the workload in it, in physical batches of ``chunk`` records."""
     model = load.make()
     plan = Plan.with_noise(
@@ -53,7 +56,8 @@ def tacit(load: Workload, engine: str = "fast", *, chunk: int | None = None) -> 
     )  # fmt: skip
     session = PrivateSession(
         model, sgd(model), (load.inputs, load.targets), plan,
-        loss=load.loss, engine=engine, physical_batch_size=chunk or load.batch,
+        loss=load.loss, engine=engine, memory=memory,
+        physical_batch_size=chunk or load.batch,
     )  # fmt: skip
     turns = session.batches()
 
@@ -164,6 +168,7 @@ class Engine:
 ENGINES: dict[str, Engine] = {
     PLAIN: Engine(plain),
     "Tacit": Engine(tacit),
+    "Tacit, lean": Engine(lambda load: tacit(load, memory=LEAN)),
     "Tacit, no compiler": Engine(tacit, environment={"TACIT_NATIVE": "0"}),
     "Tacit, reference": Engine(lambda load: tacit(load, "reference")),
     "Opacus, hooks": Engine(lambda load: opacus(load, "hooks"), "opacus"),

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from tacit.clipping import LEAN
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.noise.gaussian import gaussian
@@ -498,6 +499,19 @@ def test_the_data_stay_as_they_are() -> None:
     net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, CLASSES)).double()
     finish(session(net, records=(x, y), the_plan=plan(batch_size=None, steps=2)))
     assert torch.equal(x, before)
+
+
+def test_a_lean_run_is_the_same_run_and_stays_lean(tmp_path: Path) -> None:
+    whole = weights(finish(session()).model)
+    lean = finish(session(memory=LEAN), steps=5)
+    lean.save(tmp_path / "s.pt")
+    with pytest.raises(PrivacyRefusal, match="other settings"):
+        session().load(tmp_path / "s.pt")  # another order of summation under the same noise
+    again = session(memory=LEAN)
+    again.load(tmp_path / "s.pt")
+    assert torch.allclose(weights(finish(again).model), whole, atol=1e-12)
+    with pytest.raises(InvalidInput, match="memory budget"):
+        session(engine="reference", memory=LEAN)
 
 
 def test_frozen_parameters_stay() -> None:

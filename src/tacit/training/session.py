@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
@@ -43,7 +44,6 @@ from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
-_ENGINES: dict[str, type[GradientEngine]] = {"fast": FastEngine, "reference": ReferenceEngine}
 _STATE_FORMAT = 1
 _MOVING: set[int] = set()
 """The ids of optimizers that a session moves at this moment."""
@@ -79,6 +79,8 @@ class PrivateSession:
         augmentation: makes ``plan.views`` views of the first tensor of each record.
         ema_decay: keep averaged weights with this decay.
         workers: processes that read the next batches ahead, for data sets that decode; 0 reads in turn.
+        memory: what the fast engine may keep to be fast: :data:`tacit.clipping.FAST`, or
+            :data:`tacit.clipping.LEAN` for about the memory of a plain step.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -109,6 +111,7 @@ class PrivateSession:
         augmentation: Augmentation | None = None,
         ema_decay: float | None = None,
         workers: int = 0,
+        memory: MemoryBudget = FAST,
         generator: Generator | None = None,
     ) -> None:
         self.model = model
@@ -118,8 +121,8 @@ class PrivateSession:
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
         self._generator = Generator.from_os() if generator is None else generator
-        kind = _ENGINES[check_in("engine", engine, tuple(_ENGINES))]
-        self._engine = kind(model, loss, plan.clipping, views=plan.views)
+        self._memory = memory
+        self._engine = _make_engine(engine, model, loss, plan, memory)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._done = 0
@@ -280,7 +283,7 @@ class PrivateSession:
             "parameters": repr(shapes),
             "model": re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)),
             "optimizer": type(self.optimizer).__name__,
-            "engine": type(self._engine).__name__,
+            "engine": type(self._engine).__name__ + ("" if self._memory == FAST else f", {self._memory}"),
             "physical": self._physical,
             "augmentation": repr(self._augmentation),
             "ema": None if self._averaged is None else self._averaged.decay,
@@ -338,6 +341,19 @@ class PrivateSession:
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
                 "the session. Take it out of the loop; session.step(batch) computes the gradients."
             )
+
+
+def _make_engine(
+    name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget
+) -> GradientEngine:
+    if check_in("engine", name, ("fast", "reference")) == "fast":
+        return FastEngine(model, loss, plan.clipping, views=plan.views, budget=memory)
+    if memory != FAST:
+        raise InvalidInput(
+            f"the reference engine keeps nothing that a memory budget could limit; got memory={memory}. "
+            'Leave it out, or take engine="fast".'
+        )
+    return ReferenceEngine(model, loss, plan.clipping, views=plan.views)
 
 
 @contextmanager
