@@ -7,6 +7,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 // A tile: PAIRS radii of 64 bits and PAIRS angles of 32; from them PAIRS cosines and PAIRS sines.
@@ -21,15 +22,21 @@ constexpr int BLOCKS = 3 * PAIRS / 4;
 #undef TARGET
 #undef WIDE_AES
 #define LEVEL avx512
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,aes,vaes,prefer-vector-width=512")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,aes,vaes")))
 #define WIDE_AES 1
 #include "noise_kernel.h"
+
+// Older compilers do not know the name: leaf 7 of cpuid, ECX, bit 9.
+static bool vaes() {
+    unsigned eax, ebx, ecx = 0, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ecx >> 9 & 1);
+}
 
 static int best_level() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("aes");
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                        __builtin_cpu_supports("vaes");
+                        vaes();
     return avx2 ? (avx512 ? 2 : 1) : 0;
 }
 #else
