@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import cast
 
@@ -137,59 +136,6 @@ def test_models_refused_before_any_data(model: nn.Module, message: str) -> None:
     for kind in ENGINES:
         with pytest.raises(UnsupportedModel, match=message):
             kind(model, squares, FlatClipping(1.0))
-
-
-def largest_factor(model: nn.Module, loss: Callable[..., Tensor], *batch: Tensor) -> float:
-    """max_i |sum(D) - sum(D less record i)| / C, in float64 buffers."""
-    engine = FastEngine(model, loss, FlatClipping(1.0))
-    whole = run(engine, *batch)
-    worst = 0.0
-    for i in range(len(batch[0])):
-        rest = run(engine, *(torch.cat([t[:i], t[i + 1 :]]) for t in batch))
-        worst = max(worst, math.sqrt(sum(float((whole[k] - rest[k]).square().sum()) for k in whole)))
-    return worst
-
-
-class Tie(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.layer(x).relu(), self.layer.weight.t())
-
-
-class Patched(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ (self.weight * 2).T + self.bias.exp()
-
-
-def penalised(model: nn.Module, x: Tensor) -> Tensor:
-    return squares(model, x) + 10 * sum(p.square().sum() for p in model.parameters())
-
-
-ATTACKS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[int, ...]]] = {
-    "tied autoencoder": (Tie, squares, (4,)),
-    "patched forward": (lambda: Patched(4, 3), squares, (4,)),
-    "penalty": (lambda: nn.Linear(4, 3), penalised, (4,)),
-    "reflect": (lambda: nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), squares, (1, 4, 4)),
-    "circular": (lambda: nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), squares, (1, 4, 4)),
-    "grouped": (lambda: nn.Conv2d(4, 4, 3, groups=2), squares, (4, 4, 4)),
-    "twice": (lambda: (lambda layer: nn.Sequential(layer, nn.Tanh(), layer))(nn.Linear(4, 4)), squares, (4,)),
-    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), squares, (4,)),
-    "in place": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True)), squares, (4,)),
-    "4-D": (lambda: nn.Linear(4, 3), squares, (2, 2, 4)),
-    "unknown": (lambda: nn.ConvTranspose1d(4, 3, 2), squares, (4, 4)),
-}
-
-
-@pytest.mark.parametrize(("make", "loss", "shape"), ATTACKS.values(), ids=ATTACKS)
-def test_what_breaks_other_libraries_stays_within_the_bound(
-    make: Callable[[], nn.Module], loss: Callable[..., Tensor], shape: tuple[int, ...]
-) -> None:
-    torch.manual_seed(0)
-    x = 30 * torch.randn(5, *shape, dtype=torch.float64)
-    assert 0.5 < largest_factor(make().double(), loss, x) <= 1.0 + 1e-12
 
 
 class Stale(nn.Module):

@@ -80,14 +80,28 @@ class ReferenceEngine(GradientEngine):
             )
         return dict(zip(self.names, gradients, strict=True)), losses.detach().mean()
 
+    def _places(self) -> dict[str, str]:
+        """Return where each parameter is, each module once: a tied one is in several modules.
+
+        ``functional_call`` does not find its way back where one module has two names.
+        """
+        names = {id(p): name for name, p in self.parameters.items()}
+        return {
+            f"{prefix}.{name}".lstrip("."): names[id(p)]
+            for prefix, module in self.model.named_modules()
+            for name, p in module._parameters.items()
+            if id(p) in names
+        }
+
     def _by_vmap(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Return the same for m records at once."""
         bound = _Loss(self.model, self.per_example_loss)
         values = {name: p.detach() for name, p in self.parameters.items()}
+        places = self._places()
 
         def loss(parameters: dict[str, Tensor], *rows: Tensor) -> Tensor:
-            state = {f"model.{name}": p for name, p in parameters.items()}
-            losses: Tensor = functional_call(bound, state, rows)
+            state = {f"model.{place}": parameters[name] for place, name in places.items()}
+            losses: Tensor = functional_call(bound, state, rows, tie_weights=False)
             return validate.check_losses(losses, self.views).mean()
 
         mapped = vmap(grad_and_value(loss), in_dims=(None,) + (0,) * len(records), randomness="different")
