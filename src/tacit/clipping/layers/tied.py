@@ -22,7 +22,7 @@ from torch import Tensor
 from tacit.clipping.layers import linear
 from tacit.clipping.layers.embedding import Lookup
 from tacit.clipping.layers.linear import Outer
-from tacit.clipping.layers.use import Use, row_squares, widened
+from tacit.clipping.layers.use import Use, cancellation, row_squares, widened
 
 __all__ = ["merged"]
 
@@ -65,7 +65,7 @@ class _Tied(Use):
         cross = torch.cat([_cross(left[i], right[i], self._table.numbers[i], e[i]) for i in parts])
         squares = self._head.squared_norms() + self._table.squared_norms() + 2 * cross
         spread = (row_squares(left) * row_squares(right)).sqrt().sum(1) + row_squares(e).sqrt().sum(1)
-        kappa = 8 * torch.finfo(left.dtype).eps
+        kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
         return squares.clamp(min=0.0) + kappa * spread.square()
 
     def gradients(self, start: int, stop: int) -> Tensor:

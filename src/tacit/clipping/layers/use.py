@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-__all__ = ["Kept", "Use", "chunks", "over_positions", "over_views", "row_squares", "widened"]
+__all__ = ["Kept", "Use", "cancellation", "chunks", "over_positions", "over_views", "row_squares", "widened"]
 
 CHUNK_BYTES = 32 * 2**20
 """Per-record gradients that are formed at once where they are not kept."""
@@ -59,6 +59,20 @@ class Kept(Use):
             accumulator.view(1, -1).addmm_(factors[None], gradients)
         else:
             accumulator.add_((factors @ gradients).view_as(accumulator))
+
+
+def cancellation(dtype: torch.dtype, length: int) -> float:
+    """Return kappa: norms from products of positions are wrong by no more than kappa S^2.
+
+    S is the sum of the positions' own norms, ``length`` the longest dot product.  Where positions cancel,
+    |G|^2 is far below S^2, and may even come out as 0.  Rounding errors of a dot product grow as the root of
+    its length (Higham and Mary, 2019, theorem 2.4); up to 4.5e-7 S^2 was measured in float32, at length 1024,
+    for pairs of positions that cancel but for one part in 1000, where this allows 3.9e-6.
+
+    >>> round(cancellation(torch.float32, 1024) * 1e6, 1)
+    3.9
+    """
+    return float(8 * torch.finfo(dtype).eps * (1 + length / 64) ** 0.5)
 
 
 def chunks(n: int, bytes_per_record: int) -> list[tuple[int, int]]:

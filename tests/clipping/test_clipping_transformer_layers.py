@@ -1,0 +1,221 @@
+"""Linear maps, normalisations and tables: every form against a loop of gradients, and under cancellation.
+
+Letters: n records; T positions of a record; d inputs; p outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.clipping import FAST, FlatClipping, MemoryBudget
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import linear
+from tacit.clipping.layers.linear import Outer, ghost_squared_norms, outer
+from tacit.clipping.layers.use import Kept
+
+Loss = Callable[..., Tensor]
+C = 0.3
+
+
+def squares(model: nn.Module, *batch: Tensor) -> Tensor:
+    """A loss whose gradient has another size and direction at each position and in each row."""
+    out: Tensor = model(*batch).flatten(1)
+    weights = torch.linspace(0.2, 1.0, out.shape[1], dtype=out.dtype)
+    return (out * weights).sum(1).sin() + (out**2).mean(1)
+
+
+def by_loop(model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int) -> dict[str, Tensor]:
+    """The clipped sum by its definition: one autograd.grad per record."""
+    parameters = dict(model.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for i in range(len(batch[0]) // views):
+        rows = tuple(t[i * views : (i + 1) * views] for t in batch)
+        gradients = torch.autograd.grad(loss(model, *rows).mean(), list(parameters.values()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        for name, g in zip(parameters, gradients, strict=True):
+            total[name] += min(1.0, C / norm) * g
+    return total
+
+
+def by_engine(
+    model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int = 1, budget: MemoryBudget = FAST
+) -> dict[str, Tensor]:
+    engine = FastEngine(model, loss, FlatClipping(C), views=views, budget=budget)
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    mask = torch.ones(len(batch[0]) // views, dtype=torch.bool)
+    engine.add_clipped_sum(sums, batch, mask, torch.tensor([C], dtype=torch.float64))
+    assert engine.route == "fast"
+    return sums
+
+
+def same(
+    model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int = 1, budget: MemoryBudget = FAST
+) -> None:
+    wanted = by_loop(model, loss, batch, views)
+    for name, found in by_engine(model, loss, batch, views, budget).items():
+        torch.testing.assert_close(found, wanted[name], rtol=1e-10, atol=1e-12, msg=name)
+
+
+class Mapped(nn.Module):
+    """A linear layer on an input that lies in memory in some way, whose output is read in some way."""
+
+    def __init__(self, d: int, p: int, *, bias: bool, way_in: str, way_out: str) -> None:
+        super().__init__()
+        self.first = nn.Linear(d, d)
+        self.layer = nn.Linear(d, p, bias=bias)
+        self.way_in, self.way_out = way_in, way_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).tanh()
+        match self.way_in:
+            case "transposed":
+                x = x.transpose(1, -1).contiguous().transpose(1, -1)
+            case "strided":
+                x = torch.stack([x, x], dim=-1)[..., 0]
+        y: Tensor = self.layer(x)
+        match self.way_out:
+            case "transposed":
+                y = y.transpose(1, -1).contiguous()
+            case "mean":
+                y = y.mean(tuple(range(1, y.dim())), keepdim=True)
+            case "in place":
+                y = y.tanh_()
+        return y
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    between=st.lists(st.integers(1, 4), max_size=3),
+    d=st.integers(1, 6),
+    p=st.integers(1, 6),
+    bias=st.booleans(),
+    way_in=st.sampled_from(["plain", "transposed", "strided"]),
+    way_out=st.sampled_from(["plain", "transposed", "mean", "in place"]),
+    slack=st.sampled_from([0.0, 2.0, 1e9]),
+    views=st.sampled_from([1, 2]),
+)
+def test_linear_maps_equal_the_loop(
+    between: list[int], d: int, p: int, bias: bool, way_in: str, way_out: str, slack: float, views: int
+) -> None:
+    torch.manual_seed(0)
+    model = Mapped(d, p, bias=bias, way_in=way_in, way_out=way_out).double()
+    x = torch.randn(4, *between, d, dtype=torch.float64)
+    same(model, squares, (x,), views, MemoryBudget(linear_slack=slack))
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e9], ids=["ghost", "kept"])
+def test_logits_with_the_classes_in_the_second_dimension(slack: float) -> None:
+    torch.manual_seed(0)
+    T, classes = linear.LOOP_FROM + 1, 7
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, classes)).double()
+    x, y = torch.randn(3, T, 3, dtype=torch.float64), torch.randint(0, classes, (3, T))
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)
+
+    same(model, loss, (x, y), budget=MemoryBudget(linear_slack=slack))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(["layer", "layer without bias", "rms", "narrow"]),
+    between=st.lists(st.integers(1, 9), max_size=2),
+    normal=st.lists(st.integers(2, 4), min_size=1, max_size=2),
+    views=st.sampled_from([1, 2]),
+)
+def test_normalisations_equal_the_loop(kind: str, between: list[int], normal: list[int], views: int) -> None:
+    torch.manual_seed(0)
+    layer: nn.Module
+    match kind:
+        case "layer":
+            layer = nn.LayerNorm(normal)
+        case "rms":
+            layer = nn.RMSNorm(normal)
+        case _:
+            layer = nn.LayerNorm(normal, bias=False)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(4, *between, *normal, dtype=torch.float64)
+    if kind == "narrow":
+        x = x.transpose(-1, 1).contiguous().transpose(-1, 1)
+    same(nn.Sequential(layer, nn.Tanh(), nn.Linear(normal[-1], 2)).double(), squares, (x,), views)
+
+
+@pytest.mark.parametrize("T", [1, 2, 63, 64, 65, 200, 700])
+def test_blocks_of_the_gram_matrix_make_the_whole(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(3, T, 4, dtype=torch.float64), torch.randn(3, T, 5, dtype=torch.float64)
+    wanted = (left.transpose(1, 2) @ right).square().sum((1, 2))
+    torch.testing.assert_close(ghost_squared_norms(left, right), wanted, rtol=1e-9, atol=0.0)
+    monkeypatch.setattr(linear, "GRAM_NUMBERS", 1)  # record by record
+    torch.testing.assert_close(ghost_squared_norms(left, right), wanted, rtol=1e-9, atol=0.0)
+
+
+def test_what_is_kept_is_no_larger_than_the_slack_allows() -> None:
+    for T, p, d in ((128, 256, 256), (128, 1024, 256), (64, 1024, 256), (128, 8000, 256), (2048, 8000, 256)):
+        left, right = torch.randn(1, 1, 1).expand(1, T, p), torch.randn(1, 1, 1).expand(1, T, d)
+        for slack in (0.0, 1.0, 2.0):
+            kept = isinstance(outer(left, right, slack), Kept)
+            assert kept == (p * d <= slack * T * (p + d))
+    assert isinstance(outer(torch.ones(3, 1, 2), torch.ones(3, 1, 2), 2.0), Outer)  # T = 1 is never formed
+
+
+def test_a_weight_from_the_batch_is_left_to_the_reference_engine() -> None:
+    class Generated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.maker, self.bias = nn.Linear(3, 3), nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([F.linear(r[None], self.maker(r[None]), self.bias) for r in x])
+
+    model, x = Generated().double(), torch.randn(4, 3, dtype=torch.float64)
+    engine = FastEngine(model, squares, FlatClipping(C))
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    engine.add_clipped_sum(sums, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([C]))
+    assert engine.route.startswith("reference")
+    for name, wanted in by_loop(model, squares, (x,), 1).items():
+        torch.testing.assert_close(sums[name], wanted, rtol=1e-6, atol=1e-7, msg=name)
+
+
+def largest_release(T: int, d: int, p: int, spread: float) -> float:
+    """The largest clipped sum, over C, of single records whose positions cancel in pairs but for a part."""
+    model, worst = nn.Linear(d, p, bias=False), 0.0
+
+    def along(model: nn.Module, x: Tensor, directions: Tensor) -> Tensor:
+        out = (model(x) * directions).sum((1, 2))
+        return out - out.detach()  # rounding of the loss itself is no matter
+
+    for seed in range(4):
+        torch.manual_seed(seed)
+        draw = torch.rand if seed % 2 else torch.randn
+        up, at = draw(1, T // 2, p), draw(1, T // 2, d)
+        directions = torch.cat([up, -up], dim=1)
+        x = torch.cat([at, at + 10.0 ** -(3 + seed) * torch.randn(1, T // 2, d)], dim=1)
+        x *= spread * C / (x.norm(dim=2) * directions.norm(dim=2)).sum()
+        found = by_engine(model, along, (x, directions), budget=MemoryBudget(linear_slack=0.0))["weight"]
+        worst = max(worst, float(found.double().norm()) / C)
+    return worst
+
+
+CANCELLING = [
+    (T, d, p, S) for T, d, p in ((2, 1024, 64), (16, 64, 768), (130, 48, 40)) for S in (1e3, 1e5, 1e7)
+]
+
+
+@pytest.mark.parametrize(("T", "d", "p", "spread"), CANCELLING)
+def test_cancelling_positions_stay_within_the_bound(T: int, d: int, p: int, spread: float) -> None:
+    assert largest_release(T, d, p, spread) <= 1 + 1e-4
+
+
+def test_without_the_allowance_they_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "cancellation", lambda dtype, length: 0.0)
+    assert max(largest_release(*case) for case in CANCELLING) > 2.0
