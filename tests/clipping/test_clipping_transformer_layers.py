@@ -191,7 +191,7 @@ def largest_release(T: int, d: int, p: int, spread: float) -> float:
     model, worst = nn.Linear(d, p, bias=False), 0.0
 
     def along(model: nn.Module, x: Tensor, directions: Tensor) -> Tensor:
-        out = (model(x) * directions).sum((1, 2))
+        out: Tensor = (model(x) * directions).sum((1, 2))
         return out - out.detach()  # rounding of the loss itself is no matter
 
     for seed in range(4):
