@@ -17,7 +17,7 @@ from tacit.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.accounting.inversion import ContourPrice, Lines
 from tacit.accounting.losses import Direction
 from tacit.accounting.price import ErrorBudget, Price
-from tacit.accounting.transform import Sampled, TooDear
+from tacit.accounting.transform import EXTENDED, Sampled, TooDear
 
 WAYS: list[Direction] = ["remove", "add"]
 
@@ -65,6 +65,28 @@ def test_the_transform_is_within_its_error_of_the_exact_one(
     assert abs(tilted.log_value - value) <= tilted.log_error <= 1e-11
     assert abs(mp.exp(mp.mpc(log_size, angle)) - phi) <= error + 4e-16  # the logarithm's own rounding
     assert error <= 1e-11
+
+
+@pytest.mark.skipif(not EXTENDED, reason="long doubles are doubles here")
+@pytest.mark.parametrize("sines", [0, 1 << 30])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("q", "sigma", "tilt", "u"), [(1e-5, 2.0, 24.0, 60.0), (3e-4, 4.0, 214.875, 900.0), (0.3, 1.0, 3.0, 4.0)]
+)
+def test_long_doubles_keep_what_doubles_round_away(
+    q: float, sigma: float, tilt: float, u: float, way: Direction, sines: int
+) -> None:
+    term = Sampled(q, sigma, way)
+    tilted, plain = (term.tilted(tilt, u, extended=extended) for extended in (True, False))
+    value, phi = exact_transform(term, tilt, u)
+    log_size, angle, error = (array[-1] for array in tilted.log_characteristic(u / 9.0, 10, sines))
+    assert abs(tilted.log_value - value) <= tilted.log_error + 2.0**-53 * abs(value)
+    assert tilted.log_error <= 1e-3 * plain.log_error
+    with mp.workdps(30):
+        exact = mp.log(phi)
+        allowed = 1.01 * error / abs(phi) + 2.0**-52 * abs(exact)
+        assert abs(mp.mpc(log_size, angle) - exact) <= allowed
+    assert error <= 1e-3 * plain.log_characteristic(u / 9.0, 10, sines)[2][-1]
 
 
 @settings(max_examples=60, deadline=None)

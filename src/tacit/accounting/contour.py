@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ from scipy.special import ndtri_exp
 from tacit.accounting.decay import EDGES, log_decay
 from tacit.accounting.losses import Array
 from tacit.accounting.roots import brent
-from tacit.accounting.transform import UNIT, Sampled, Tilted, TooDear
+from tacit.accounting.transform import EXTENDED, UNIT, Sampled, Tilted, TooDear
 
 __all__ = [
     "MANY_PRODUCTS",
@@ -52,7 +52,7 @@ _LOG_ROUGH = math.log(1e-12)
 _NEWTON, _WIDEN = 40, 12
 _NEAR = 1e-7  # relative; Newton's next step would be some 1e-14
 _STRIDE = 0.2  # of the search for a saddle, in log tilt
-FEW_SINES, MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are done the slow, accurate way
+_FEW_SINES, _MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are done the slow, accurate way
 _MOST_NODES, MANY_PRODUCTS = 1 << 16, 1 << 27
 
 
@@ -373,27 +373,29 @@ def draw(
     counts: Array,
     saddle: Saddle,
     most: int = MANY_PRODUCTS,
-    most_sines: int = FEW_SINES,
+    *,
+    accurate: bool = False,
     share: float = _SHARE,
 ) -> Line:
     """A line with nodes enough for the counts (J,) near the point ``saddle``, or :class:`TooDear`.
 
-    Few enough, too: the error of the rule, and of what is left out, is to be about ``share`` of delta.
+    ``accurate`` sums are in long doubles; where these are but doubles, with a sine for every pair of u and l.
+    The error of the rule, and of what is left out, is to be about ``share`` of delta.
 
     The tilt is the saddle's, or less: where rare large losses make K explode just beyond the saddle, a
     smaller tilt allows a wider spacing, at the price of some digits.
     """
-    best = _lay_out(terms, counts, saddle, saddle.tilt, share)
+    layout = partial(_lay_out, terms, counts, saddle, share=share, accurate=accurate)
+    best = layout(saddle.tilt)
     if best.nodes > _FEW_NODES:
-        tilts = [saddle.tilt * factor for factor in _SMALLER]
-        layouts = [_lay_out(terms, counts, saddle, tilt, share, fine=True) for tilt in tilts]
+        layouts = [layout(saddle.tilt * factor, fine=True) for factor in _SMALLER]
         fewest = min(layout.nodes for layout in layouts)
         enough = max(fewest, min(4.0 * fewest, _MANY_NODES))  # the larger tilt keeps more digits
         best = next(layout for layout in layouts if layout.nodes <= enough)
     if best.nodes > _MOST_NODES:
         raise TooDear(f"{best.nodes:.0f} nodes")
     count = math.ceil(best.nodes)
-    parts = [_characteristic(term, best.tilt, best.h, count, most, most_sines) for term in terms]
+    parts = [_characteristic(term, best.tilt, best.h, count, most, accurate) for term in terms]
     log_size, angle, error = (np.array([part[i] for part in parts]) for i in range(3))
     value, value_error = (np.array([pair[i] for pair in best.values]) for i in range(2))
     u: Array = best.h * np.arange(count, dtype=np.float64)
@@ -401,16 +403,24 @@ def draw(
 
 
 def _lay_out(
-    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, share: float, *, fine: bool = False
+    terms: tuple[Term, ...],
+    counts: Array,
+    saddle: Saddle,
+    tilt: float,
+    *,
+    share: float,
+    accurate: bool,
+    fine: bool = False,
 ) -> _Layout:
-    values = [_value(term, tilt) for term in terms]
+    tilt = _short(tilt)
+    values = [_value(term, tilt, accurate) for term in terms]
     decay = np.array(
         [_decay(term, tilt, value, fine) for term, (value, _) in zip(terms, values, strict=True)]
     )
     peak = float(counts @ [value for value, _ in values]) - tilt * saddle.epsilon
     h, further = _spacing(terms, counts, saddle, tilt, saddle.log_delta + math.log(share))
     largest = _largest(counts, decay, saddle.log_delta - peak + math.log(share / 10.0))
-    return _Layout(tilt, h, largest, values, decay, further)
+    return _Layout(tilt, _short(h * (1.0 - 1e-7)), largest, values, decay, further)
 
 
 def _spacing(
@@ -439,18 +449,23 @@ def _largest(counts: Array, decay: Array, wanted: float) -> float:
     return float(EDGES[enough[0]]) if enough.size else math.inf
 
 
-def _value(term: Term, tilt: float) -> tuple[float, float]:
+def _short(x: float) -> float:
+    """24 bits of x, so that 1 + x and a node's n x are exact: tilts are above 2^-28, nodes below 2^28."""
+    return float(np.float32(x))
+
+
+def _value(term: Term, tilt: float, accurate: bool = False) -> tuple[float, float]:
     """K(c) and its error."""
     if isinstance(term, Plain):
         value = tilt * (tilt + 1.0) / 2.0
         return value, 4.0 * UNIT * value
-    tilted = _tilted(term, tilt, 0.0)
+    tilted = _tilted(term, tilt, 0.0, accurate)
     return tilted.log_value, tilted.log_error
 
 
 @lru_cache(maxsize=256)
-def _tilted(term: Sampled, tilt: float, largest: float) -> Tilted:
-    return term.tilted(tilt, largest)
+def _tilted(term: Sampled, tilt: float, largest: float, accurate: bool) -> Tilted:
+    return term.tilted(tilt, largest, extended=accurate)
 
 
 def _values_above(terms: tuple[Term, ...], tilt: float) -> Array:
@@ -465,15 +480,16 @@ def _decay(term: Term, tilt: float, value: float, fine: bool) -> Array:
 
 
 def _characteristic(
-    term: Term, tilt: float, h: float, count: int, most: int, most_sines: int
+    term: Term, tilt: float, h: float, count: int, most: int, accurate: bool
 ) -> tuple[Array, Array, Array]:
     """log |phi|, arg phi and the relative error of phi at each node."""
     if isinstance(term, Plain):
         u: Array = h * np.arange(count, dtype=np.float64)
         return -np.square(u) / 2.0, u * (tilt + 0.5), np.zeros_like(u)
-    tilted = _tilted(term, tilt, h * (count - 1))
+    tilted = _tilted(term, tilt, h * (count - 1), accurate)
     if count * tilted.losses.size > most:
         raise TooDear(f"{count} nodes of {tilted.losses.size} points")
+    most_sines = _MANY_SINES if accurate and not EXTENDED else _FEW_SINES
     log_size, angle, error = tilted.log_characteristic(h, count, most_sines)
     with np.errstate(over="ignore"):
         return log_size, angle, error / np.exp(np.maximum(log_size, -700.0))

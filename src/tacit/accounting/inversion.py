@@ -17,9 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tacit.accounting.contour import (
-    FEW_SINES,
     MANY_PRODUCTS,
-    MANY_SINES,
     Line,
     Saddle,
     Term,
@@ -113,10 +111,10 @@ def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: 
     where it was not.
     """
     row = np.array(counts)
-    saddle, sines = saddle_at_delta(terms, row, log_delta), FEW_SINES
+    saddle, accurate = saddle_at_delta(terms, row, log_delta), False
     best: _Drawn | None = None
     for _ in range(_ROUNDS):
-        line = draw(terms, row, saddle, most, sines)
+        line = draw(terms, row, saddle, most, accurate=accurate)
         below, above = line.epsilon(row[None], log_delta, np.array([saddle.epsilon]))
         if not above[0] < math.inf:
             break
@@ -126,10 +124,10 @@ def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: 
             break
         if drawn.lower == -math.inf or abs(drawn.upper - saddle.epsilon) > _FAR * drawn.upper:
             saddle = Saddle(saddle_at_epsilon(terms, row, drawn.upper).tilt, drawn.upper, log_delta)
-        elif sines == MANY_SINES:
+        elif accurate:
             break
         else:
-            sines = MANY_SINES
+            accurate = True
     if best is None:
         raise TooDear("no bound found along the line")
     return best
@@ -277,7 +275,7 @@ def _line_at(terms: Terms, counts: Array, saddle: Saddle) -> Line:
     lower, upper = line.log_delta(counts[None], np.array([saddle.epsilon]))
     if upper[0] - lower[0] <= _NARROW:
         return line
-    return draw(terms, counts, saddle, MANY_PRODUCTS, MANY_SINES)
+    return draw(terms, counts, saddle, accurate=True)
 
 
 def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float:

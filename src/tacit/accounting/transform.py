@@ -21,11 +21,13 @@ from scipy.special import ndtri_exp
 
 from tacit.accounting.losses import Array, Direction, log_mixture
 
-__all__ = ["MOST_POINTS", "UNIT", "Sampled", "Tilted", "TooDear"]
+__all__ = ["EXTENDED", "MOST_POINTS", "UNIT", "Sampled", "Tilted", "TooDear"]
 
 Complex: TypeAlias = NDArray[np.complex128]
 
 UNIT = 2.0**-53
+EXTENDED: bool = np.finfo(np.longdouble).nmant in (63, 112)
+"""Whether numpy's long double has more digits than a double here: 64 or 113 bits, and IEEE's rounding."""
 _LOG_TAIL = math.log(1e-22)  # mass cut off at either end in x, relative
 _LOG_QUADRATURE = math.log(1e-22)  # wanted error of the trapezoid rule, relative
 _PANELS = 128  # of the bound on the integrand beside the real line
@@ -57,7 +59,9 @@ class Sampled:
 
     def y(self, x: Array) -> Array:
         """The log ratio of the mechanism with the record to that without it."""
-        return (2.0 * x - 1.0) / (2.0 * self.sigma * self.sigma)
+        sigma = x.dtype.type(self.sigma)
+        ratio: Array = (2.0 * x - 1.0) / (2.0 * sigma * sigma)
+        return ratio
 
     def log_m(self, x: Array) -> Array:
         """log m at real x."""
@@ -65,7 +69,12 @@ class Sampled:
 
     def log_normal(self, x: Array) -> Array:
         """The log density of x."""
-        return -((x / self.sigma) ** 2) / 2.0 - math.log(self.sigma * math.sqrt(2.0 * math.pi))
+        if x.dtype == np.float64:
+            return -((x / self.sigma) ** 2) / 2.0 - math.log(self.sigma * math.sqrt(2.0 * math.pi))
+        real = x.dtype.type
+        constant = np.log(real(self.sigma)) + np.log(8.0 * np.arctan(real(1.0))) / 2.0
+        density: Array = -np.square(x / real(self.sigma)) / 2.0 - constant
+        return density
 
     def reach(self, power: float, log_tail: float = _LOG_TAIL) -> tuple[float, float]:
         """[low, high] outside of which E m^s has less than e^{log_tail} of its value, at either end.
@@ -89,16 +98,23 @@ class Sampled:
             high = max(needed, 0.5, (high + needed) / 2.0)
         return -far, high
 
-    def tilted(self, tilt: float, largest: float) -> Tilted:
-        """Quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``."""
+    def tilted(self, tilt: float, largest: float, *, extended: bool = False) -> Tilted:
+        """Quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``.
+
+        With ``extended`` in long doubles, where 1 + tilt is exact, the rate is at most 1/2 and long doubles
+        are longer than doubles; else in doubles.
+        """
         power = self.power(tilt)
         low, high = self.reach(power)
         step = self._spacing(power, largest)
         points = 1 + math.ceil((high - low) / step)
         if points > MOST_POINTS:
             raise TooDear(f"{points} points in x")
-        x: Array = low + step * np.arange(points, dtype=np.float64)
-        return Tilted.make(self, tilt, x, math.log(step) + self.log_normal(x))
+        exact = self.direction == "add" or power - 1.0 == tilt
+        longer = extended and EXTENDED and exact and self.q <= 0.5
+        nodes: Array = np.arange(points).astype(np.longdouble if longer else np.float64)
+        x = low + step * nodes
+        return Tilted.make(self, tilt, x, np.log(x.dtype.type(step)) + self.log_normal(x))
 
     def _spacing(self, power: float, largest: float) -> float:
         """The widest step whose proven error, relative to E m^s, is at most e^{_LOG_QUADRATURE}.
@@ -147,9 +163,10 @@ class TooDear(Exception):
     """The quadrature would take more points than is sensible."""
 
 
-def _log_sum(logs: Array) -> float:
-    top = float(logs.max())
-    return top + math.log(float(np.exp(logs - top).sum()))
+def _log_sum(logs: Array) -> np.floating:
+    top = logs.max()
+    total: np.floating = top + np.log(np.exp(logs - top).sum())
+    return total
 
 
 @dataclass(frozen=True)
@@ -177,25 +194,26 @@ class Tilted:
         Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2); l by a few units of itself, and by
         y's own, |y| units times dl/dy.
         """
-        power = base.power(tilt)
+        power, unit = base.power(tilt), float(np.finfo(x.dtype).eps) / 2.0
         y = base.y(x)
-        log_m = log_mixture(y, base.q)
+        # in long doubles e^y is far from overflow, and 1 - q would be rounded to a double
+        log_m = log_mixture(y, base.q) if x.dtype == np.float64 else np.log1p(base.q * np.expm1(y))
         exponents = power * log_m
         total = _log_sum(log_weights + exponents)
         weights = np.exp(log_weights + exponents - total)
         from_y = np.abs(y) * np.exp(np.minimum(math.log(base.q) + y - log_m, 0.0))  # |y| dl/dy
-        of_losses = UNIT * (8.0 * np.abs(log_m) + 2.0 * from_y)
-        of_weights = 2.0 * (_SUM_UNITS * UNIT + UNIT * np.abs(log_weights) + abs(power) * of_losses)
+        of_losses = unit * (8.0 * np.abs(log_m) + 2.0 * from_y)
+        of_weights = 2.0 * (_SUM_UNITS * unit + unit * np.abs(log_weights) + abs(power) * of_losses)
         cut = 4.0 * math.exp(_LOG_TAIL) + math.exp(_LOG_QUADRATURE)
         if total > 0.1:
-            value, error = total, float(np.dot(weights, of_weights)) + 2.0 * UNIT * abs(total)
+            value, error = float(total), float(np.dot(weights, of_weights)) + 2.0 * unit * abs(float(total))
         else:  # E m^s - 1 without the rounding of a sum that is nearly 1
             plain = np.exp(log_weights)
             large = exponents > 1.0
             grown = np.where(
-                large, weights * math.exp(total) - plain, plain * np.expm1(np.where(large, 0.0, exponents))
+                large, weights * np.exp(total) - plain, plain * np.expm1(np.where(large, 0.0, exponents))
             )
-            value = math.log1p(float(grown.sum()))
+            value = float(np.log1p(grown.sum()))
             error = 2.0 * float(np.dot(np.abs(grown), of_weights)) + float(
                 np.dot(plain, abs(power) * of_losses)
             )
@@ -216,7 +234,7 @@ class Tilted:
         phi - 1 = sum of w (e^{iul} - 1) keeps what a sum near 1 would round away.  Above ``most_sines``
         pairs of u and l, a faster way is taken, with a bound ten times larger.
         """
-        u = h * np.arange(count, dtype=np.float64)
+        u = h * np.arange(count, dtype=self.losses.dtype)
         many = count * self.losses.size > most_sines
         less_one = self._by_products(h, count) if many else self._directly(u)
         real, imaginary = less_one.real, less_one.imag
@@ -229,15 +247,17 @@ class Tilted:
         sums = 2.0 * (_CHUNK + 8.0) / _SUM_UNITS if many else 0.5
         error = self.fixed + sums * np.minimum(4.0 * self.bound, 2.0 * self.slope * u) + self.drift * u
         least = np.log(error)  # a |phi| below its own error is said to be as large as the error
-        return (
+        found = (
             np.maximum(logs, least),
             np.arctan2(imaginary, 1.0 + real),
             np.where(logs < least, 2.0, 1.0) * error,
         )
+        log_size, angle, off = (np.asarray(part, dtype=np.float64) for part in found)
+        return log_size, angle, off
 
     def _directly(self, u: Array) -> Complex:
         """phi - 1 at each of ``u``, by -2 sin^2(ul/2) + i sin(ul)."""
-        found = np.empty(u.size, dtype=np.complex128)
+        found = np.empty(u.size, dtype=np.result_type(u, np.complex64))
         block = max(1, _BLOCK // self.losses.size)
         for start in range(0, u.size, block):
             part = slice(start, start + block)
@@ -255,12 +275,12 @@ class Tilted:
         """
         few = max(2, math.isqrt(count))
         short, long = np.arange(few), few * np.arange(-(-count // few))
-        found = np.zeros((long.size, few), dtype=np.complex128)
+        found = np.zeros((long.size, few), dtype=np.result_type(self.losses, np.complex64))
         lost = np.zeros_like(found)  # by the sum so far, Kahan's way
         for start in range(0, self.losses.size, _CHUNK):
             part = slice(start, start + _CHUNK)
-            a = _expm1(np.multiply.outer(short * h, self.losses[part]))
-            b = _expm1(np.multiply.outer(long * h, self.losses[part])) * self.weights[part]
+            a = _expm1(np.multiply.outer(h * short, self.losses[part]))
+            b = _expm1(np.multiply.outer(h * long, self.losses[part])) * self.weights[part]
             more = b @ a.T + (a @ self.weights[part]) + b.sum(axis=1)[:, None] - lost
             total = found + more
             found, lost = total, (total - found) - more
