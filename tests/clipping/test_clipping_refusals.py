@@ -102,6 +102,22 @@ def test_random_models_pass_the_probe(kind: type[GradientEngine]) -> None:
     mixing_probe(noisy, squares, (torch.randn(1, 4),))
 
 
+def test_models_are_probed_once_for_each_way_that_they_are_switched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first step, one forward pass per step: probe and proof cost nothing then."""
+    forwards = []
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    engine, x = FastEngine(model, squares, FlatClipping(1.0)), torch.randn(6, 4)
+    counts = []
+    for training in (True, True, True, False, False, True):
+        model.train(training)
+        forwards.clear()
+        run(engine, x)
+        counts.append(len(forwards))
+    assert counts[1:3] == counts[4:] == [1, 1]
+    assert counts[0] > 1 < counts[3]
+
+
 @both
 def test_scalar_and_misshapen_losses_are_refused(kind: type[GradientEngine]) -> None:
     model, x = nn.Linear(4, 4), torch.randn(6, 4)

@@ -105,7 +105,7 @@ class GradientEngine(ABC):
         present = present.to(norms.device)
         thresholds = thresholds.to(norms)
         if len(present) > 0:
-            with torch.no_grad(), uncompiled(), untouched(self.model, self._survey):
+            with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
                 found, values = self._add(accumulator, batch, thresholds)
             found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -244,6 +244,20 @@ def uncompiled() -> AbstractContextManager[object]:
     """Run what ``torch.compile`` made as it was written: compiled code reads parameters unseen."""
     compiled = "torch._dynamo" in sys.modules  # whose import takes seconds, and without which there is none
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+
+
+@contextmanager
+def naming_checkpoints() -> Iterator[None]:
+    """Refuse by name what torch refuses: reentrant checkpoints, whose gradients cannot be told apart."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "use_reentrant=True" not in str(error):
+            raise
+        raise UnsupportedModel(
+            "the model has checkpoints with use_reentrant=True, whose backward pass stands apart from the "
+            "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
+        ) from error
 
 
 @contextmanager

@@ -31,6 +31,8 @@ from tacit.errors import UnsupportedModel
 
 __all__ = ["FastEngine"]
 
+NEGLIGIBLE = 1e-12
+"""A norm of this part of the threshold is what rounding leaves of nothing."""
 HANDLERS: Mapping[Any, Handler] = {
     F.linear: linear.linear,
     F.conv1d: conv.conv1d,
@@ -85,7 +87,7 @@ class FastEngine(GradientEngine):
         self.budget = budget
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._unseen: str | None = None
-        self._known_sites: set[tuple[str, ...]] = set()
+        self._known_ways: set[tuple[tuple[bool, ...], tuple[str, ...]]] = set()
 
     @property
     def route(self) -> str:
@@ -98,7 +100,7 @@ class FastEngine(GradientEngine):
         if self._unseen is None:
             try:
                 with self._run(batch) as (tape, losses):
-                    if self._rows_are_owned(tape, batch, losses):
+                    if self._rows_are_owned(tape, batch, losses, NEGLIGIBLE * float(thresholds.min())):
                         with full_precision():
                             return self._add_from(tape, accumulator, batch, thresholds), losses
             except Unseen as reason:
@@ -137,16 +139,19 @@ class FastEngine(GradientEngine):
         _refuse_gradients(self.parameters)
         return means.detach()
 
-    def _rows_are_owned(self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor) -> bool:
+    def _rows_are_owned(
+        self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, negligible: float
+    ) -> bool:
         """Whether what was recorded lies with the record that it belongs to; once for each way through.
 
         Proven on two and on three records: the gradient of one record's loss must be exactly 0 in what was
         recorded for the others.  A first dimension that counts something else, rows in another order and
         positions that go by time before record are found by it, and all batches go to the reference engine.
-        If these records go another way, or leave a use without a gradient that others have, this one does.
+        If these records go another way, or leave a use without a gradient that is not ``negligible`` in
+        others, this batch does.
         """
         sites = tuple(tape.sites)
-        if sites in self._known_sites:
+        if (self._survey.flags, sites) in self._known_ways:
             return True
         silent = set(range(len(list(tape.all_uses()))))
         three = _three_of(losses)
@@ -158,10 +163,11 @@ class FastEngine(GradientEngine):
                     if tuple(probe.sites) != sites:
                         return False
                     silent -= _owned_uses(probe, j, len(chosen))
-        if any(_any_gradient(use, len(losses)) for k, use in enumerate(tape.all_uses()) if k in silent):
+        unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k in silent]
+        if not all(bool((squares <= negligible**2).all()) for squares in unproven):
             return False
         if not silent:
-            self._known_sites.add(sites)
+            self._known_ways.add((self._survey.flags, sites))
         return True
 
     @contextmanager
@@ -290,10 +296,6 @@ def _owned_uses(probe: Tape, j: int, n: int) -> set[int]:
                 raise Unseen("the model does not keep the rows of a record together, or reorders them")
             reached.add(number)
     return reached
-
-
-def _any_gradient(use: Use, n: int) -> bool:
-    return any(bool(use.gradients(i, i + 1).any()) for i in range(n))
 
 
 def _pull(source: Tensor, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:

@@ -1,0 +1,213 @@
+"""Narrow types, recomputation and whole models: autocast, bf16 parameters, checkpoints, benchmarks."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import UnsupportedModel
+from tacit.plan import Plan
+from tacit.training import session as session_module
+from tacit.training import step as step_module
+
+Loss = Callable[..., Tensor]
+Sums = dict[str, Tensor]
+C = 0.5
+
+
+def add(engine: GradientEngine, *batch: Tensor, dtype: torch.dtype = torch.float64) -> Sums:
+    sums = {name: torch.zeros(p.shape, dtype=dtype) for name, p in engine.parameters.items()}
+    present = torch.ones(len(batch[0]), dtype=torch.bool)
+    engine.add_clipped_sum(sums, batch, present, torch.tensor([C], dtype=torch.float64))
+    return sums
+
+
+def loop(model: nn.Module, loss: Loss, *batch: Tensor) -> Sums:
+    """The clipped sum by one backward pass per record, widened before anything is added."""
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    total = {name: torch.zeros(model.get_parameter(name).shape, dtype=torch.float64) for name in names}
+    parameters = [model.get_parameter(name) for name in total]
+    for i in range(len(batch[0])):
+        value = loss(model, *(t[i : i + 1] for t in batch))[0]
+        gradients = [g.double() for g in torch.autograd.grad(value, parameters)]
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        for name, g in zip(total, gradients, strict=True):
+            total[name] += min(1.0, C / norm) * g
+    return total
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.float().flatten(1).square().mean(1) + out.float().flatten(1).sum(1)
+
+
+def exact(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.flatten(1).square().mean(1) + out.flatten(1).sum(1)
+
+
+def under(dtype: torch.dtype) -> Loss:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=dtype):
+            return squares(model, x)
+
+    return loss
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), (2, 6, 6)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), (5, 4)),
+}
+networks = pytest.mark.parametrize(("make", "shape"), NETWORKS.values(), ids=NETWORKS)
+
+
+@networks
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], narrow: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(6, *shape)
+    engine = FastEngine(model, under(narrow), FlatClipping(C))
+    found, wanted = add(engine, x), loop(model, under(narrow), x)
+    assert engine.route == "fast"
+    for name, value in wanted.items():
+        error = float((found[name] - value).norm() / value.norm().clamp(min=0.05))
+        assert error < (0.02 if narrow == torch.bfloat16 else 0.003), name
+
+
+@networks
+def test_parameters_in_bf16_are_summed_in_float32(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    model, x = make().bfloat16(), torch.randn(6, *shape, dtype=torch.bfloat16)
+    engine = FastEngine(model, squares, FlatClipping(C))
+    found, wanted = add(engine, x, dtype=torch.float32), loop(model, squares, x)
+    for name, value in wanted.items():
+        assert found[name].dtype == torch.float32
+        assert float((found[name] - value).norm() / value.norm().clamp(min=0.05)) < 0.03, name
+    for i in range(6):
+        assert sum(float(v.double().square().sum()) for v in add(engine, x[i : i + 1]).values()) <= C**2
+
+
+def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Tensor] = []
+    released = step_module.noisy_step
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        step = released(*arguments, **options)
+        kept.extend(step.gradients.values())
+        return step
+
+    monkeypatch.setattr(session_module, "noisy_step", watched)
+    model = nn.Linear(40, 50).bfloat16()
+    plan = Plan.with_noise(
+        noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=1, clipping=1.0,
+        adjacency="add-remove", unit="row",
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rows = torch.zeros(20, 40, dtype=torch.bfloat16)
+    session = session_module.PrivateSession(model, optimizer, (rows,), plan, loss=squares)
+    for batch in session.batches():
+        session.step(batch)
+    assert [g.dtype for g in kept] == [torch.float32, torch.float32]
+    assert float(kept[0].std()) == pytest.approx(1.0 / 5, rel=0.1)
+    assert len(set(kept[0].flatten().tolist())) > 1900  # bf16 has some hundred values there
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+class Recomputed(nn.Module):
+    """Two layers that are computed anew in the backward pass, each time that they are used."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 6), nn.Linear(6, 4)
+        self.reentrant = reentrant
+
+    def again(self, h: Tensor) -> Tensor:
+        return h + self.b(self.a(h).tanh())  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.first(x).tanh()
+        for _ in range(2):
+            h = checkpoint(self.again, h, use_reentrant=self.reentrant) if self.training else self.again(h)
+        return h
+
+
+def test_checkpoints_are_right() -> None:
+    torch.manual_seed(0)
+    model, x = Recomputed(reentrant=False).double(), torch.randn(6, 4, dtype=torch.float64)
+    engine = FastEngine(model, exact, FlatClipping(C))
+    found = add(engine, x)
+    assert engine.route == "fast"
+    for name, value in loop(model.eval(), exact, x).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+def test_checkpoints_that_are_reentrant_are_refused_with_the_fix(kind: type[GradientEngine]) -> None:
+    with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
+        add(kind(Recomputed(reentrant=True), exact, FlatClipping(C)), torch.randn(6, 4))
+
+
+def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_rate() -> None:
+    """A frozen layer, an adapter beside it, and a head at another rate."""
+    torch.manual_seed(0)
+    base, down, up, head = (
+        nn.Linear(4, 4),
+        nn.Linear(4, 2, bias=False),
+        nn.Linear(2, 4, bias=False),
+        nn.Linear(4, 1),
+    )
+    base.requires_grad_(False)
+    nn.init.zeros_(up.weight)
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base, self.down, self.up, self.head = base, down, up, head
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.base(x) + self.up(self.down(x)))  # type: ignore[no-any-return]
+
+    model = Adapted()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.SGD([
+        {"params": [down.weight, up.weight], "lr": 0.1}, {"params": head.parameters(), "lr": 0.0}
+    ])  # fmt: skip
+    plan = Plan.with_noise(
+        noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=2, clipping=1.0,
+        adjacency="add-remove", unit="row",
+    )  # fmt: skip
+    session = session_module.PrivateSession(model, optimizer, (torch.randn(20, 4),), plan, loss=squares)
+    for batch in session.batches():
+        session.step(batch)
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"down.weight", "up.weight"}
+
+
+@pytest.mark.parametrize("name", ["MLP", "tanh CNN", "VGG", "GPT", "ResNet"])
+def test_the_networks_of_the_benchmark_equal_the_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    load = importlib.import_module("workloads").make_workload(name, tiny=True)
+    model, x = load.make().double(), load.inputs
+    x = x.double() if x.is_floating_point() else x
+    engine = FastEngine(model, load.loss, FlatClipping(C))
+    found = add(engine, x, load.targets)
+    assert engine.route == "fast"
+    for parameter, value in loop(model, load.loss, x, load.targets).items():
+        torch.testing.assert_close(found[parameter], value, rtol=1e-10, atol=1e-12, msg=parameter)
