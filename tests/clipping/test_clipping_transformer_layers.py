@@ -149,6 +149,29 @@ def test_normalisations_equal_the_loop(kind: str, between: list[int], normal: li
     same(nn.Sequential(layer, nn.Tanh(), nn.Linear(normal[-1], 2)).double(), squares, (x,), views)
 
 
+class Bags(nn.Module):
+    """Bags of numbers, weighted or not, and a layer behind them."""
+
+    def __init__(self, mode: str, padding_idx: int | None) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(6, 3, mode=mode, padding_idx=padding_idx)
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, ids: Tensor, weights: Tensor) -> Tensor:
+        shares = weights if self.table.mode == "sum" else None
+        return self.layer(self.table(ids, per_sample_weights=shares))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("padding_idx", [None, 2, -1])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_equal_the_loop(mode: str, padding_idx: int | None, views: int) -> None:
+    torch.manual_seed(0)
+    ids, weights = torch.randint(0, 6, (6, 5)), torch.randn(6, 5, dtype=torch.float64)
+    ids[2] = 2 if padding_idx == 2 else 5  # a bag of nothing but padding
+    same(Bags(mode, padding_idx).double(), squares, (ids, weights), views)
+
+
 @pytest.mark.parametrize("T", [1, 2, 63, 64, 65, 200, 700])
 def test_blocks_of_the_gram_matrix_make_the_whole(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

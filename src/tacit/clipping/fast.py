@@ -44,6 +44,7 @@ HANDLERS: Mapping[Any, Handler] = {
     **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), linear.matmul),
     **dict.fromkeys((torch.addmm, Tensor.addmm), linear.addmm),
     F.embedding: embedding.embedding,
+    F.embedding_bag: embedding.embedding_bag,
     F.layer_norm: affine.layer_norm,
     F.rms_norm: affine.rms_norm,
     F.group_norm: group_norm.group_norm,

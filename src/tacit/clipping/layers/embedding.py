@@ -20,7 +20,7 @@ from torch import Tensor
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Use, widened
 
-__all__ = ["Lookup", "embedding"]
+__all__ = ["Lookup", "embedding", "embedding_bag"]
 
 
 @final
@@ -78,3 +78,35 @@ def embedding(
         yield weight, Lookup(numbers.reshape(n, -1), tape.positions(g), V)
 
     return tape.tap("embedding", y, uses, saved=(input,), sources=(weight,))
+
+
+def embedding_bag(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """``F.embedding_bag`` of bags of one size, (B, L) numbers: the rows looked up, then their sum or mean.
+
+    Bags of several sizes, given by offsets, and the maximum have no rule.
+    """
+    del include_last_offset
+    if offsets is not None or input.dim() != 2 or mode not in ("sum", "mean"):
+        raise Unseen("operation 'embedding_bag' with offsets, or of another mode than sum and mean")
+    if len(input) != tape.rows or tape.owns(per_sample_weights):
+        raise Unseen("operation 'embedding_bag' of bags that are not the rows, or with learned weights")
+    found = embedding(tape, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    shares = torch.ones_like(input, dtype=found.dtype) if per_sample_weights is None else per_sample_weights
+    if padding_idx is not None:
+        shares = shares.masked_fill(input == padding_idx % len(weight), 0.0)
+    if mode == "mean":
+        shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
+    return torch.bmm(shares[:, None], found).squeeze(1)  # (B, 1, L) (B, L, d)
