@@ -103,6 +103,7 @@ def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
         yield f"![{title}](../benchmarks/results/{name}.png)\n"
         yield "Time of a step as a multiple of the plain one, median (quartiles); of the plain step, ms:\n"
         yield from _pivot(data["timings"], _ratio)
+        yield from _lead(data["timings"])
         if data["memory"]:
             plain = {row["workload"]: row for row in data["memory"] if row["engine"] == PLAIN}
             yield "Working set of a step / peak of the process, as multiples of the plain ones:\n"
@@ -116,6 +117,20 @@ def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
         yield ""
 
     return section
+
+
+def _lead(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """By how much we are ahead of the fastest peer on each workload."""
+    found = []
+    for load in dict.fromkeys(row["workload"] for row in rows):
+        mine = [row for row in rows if row["workload"] == load and row["failure"] is None]
+        peers = {r["engine"]: r["ratio"] for r in mine if not r["engine"].startswith(("Tacit", PLAIN))}
+        ours = [r["ratio"] for r in mine if r["engine"] == "Tacit"]
+        if peers and ours:
+            best = min(peers, key=lambda name: peers[name])
+            found.append(f"{load} {peers[best] / ours[0]:.2f} ({best})")
+    if found:
+        yield "Time of the fastest peer as a multiple of ours: " + ", ".join(found) + ".\n"
 
 
 def _pivot(rows: list[dict[str, Any]], cell: Callable[[dict[str, Any]], str]) -> Iterator[str]:

@@ -167,6 +167,15 @@ def test_memory_is_the_peak_of_a_step(part: Any, monkeypatch: pytest.MonkeyPatch
     assert measure.measure_memory("MLP", "holds nothing", tiny=True, device="cpu").working_set < 20
 
 
+def test_the_page_names_the_fastest_peer(part: Any) -> None:
+    timing = part("measure").Timing
+    ratios = {"plain PyTorch": 1.0, "Tacit": 1.1, "Tacit, lean": 1.2, "a peer": 2.2, "another": 3.0}
+    rows = [vars(timing("MLP", name, ratio=ratio)) for name, ratio in ratios.items()]
+    rows.append(vars(timing("MLP", "broken", failure="RuntimeError")))
+    text = "\n".join(part("build")._lead(rows))
+    assert "multiple of ours: MLP 2.00 (a peer)." in text
+
+
 def test_scaling_is_measured_along_an_axis_and_drawn(part: Any, tmp_path: Path) -> None:
     scaling = part("bench_scaling")
     cut = scaling.Series("MLP", "physical batch", "strong", (2, 8), lambda _: scaling.mlp_of(8), cut=True)
