@@ -82,7 +82,7 @@ def geometries(draw: st.DrawFn, groups: int = 3) -> Setting:
 def forced(form: str, fold_from: float = 100) -> Iterator[None]:
     """Make every convolution take a form: kept, twice or ghost."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "_choice", lambda *_: (form == "kept", form == "ghost"))
+        patch.setattr(conv, "_choice", lambda *_, **__: (form == "kept", form == "ghost"))
         patch.setattr(conv, "FOLD_FROM", fold_from)
         patch.setattr(conv, "chunks", lambda n, _: [(i, min(i + 2, n)) for i in range(0, n, 2)])
         patch.setattr(conv, "FEW_CHANNELS", 0 if fold_from == 0 else conv.FEW_CHANNELS)
@@ -209,34 +209,41 @@ def test_ghost_norms_without_their_allowance_are_not(monkeypatch: pytest.MonkeyP
     assert largest_contribution("ghost", 1e7) > 1.1
 
 
-def layer(shape: tuple[int, int, int, int, int, int], budget: MemoryBudget = FAST, rows: int = 256) -> str:
+def layer(shape: tuple[int, ...], budget: MemoryBudget, kernels: bool, rows: int = 256) -> str:
     """The form for (C, P, size, kernel, stride, padding)."""
     C, P, size, kernel, stride, padding = shape
     x = torch.empty(rows, C, size, size, device="meta")
     places = (size + 2 * padding - kernel) // stride + 1
     g = torch.empty(rows, P, places, places, device="meta")
     geometry = Geometry((kernel,) * 2, (stride,) * 2, (padding,) * 2, (1, 1), 1)
-    keep, ghost = conv._choice(x, g, geometry, 1, budget)
+    keep, ghost = conv._choice(x, g, geometry, 1, budget, fast_twice=kernels)
     return "kept" if keep else "ghost" if ghost else "twice"
 
 
 @pytest.mark.parametrize(
-    ("shape", "fast", "lean"),
+    ("shape", "python", "kernels", "lean"),
     [
-        ((1, 16, 28, 8, 2, 3), "kept", "kept"),
-        ((16, 32, 13, 4, 2, 0), "kept", "twice"),
-        ((3, 32, 32, 3, 1, 1), "kept", "kept"),
-        ((32, 32, 32, 3, 1, 1), "kept", "kept"),
-        ((64, 64, 16, 3, 1, 1), "kept", "twice"),
-        ((64, 128, 8, 3, 1, 1), "ghost", "ghost"),
-        ((128, 128, 8, 3, 1, 1), "ghost", "ghost"),
-        ((256, 512, 4, 3, 1, 1), "ghost", "ghost"),
-        ((512, 512, 7, 1, 1, 0), "ghost", "ghost"),
+        ((1, 16, 28, 8, 2, 3), "kept", "kept", "kept"),
+        ((16, 32, 13, 4, 2, 0), "kept", "twice", "twice"),
+        ((3, 32, 32, 3, 1, 1), "kept", "kept", "kept"),
+        ((32, 32, 32, 3, 1, 1), "kept", "kept", "kept"),
+        ((64, 64, 16, 3, 1, 1), "twice", "twice", "twice"),
+        ((64, 128, 8, 3, 1, 1), "ghost", "ghost", "ghost"),
+        ((128, 128, 8, 3, 1, 1), "ghost", "ghost", "ghost"),
+        ((256, 512, 4, 3, 1, 1), "ghost", "ghost", "ghost"),
+        ((512, 512, 7, 1, 1, 0), "ghost", "ghost", "ghost"),
     ],
     ids=str,
 )
-def test_the_rule(shape: tuple[int, int, int, int, int, int], fast: str, lean: str) -> None:
-    assert (layer(shape), layer(shape, LEAN)) == (fast, lean)
+def test_the_rule(shape: tuple[int, ...], python: str, kernels: str, lean: str) -> None:
+    assert layer(shape, FAST, kernels=False) == python
+    assert layer(shape, FAST, kernels=True) == kernels
+    assert layer(shape, LEAN, kernels=True) == lean
+
+
+def test_fewer_rows_may_keep_more_than_they_replace() -> None:
+    assert layer((64, 64, 16, 3, 1, 1), FAST, kernels=True, rows=64) == "kept"
+    assert layer((64, 64, 16, 3, 1, 1), LEAN, kernels=True, rows=64) == "twice"
 
 
 class Strange(nn.Module):

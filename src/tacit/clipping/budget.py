@@ -27,8 +27,10 @@ class MemoryBudget:
         linear_slack: per-record gradients of a linear map are kept up to this many times what they are made
             of: if p d <= slack T (p + d). At 1 they take no more than what is let go for them; at 0 none are
             kept, which takes more time and more memory.
-        convolution_slack: those of a convolution, if D <= slack T.
-        small_bytes: those of a convolution that take no more than this are kept whatever the slack.
+        convolution_slack: those of a convolution are kept up to this many times its inputs and output
+            gradients, which are let go of in exchange; beyond once, only if they fit in ``small_bytes``.
+        small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
+            forming them again is slow.
         chunk_bytes: per-record gradients that are formed at once where they are not kept.
 
     >>> LEAN.linear_slack < FAST.linear_slack
@@ -36,7 +38,7 @@ class MemoryBudget:
     """
 
     linear_slack: float = 2.0
-    convolution_slack: float = 2.5
+    convolution_slack: float = 1.5
     small_bytes: int = 32 * 2**20
     chunk_bytes: int = 32 * 2**20
 
@@ -49,5 +51,5 @@ class MemoryBudget:
 
 FAST = MemoryBudget()
 """The default: as fast as it goes, with at most a few times the memory of a plain step."""
-LEAN = MemoryBudget(linear_slack=1.0, convolution_slack=1.2, small_bytes=2**20, chunk_bytes=8 * 2**20)
+LEAN = MemoryBudget(linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, chunk_bytes=8 * 2**20)
 """About the memory of a plain step."""
