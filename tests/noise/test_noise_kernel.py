@@ -110,6 +110,14 @@ def test_angles_at_the_quarters(name: str, angle: int) -> None:
     assert TRANSFORMS[name](tile([], [angle]), 1.0)[:, 0] == pytest.approx(exact(0, angle), abs=3e-6)
 
 
+@pytest.mark.parametrize("angle", [-2, -1, 0, 1])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_smallest_angles_are_half_a_unit_from_zero(name: str, angle: int) -> None:
+    """No draw is exactly zero, and the law is symmetric."""
+    sine = TRANSFORMS[name](tile([], [angle]), 1.0)[1, 0]
+    assert sine == pytest.approx(exact(0, angle)[1], rel=1e-6)
+
+
 @needs_kernel
 @settings(max_examples=20, deadline=None)
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 2**40 - 1), st.integers(0, 2**24 - 1))
