@@ -664,3 +664,14 @@ def test_optimizer_moves_in_the_session_alone_while_it_lives() -> None:
     del run, twin, one
     optimizer.step()  # no trace is left
     assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_noise_drawn_ahead_is_the_same_noise() -> None:
+    net, generator = model(), seeded_generator(3)
+    named = dict(net.named_parameters())
+    inline, ahead = (
+        step._NoiseBuffers(named, generator, 2.0, 5, ahead=in_background) for in_background in (False, True)
+    )
+    for name in named:
+        assert torch.equal(inline[name], ahead[name])
+        assert ahead[name] is ahead[name]  # once drawn, it is the buffer that sums are added to

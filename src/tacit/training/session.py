@@ -44,7 +44,7 @@ from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
-_STATE_FORMAT = 1
+_STATE_FORMAT = 2
 _MOVING: set[int] = set()
 """The ids of optimizers that a session moves at this moment."""
 

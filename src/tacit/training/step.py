@@ -29,6 +29,7 @@ from torch import Tensor
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping
+from tacit.noise.ahead import NoiseAhead
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
@@ -69,8 +70,8 @@ def noisy_step(
 ) -> NoisyStep:
     """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
     std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
-    buffers = _NoiseBuffers(engine.parameters, generator, std, step)
     device = next(iter(engine.parameters.values())).device
+    buffers = _NoiseBuffers(engine.parameters, generator, std, step, ahead=device.type == "cuda")
     limits = torch.tensor(thresholds, dtype=torch.float64, device=device)
     raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
@@ -95,17 +96,25 @@ class _NoiseBuffers(Mapping[str, Tensor]):
     """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
 
     The engine asks when it has a parameter's sum to add, and by then holds no more of its activations, so
-    that the buffers take memory that is free again.
+    that the buffers take memory that is free again.  With ``ahead`` they are drawn meanwhile, in the
+    background: the same draws, for a device beside which the processor is idle.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], generator: Generator, std: float, step: int) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], generator: Generator, std: float, step: int, *, ahead: bool
+    ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
         self._generator, self._std, self._step = generator, std, step
         self._drawn: dict[str, Tensor] = {}
+        self._ahead = NoiseAhead(generator, parameters) if ahead else None
+        if self._ahead is not None:
+            self._ahead.start(step=step, std=std)
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._drawn:
+        if name not in self._drawn and self._ahead is not None:
+            self._drawn[name] = self._ahead.take(name)
+        elif name not in self._drawn:
             parameter = self._parameters[name]
             self._drawn[name] = gaussian(
                 self._generator,
