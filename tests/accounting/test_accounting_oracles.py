@@ -29,16 +29,21 @@ TIGHT = 1e-6  # (upper - lower) / upper where sigma >= .7 and T >= 100
 LOOSE = 1e-3  # for every other setting
 WIDER = {  # what is wider than that today, and by how much; an entry that is no longer needed fails
     "random-0122": 1.0,
-    "random-0128": 1e-3,
-    "random-0184": 1e-2,
-    "random-0192": 1e-2,
-    "random-0205": 1.0,
-    "random-0397": 1e-2,
+    "random-0128": 2e-4,
+    "random-0184": 3e-3,
+    "random-0192": 7e-3,
+    "random-0205": 0.2,
+    "random-0397": 3e-3,
 }
 if not EXTENDED:  # sums in doubles are too short for tiny sampling rates and many steps
     WIDER |= dict.fromkeys(("hand-20", "hand-59", "hand-64", "random-0092"), 1e-4)
 REPLACED = 1e-4  # under replace-one, which is priced on a grid
-ABOVE = 1e-4  # how far above the others an upper bound may be
+ABOVE = {  # how far above the others an upper bound is
+    "random-0010": 1e-4,
+    "random-0014": 1e-8,
+    "random-0123": 1e-9,
+    "random-0325": 1e-6,
+}
 INVERSE = 2e-2  # of delta
 CLOSED = 1e-12  # of epsilon, where there is a closed form
 
@@ -98,11 +103,11 @@ def test_bracket_is_narrow(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in BY_ID if name in PEERS])
 def test_never_looser_than_the_others(name: str) -> None:
     says = PEERS[name]
-    upper = _bounds(name)[1]
-    if isinstance(says["google"], float):  # theirs may be below the truth; ours may not follow
-        assert upper <= max(says["google"], float(_truth(name)[0])) * (1.0 + ABOVE)
-    if isinstance(says.get("prv"), list):
-        assert upper <= max(says["prv"][1], float(_truth(name)[0])) * (1.0 + ABOVE)
+    theirs = [says["google"], *(says["prv"][1:] if isinstance(says.get("prv"), list) else [])]
+    truth, upper = float(_truth(name)[0]), _bounds(name)[1]
+    for bound in theirs:
+        if isinstance(bound, float) and bound >= truth:  # those below it are wrong, and ours may not follow
+            assert upper <= bound * (1.0 + ABOVE.get(name, CLOSED))
 
 
 @pytest.mark.parametrize("name", [name for name in BY_ID if "prv" in PEERS.get(name, {})])
@@ -215,7 +220,7 @@ def test_dp_accounting_live() -> None:
             theirs = one.self_compose(count).get_epsilon_for_delta(1e-5)
             lower, upper = _bounds(name)
             assert lower <= theirs * (1 + 1e-12)
-            assert upper <= theirs * (1.0 + ABOVE)
+            assert upper <= theirs
             assert theirs == pytest.approx(PEERS[name]["google"], rel=1e-12)
 
 
