@@ -4,9 +4,9 @@ Letters: n records; K views; B = n K rows; G groups of parameters.
 
 **What is done how.**  A :class:`~tacit.clipping.layers.tape.Tape` sees every operation that reads a trainable
 parameter.  Operations in ``HANDLERS`` have a rule in :mod:`tacit.clipping.layers`; operations that read
-parameters alone are differentiated per record; for any other operation the whole batch goes to the
-reference engine, and ``FastEngine.route`` says why.  A gradient that reaches a parameter by a way that the
-tape did not see raises.
+parameters alone are differentiated per record, others carried out once more per record; where neither can
+be, the whole batch goes to the reference engine, and ``FastEngine.route`` says why.  A gradient that
+reaches a parameter by a way that the tape did not see raises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from torch import Tensor, nn
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.layers import affine, attention, conv, embedding, group_norm, linear, recurrent, tied
+from tacit.clipping.layers import (
+    affine,
+    attention,
+    conv,
+    embedding,
+    group_norm,
+    island,
+    linear,
+    recurrent,
+    tied,
+)
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
 from tacit.clipping.reference import ReferenceEngine
@@ -115,7 +125,15 @@ class FastEngine(GradientEngine):
         trainable = list(self.parameters.values())
         constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
         constants += [buffer for _, _, buffer in self._survey.buffers]
-        tape = Tape(trainable, constants, HANDLERS, rows=rows, views=self.views, budget=self.budget)
+        tape = Tape(
+            trainable,
+            constants,
+            HANDLERS,
+            rows=rows,
+            views=self.views,
+            budget=self.budget,
+            other=island.island,
+        )
         try:
             yield tape, self._recorded(tape, trainable, batch, weights)
         finally:
@@ -200,10 +218,13 @@ class FastEngine(GradientEngine):
             gradients.clear()
             return self._without(~finite, norms, accumulator, batch, thresholds)
         factors = self._factors(norms, thresholds)
-        for name in self.names:
-            gradient = gradients.pop(name)
-            if gradient.used:
-                gradient.add_weighted(self._buffer(accumulator, name), factors[:, number[name]])
+        try:
+            for name in self.names:
+                gradient = gradients.pop(name)
+                if gradient.used:
+                    gradient.add_weighted(self._buffer(accumulator, name), factors[:, number[name]])
+        except Unseen as reason:  # too late for the reference engine: the sum is half made
+            raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
         return norms
 
     def _norms(self, gradients: Mapping[str, _Gradient], n: int, thresholds: Tensor) -> Tensor:

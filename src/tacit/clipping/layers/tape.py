@@ -10,7 +10,9 @@ A tape is a scoped ``TorchFunctionMode``; the model is not touched.  Operations 
 * *Derived*: an operation that reads nothing but private parameters and constants of the model, such as
   ``W.t()``, weight normalisation or a penalty.  Its output is a source of its own, which known operations
   may read; per-record gradients are pulled back through it one by one.
-* All others raise :class:`Unseen`, and the batch goes to the reference engine.
+* *Others* are carried out on the batch and, for their gradients, once more on the rows of each record
+  (:mod:`tacit.clipping.layers.island`).  If that cannot be, :class:`Unseen` is raised, and the batch goes to
+  the reference engine.
 
 The rows of an operation's input are found by their number: B of them, or B T if positions were flattened
 into the first dimension.  That they are in the order of the batch is proven by the engine on a few records,
@@ -70,6 +72,7 @@ class Tape(TorchFunctionMode):
         rows: int,
         views: int,
         budget: MemoryBudget = FAST,
+        other: Handler | None = None,
     ) -> None:
         super().__init__()
         self.rows, self.views, self.budget = rows, views, budget
@@ -80,7 +83,7 @@ class Tape(TorchFunctionMode):
         self._state = _State()
         self._flattened = False
         self._constants = {id(c) for c in constants}
-        self._handlers = handlers
+        self._handlers, self._other = handlers, other
 
     def __torch_function__(
         self,
@@ -98,14 +101,16 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is Tensor.expand:
             return self._handlers[func](self, *args, **kwargs)
-        if all(self.owns(t) or self._fixed(t) for t in tensors):
+        if all(self.owns(t) or self.fixed(t) for t in tensors):
             return self.derive(func, *args, **kwargs)
         handler = self._handlers.get(func)
-        if handler is None:
+        if handler is not None:
+            return handler(self, *args, **kwargs)
+        if self._other is None or _writes(_name(func), kwargs):
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
-        return handler(self, *args, **kwargs)
+        return self._other(self, func, _name(func), args, kwargs)
 
-    def _fixed(self, tensor: Tensor) -> bool:
+    def fixed(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is a constant of the model, or a number, such that no record's row is in it."""
         return not tensor.requires_grad and (id(tensor) in self._constants or tensor.dim() == 0)
 
@@ -282,6 +287,12 @@ def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> li
         elif isinstance(value, dict):
             found += _tensors(value.values())
     return found + [v for v in kwargs.values() if isinstance(v, Tensor)] if kwargs else found
+
+
+def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation changes its operands."""
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name.startswith("__i") or name == "__setitem__" or "out" in kwargs
 
 
 def _name(func: Callable[..., Any]) -> str:
