@@ -205,7 +205,7 @@ def test_positions_that_cancel_are_bounded(form: str, kernels: str, monkeypatch:
 
 def test_ghost_norms_without_their_allowance_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would see if rounding were forgotten."""
-    monkeypatch.setattr(conv_forms, "ROUNDING", 0)
+    monkeypatch.setattr(conv_forms, "cancellation", lambda dtype, length: 0.0)
     assert largest_contribution("ghost", 1e7) > 1.1
 
 

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.clipping.layers.use import cancellation
+
 __all__ = ["Geometry", "fold", "from_patches", "ghost_squared_norms", "weight_gradient"]
 
 CACHE_BYTES = 2**19
-ROUNDING = 8
-"""Units of rounding that ghost norms allow for, as a share of what positions add up to before they cancel."""
 
 
 @final
@@ -93,9 +93,10 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     patch_t . patch_u = sum_j x_{t+j} . x_{u+j}.  That takes S^2 C products in place of T^2 D.
 
     Where positions cancel, rounding errors up to kappa R^2 are left of the sum, R = sum_t |patch_t| |g_t|;
-    kappa R^2 is added, as in :func:`tacit.clipping.layers.linear.ghost_squared_norms`.
+    kappa R^2 is added, with kappa from :func:`tacit.clipping.layers.use.cancellation`.
     """
-    kappa = ROUNDING * torch.finfo(g.dtype).eps
+    longest = max(x.shape[1] * prod(geometry.kernel), g.shape[1])
+    kappa = cancellation(g.dtype, longest)
     padded = prod(size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True))
     size = max(1, 4 * CACHE_BYTES // (padded**2 * x.element_size()))
     found = []
