@@ -2,8 +2,8 @@
 
 ``claim_test`` asks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
 ``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` watches single steps;
-``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``.  What no canary sees,
-``noise_law`` and ``sampler_law`` test.
+``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``; ``audit_slots`` makes those
+of a run that was trained with slots.  What no canary sees, ``noise_law`` and ``sampler_law`` test.
 """
 
 from tacit.audits.claim import NoiseFamily, claim_test
@@ -12,6 +12,7 @@ from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
 from tacit.audits.per_step import audit_steps
 from tacit.audits.repeated import audit_repeated_runs
 from tacit.audits.result import AuditResult
+from tacit.audits.slot_run import SlotAudit, audit_slots, plan_with_room, scores_of_slots
 from tacit.audits.slots import rehearsed_slot_scores, slot_scores
 from tacit.audits.tradeoff import Claim
 
@@ -20,13 +21,17 @@ __all__ = [
     "Claim",
     "LawTest",
     "NoiseFamily",
+    "SlotAudit",
     "audit_one_run",
     "audit_one_run_by_tradeoff",
     "audit_repeated_runs",
+    "audit_slots",
     "audit_steps",
     "claim_test",
     "noise_law",
+    "plan_with_room",
     "rehearsed_slot_scores",
     "sampler_law",
+    "scores_of_slots",
     "slot_scores",
 ]

@@ -52,6 +52,7 @@ class Purpose(IntEnum):
     PREPARATION = 6
     INITIALISATION = 7
     READING = 8
+    AUDIT = 9
 
 
 class Generator:

@@ -27,6 +27,7 @@ from tacit.sampling import FullBatch, Sampling, ShuffledBatches
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.session import PrivateSession
+from tacit.training.slots import AuditSlots
 
 __all__ = ["Progress", "load_data", "make_plan", "make_session"]
 
@@ -65,6 +66,7 @@ def make_session(
         physical_batch_size=config.training.physical_batch_size,
         augmentation=_augmentation(config.training, data.input_shape),
         ema_decay=config.training.ema_decay,
+        audit=AuditSlots(config.audit.slots) if config.audit.slots else None,
         generator=generator,
     )
     _check_shapes(config.model, model, data)

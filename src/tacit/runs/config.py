@@ -22,6 +22,7 @@ except ImportError:
     raise MissingExtra("pydantic", "cli", "reading a configuration file") from None
 
 __all__ = [
+    "AuditSection",
     "Config",
     "DataSection",
     "ModelSection",
@@ -147,6 +148,12 @@ class TrainingSection(_Section):
     ema_decay: float | None = None
 
 
+class AuditSection(_Section):
+    """How many audit slots are planted; 0 for none."""
+
+    slots: Annotated[int, Field(ge=0)] = 0
+
+
 class RunSection(_Section):
     """What is written, and how often."""
 
@@ -166,6 +173,7 @@ class Config(_Section):
     optimizer: OptimizerSection
     training: TrainingSection
     run: RunSection = RunSection()
+    audit: AuditSection = AuditSection()
     notes: list[str] = Field(default_factory=list)
 
 
@@ -213,7 +221,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 def _flat(config: Config) -> dict[str, Any]:
     flat: dict[str, Any] = {"notes": config.notes}
-    for section in ("data", "model", "privacy", "optimizer", "training", "run"):
+    for section in ("data", "model", "privacy", "optimizer", "training", "run", "audit"):
         flat |= {f"{section}.{name}": value for name, value in getattr(config, section)}
     return flat
 

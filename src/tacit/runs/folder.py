@@ -13,7 +13,7 @@ from tacit.errors import InvalidInput
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["check_empty", "check_resumable", "check_writable", "resume_state", "sole_user"]
+__all__ = ["check_empty", "check_resumable", "check_writable", "resume_state", "slot_files", "sole_user"]
 
 _PRIVATE = "private"
 
@@ -21,6 +21,11 @@ _PRIVATE = "private"
 def resume_state(folder: Path) -> Path:
     """Where the resume state of a run lies."""
     return folder / _PRIVATE / "resume.pt"
+
+
+def slot_files(folder: Path) -> tuple[Path, Path]:
+    """Where the slots of an audited run lie, and, apart from what is released, the coins."""
+    return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
 
 
 def check_resumable(folder: Path) -> None:

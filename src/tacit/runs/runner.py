@@ -8,6 +8,8 @@ The folder of a run::
     metrics.csv           steps, epsilon, noisy loss, test figures
     progress.png          test score and epsilon over the steps
     privacy.png           epsilon as a function of delta
+    slots.npy             with [audit] slots: what was released of them, step by step
+    private/coins.npy     and which canaries took part, to audit the run
     private/resume.pt     the state to go on from, WITH THE KEY OF THE NOISE: never release it
 """
 
@@ -29,7 +31,14 @@ from tacit.report.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement import Statement, make_statement
 from tacit.runs.build import Progress, make_session
 from tacit.runs.config import Config, ModelSection, differences, parse_config, read_config, read_text
-from tacit.runs.folder import check_empty, check_resumable, check_writable, resume_state, sole_user
+from tacit.runs.folder import (
+    check_empty,
+    check_resumable,
+    check_writable,
+    resume_state,
+    slot_files,
+    sole_user,
+)
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
@@ -120,17 +129,22 @@ class Run:
             private=session.private,
             data_source=self.data.source,
             model=_model_line(self.config.model, model),
-            notes=self.config.notes,
+            notes=(*self.config.notes, *_slots_line(self.config)),
         )
         _save_weights(model, self.folder / "model.safetensors")
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         evaluation = self._evaluate(model)
+        files: tuple[str, ...] = _OUTPUTS
+        if self.config.audit.slots:
+            observed, coins = slot_files(self.folder)
+            session.slot_evidence().save(observed, coins)
+            files = (*files, observed.name)
         try:
             self._draw(rows)
         except MissingExtra as problem:
-            return Outcome(self.folder, rows, evaluation, statement, _OUTPUTS, (str(problem),))
-        return Outcome(self.folder, rows, evaluation, statement)
+            return Outcome(self.folder, rows, evaluation, statement, files, (str(problem),))
+        return Outcome(self.folder, rows, evaluation, statement, (*files, *_PICTURES))
 
     def _draw(self, rows: list[Row]) -> None:
         score = "test accuracy" if self.data.classes else "test R²"
@@ -189,6 +203,13 @@ def _check_same(folder: Path, config: Config) -> None:
 def _model_line(section: ModelSection, model: nn.Module) -> str:
     parameters = sum(p.numel() for p in model.parameters())
     return f"{section.name or section.factory}, {parameters:,} parameters"
+
+
+def _slots_line(config: Config) -> tuple[str, ...]:
+    """That there were canaries is a public fact: they are records that nobody is."""
+    if not config.audit.slots:
+        return ()
+    return (f"{config.audit.slots} audit slots: canary records without data were planted for half of them",)
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,8 +5,10 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.session import Batch, PrivateSession, StepReport
+from tacit.training.slots import AuditSlots, SlotEvidence
 
 __all__ = [
+    "AuditSlots",
     "Augmentation",
     "AveragedWeights",
     "Batch",
@@ -15,6 +17,7 @@ __all__ = [
     "History",
     "PrivateSession",
     "Row",
+    "SlotEvidence",
     "StepReport",
     "Watcher",
     "evaluate",

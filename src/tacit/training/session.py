@@ -40,6 +40,7 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.files import load_state, save_state
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
+from tacit.training.slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
@@ -81,6 +82,7 @@ class PrivateSession:
         workers: processes that read the next batches ahead, for data sets that decode; 0 reads in turn.
         memory: what the fast engine may keep to be fast: :data:`tacit.clipping.FAST`, or
             :data:`tacit.clipping.LEAN` for about the memory of a plain step.
+        audit: plant canaries among the records, to audit the run by :meth:`slot_evidence`; None for none.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -112,6 +114,7 @@ class PrivateSession:
         ema_decay: float | None = None,
         workers: int = 0,
         memory: MemoryBudget = FAST,
+        audit: AuditSlots | None = None,
         generator: Generator | None = None,
     ) -> None:
         self.model = model
@@ -122,7 +125,14 @@ class PrivateSession:
         self._augmentation = augmentation
         self._generator = Generator.from_os() if generator is None else generator
         self._memory = memory
+        self._slots: Planted | None = None
+        if audit is not None:
+            self._slots = Planted(audit, model, loss, plan, self._generator)
+            self._records = WithCanaries(self._records, self._slots)
+            model, loss = self._slots.model, self._slots.loss
         self._engine = _make_engine(engine, model, loss, plan, memory)
+        trained = self._engine.parameters
+        self._trained = trained if self._slots is None else self._slots.without_slots(trained)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._done = 0
@@ -200,12 +210,33 @@ class PrivateSession:
             physical_batch_size=self._physical,
             augmentation=self._augmentation,
         )
-        self._apply(released.gradients)
+        self._apply(self._without_slots(released.gradients))
         self._thresholds = released.thresholds
         self._done += 1
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
         return StepReport(step=batch.step, loss=released.loss)
+
+    def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        return gradients if self._slots is None else self._slots.observe(gradients, self._thresholds[0])
+
+    def slot_evidence(self) -> SlotEvidence:
+        """What an audit of this run goes by: the slots of every step, and the coins, unsealed.
+
+        Raises:
+            InvalidInput: the session was made without ``audit``, or steps of the plan are left.
+        """
+        if self._slots is None:
+            raise InvalidInput(
+                "this run has no audit slots, which must be planted before it starts. Make the session with "
+                "audit=AuditSlots(1000), or audit another run of the same plan."
+            )
+        if self._done < self.plan.steps:
+            raise InvalidInput(
+                f"{self._done} of the plan's {self.plan.steps} steps are done, and the coins stay sealed "
+                "until the end: the claim to be tested is about the whole run. Take the steps that are left."
+            )
+        return self._slots.evidence()
 
     def _requests(self) -> Iterator[Request]:
         return requests(
@@ -217,13 +248,13 @@ class PrivateSession:
         )
 
     def _apply(self, gradients: dict[str, Tensor]) -> None:
-        for name, parameter in self._engine.parameters.items():
+        for name, parameter in self._trained.items():
             parameter.grad = gradients[name].to(parameter.dtype)
         try:
             with _moving(self.optimizer):
                 self.optimizer.step()
         finally:
-            for parameter in self._engine.parameters.values():
+            for parameter in self._trained.values():
                 parameter.grad = None
 
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
@@ -245,6 +276,7 @@ class PrivateSession:
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "averaged": None if self._averaged is None else self._averaged.weights,
+                "slots": None if self._slots is None else self._slots.state(),
                 "extra": extra or {},
             },
         )
@@ -271,11 +303,13 @@ class PrivateSession:
         _restore_optimizer(self.optimizer, state["optimizer"])
         if self._averaged is not None:
             self._averaged.load(state["averaged"])
+        if self._slots is not None:
+            self._slots.load(state["slots"], generator)
         return dict(state["extra"])
 
     def _identity(self, key: bytes) -> str:
         """Everything that a repeated step must share with its first time."""
-        shapes = {name: tuple(p.shape) for name, p in self._engine.parameters.items()}
+        shapes = {name: tuple(p.shape) for name, p in self._trained.items()}
         facts: dict[str, Any] = {
             "plan": repr(self.plan),
             "event": event_to_json(self.plan.event),
@@ -287,6 +321,7 @@ class PrivateSession:
             "physical": self._physical,
             "augmentation": repr(self._augmentation),
             "ema": None if self._averaged is None else self._averaged.decay,
+            "slots": None if self._slots is None else repr(self._slots.request),
         }
         return json.dumps(facts, sort_keys=True)
 
@@ -307,13 +342,13 @@ class PrivateSession:
                 "Use SGD, Adam or another first-order optimizer."
             )
         owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        missing = [name for name, p in self._engine.parameters.items() if id(p) not in owned]
+        missing = [name for name, p in self._trained.items() if id(p) not in owned]
         if missing:
             raise InvalidInput(
                 f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
                 "clipped and noised for nothing. Pass model.parameters(), or freeze them."
             )
-        trained = {id(p) for p in self._engine.parameters.values()}
+        trained = {id(p) for p in self._trained.values()}
         if any(
             p.requires_grad and id(p) not in trained for g in self.optimizer.param_groups for p in g["params"]
         ):
@@ -335,7 +370,7 @@ class PrivateSession:
             )
         if batch.step != self._done:
             raise PrivacyRefusal(f"batch {batch.step} is not the turn of the session, which is {self._done}.")
-        stray = [name for name, p in self._engine.parameters.items() if p.grad is not None]
+        stray = [name for name, p in self._trained.items() if p.grad is not None]
         if stray:
             raise PrivacyRefusal(
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "

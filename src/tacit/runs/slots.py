@@ -1,0 +1,105 @@
+"""The slot audit of a run's folder: by the slots that it was trained with, or by a rehearsal of its plan.
+
+A run without slots can still be audited.  Its plan is performed once more by the same code, with the same
+sampler, clipping rule and noise, on made-up records with slots among them; no real record is touched.  What
+it finds is a property of the code and the settings, not of the one model that was released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.audits import SlotAudit, audit_slots, plan_with_room
+from tacit.errors import InvalidInput
+from tacit.events import Adjacency
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.runs.build import make_plan
+from tacit.runs.config import read_config
+from tacit.runs.folder import slot_files
+from tacit.training import AuditSlots, PrivateSession, SlotEvidence
+
+__all__ = ["FolderAudit", "audit_folder", "rehearse_plan"]
+
+_WIDTH = 8  # of made-up records
+_MOST_WORK = 2e8  # records times steps of a rehearsal, about a minute
+
+
+@dataclass(frozen=True, eq=False)
+class FolderAudit:
+    """What was found, and whether by the run's own slots or by a ``rehearsal`` of its plan."""
+
+    audit: SlotAudit
+    slots: int
+    rehearsal: bool
+
+
+def audit_folder(
+    folder: Path | str, *, confidence: float = 0.95, slots: int = 1000, rng: np.random.Generator | None = None
+) -> FolderAudit:
+    """Audit the run in ``folder`` by its slots; without any, by a rehearsal with ``slots`` of them.
+
+    Raises:
+        InvalidInput: there is no run, or it has slots and is not finished.
+        PrivacyRefusal: slots say nothing about its plan (:meth:`tacit.training.AuditSlots.check_plan`).
+    """
+    folder = Path(folder)
+    config = read_config(folder / "config.toml")
+    plan = make_plan(config)
+    rng = np.random.default_rng() if rng is None else rng
+    if config.audit.slots:
+        evidence = SlotEvidence.load(*slot_files(folder))
+        found = audit_slots(evidence, plan, confidence=confidence, rng=rng)
+        return FolderAudit(found, config.audit.slots, rehearsal=False)
+    if plan.adjacency is Adjacency.ADD_REMOVE:  # any other will be refused
+        plan = plan_with_room(plan, slots)
+    found = audit_slots(rehearse_plan(plan, slots), plan, confidence=confidence, rng=rng)
+    return FolderAudit(found, slots, rehearsal=True)
+
+
+def rehearse_plan(plan: Plan, slots: int, *, generator: Generator | None = None) -> SlotEvidence:
+    """Perform ``plan`` on ``plan.records`` made-up records, with ``slots`` among them.
+
+    Args:
+        plan: with room for the slots (:func:`tacit.audits.plan_with_room`).
+        generator: only for tests.
+
+    Raises:
+        InvalidInput: that would take too long.
+    """
+    plan = replace(plan, views=1)
+    work = plan.steps * plan.expected_batch_size
+    if work > _MOST_WORK:
+        raise InvalidInput(
+            f"to perform the plan again takes {plan.steps} steps of {plan.expected_batch_size:g} records, "
+            "which is too long for an audit. Train with [audit] slots = 1000 in the configuration instead: "
+            "the run then leaves what its audit needs."
+        )
+    with torch.random.fork_rng(devices=[]):
+        records = torch.randn(plan.records, _WIDTH)
+        net = nn.Linear(_WIDTH, 2)
+    targets = (records.sum(1) > 0).long()
+    session = PrivateSession(
+        net,
+        torch.optim.SGD(net.parameters(), lr=0.1),
+        (records, targets),
+        plan,
+        loss=_loss,
+        physical_batch_size=max(1, math.ceil(plan.expected_batch_size / 2)),  # so that sums are accumulated
+        audit=AuditSlots(slots),
+        generator=generator,
+    )
+    for batch in session.batches():
+        session.step(batch)
+    return session.slot_evidence()
+
+
+def _loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs), targets, reduction="none")

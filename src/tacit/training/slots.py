@@ -1,0 +1,313 @@
+"""Audit slots: canary records that a run is trained on so that it can be audited afterwards.
+
+A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
+public strength k_j and a sealed fair coin; it is one more record if the coin says so, and its loss is
+k_j s_j slot[j].  Its gradient lies in entry j alone, where that of every real record is 0, so that canaries
+disturb neither the model nor one another.  All else is as in any run: the sampler draws canaries among the
+records, the engine clips them, the step adds its noise and divides.  What a step releases of the slots is
+read before the optimizer, which never sees them; they are no part of the model.
+
+Letters: m slots; c canaries whose coin says in; N real records; n records of a batch; K views; T steps.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeAlias, TypeVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.clipping import validate
+from tacit.clipping.engine import PerExampleLoss
+from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.rules import PerLayerClipping
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
+from tacit.events import Adjacency
+from tacit.noise.generator import Generator, Purpose
+from tacit.plan import Plan
+from tacit.sampling import Indices
+from tacit.training.files import write_atomically
+from tacit.training.records import Records
+
+__all__ = ["AuditSlots", "Planted", "SlotEvidence", "WithCanaries"]
+
+_LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from
+_LEAST_STRENGTH = 2.0  # times C: a canary that is not clipped would not notice a missing clip
+_SLOTS, _MODEL = "slots.weight", "model."  # names in the model that the engine sees
+_TensorType = TypeVar("_TensorType", bound=Tensor)
+
+
+@dataclass(frozen=True)
+class AuditSlots:
+    """Plant canaries in ``count`` slots.
+
+    ``strength`` is the largest norm of a canary's gradient before it is clipped, in units of the norm bound;
+    they go from 2 to that, evenly in the logarithm.
+
+    >>> AuditSlots(1000)
+    AuditSlots(count=1000, strength=1000.0)
+    """
+
+    count: int
+    strength: float = 1000.0
+
+    def __post_init__(self) -> None:
+        check_integer("count", self.count, low=1)
+        object.__setattr__(self, "strength", check_real("strength", self.strength, low=_LEAST_STRENGTH))
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a plan whose runs slots say nothing about.
+
+        Raises:
+            PrivacyRefusal: the coin of a canary changes the number of records, which is public.
+            InvalidInput: more canaries than records to learn from can bear, or clipping per layer.
+        """
+        if plan.adjacency is not Adjacency.ADD_REMOVE:
+            raise PrivacyRefusal(
+                f"audit slots add and remove records, and under {plan.adjacency} the number of records is "
+                'public and fixed. Audit a plan with adjacency="add-remove" and the same noise.'
+            )
+        if isinstance(plan.clipping, PerLayerClipping):
+            raise InvalidInput(
+                "audit slots would be one more layer with a bound of its own, which changes the others'. "
+                "Audit with flat, automatic or adaptive clipping."
+            )
+        most = int(2 * _LARGEST_SHARE * plan.records)
+        if self.count > most:
+            raise InvalidInput(
+                f"{self.count} audit slots among {plan.records} records are too many: coins put half of "
+                f"them into the training set, of which {100 * _LARGEST_SHARE:g} % may be canaries. Take "
+                f"at most {most} slots, or more records."
+            )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SlotEvidence:
+    """What a run with slots leaves for the audit.
+
+    ``observed`` (T, m), float32: the slots' part of the released noisy sums, over sign and norm bound; it is
+    covered by the guarantee of the run.  ``included`` (m,), bool: the coins.  They belong to made-up records
+    and give nothing away, but are kept apart until somebody audits, who could not be believed otherwise.
+    """
+
+    observed: NDArray[np.float32]
+    included: NDArray[np.bool_]
+
+    def save(self, observed: Path, coins: Path) -> None:
+        """Write both parts, as NumPy files; that of the coins is readable by its owner alone."""
+        for path, array, mode in ((observed, self.observed, 0o644), (coins, self.included, 0o600)):
+            write_atomically(path, _saver(array), mode=mode)
+
+    @staticmethod
+    def load(observed: Path, coins: Path) -> SlotEvidence:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InvalidInput: a file is missing or damaged, or the two do not belong together.
+        """
+        x, included = _read(observed), _read(coins)
+        fits = x.ndim == 2 and x.shape[1:] == included.shape
+        if not (fits and x.dtype == np.float32 and included.dtype == np.bool_):
+            raise InvalidInput(
+                f"{observed} and {coins} are not the slots and the coins of one run: they hold {x.dtype} of "
+                f"shape {x.shape} and {included.dtype} of shape {included.shape}."
+            )
+        return SlotEvidence(np.asarray(x, dtype=np.float32), np.asarray(included, dtype=np.bool_))
+
+
+def _saver(array: NDArray[np.float32] | NDArray[np.bool_]) -> Callable[[IO[bytes]], object]:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return lambda file: file.write(buffer.getbuffer())
+
+
+_AnyArray: TypeAlias = NDArray[np.generic]
+
+
+def _read(path: Path) -> _AnyArray:
+    try:
+        found: _AnyArray = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"there is no {path}: the run was trained without audit slots, or is not finished. Train with "
+            "[audit] slots = 1000 in its configuration."
+        ) from None
+    except (ValueError, EOFError, OSError):
+        raise InvalidInput(f"{path} is damaged: no run with audit slots wrote it.") from None
+    return found
+
+
+class _ModelWithSlots(nn.Module):
+    """The model, and after it the slots, which it does not read and which stay 0.
+
+    The order matters: noise has the address of its parameter's position, so the model's noise is the same
+    with and without slots.
+    """
+
+    def __init__(self, model: nn.Module, count: int) -> None:
+        super().__init__()
+        validate.check_model(model)
+        like = next(p for p in model.parameters() if p.requires_grad)
+        self.model = model
+        self.slots = nn.Embedding(count, 1, dtype=like.dtype, device=like.device)
+        nn.init.zeros_(self.slots.weight)
+
+
+@final
+class Planted:
+    """The slots of one run: its coins, and what was seen of the slots so far.
+
+    **Guarantee**
+
+    * A canary's gradient is k_j s_j in entry j and 0 elsewhere; a real record's is 0 in every entry.
+    * Coins, signs and strengths are functions of the run's key; they take nothing from the noise or samples.
+    """
+
+    def __init__(
+        self, request: AuditSlots, model: nn.Module, loss: PerExampleLoss, plan: Plan, generator: Generator
+    ) -> None:
+        request.check_plan(plan)
+        self.request, self._plan, self._user_loss = request, plan, loss
+        self.model = _ModelWithSlots(model, request.count)
+        self._report = plan.loss_report
+        self._seen: list[NDArray[np.float32]] = []
+        self.draw(generator)
+
+    def draw(self, generator: Generator) -> None:
+        """Flip the coins, draw signs and strengths: the same for the same key."""
+        m = self.request.count
+
+        def uniforms(index: int) -> NDArray[np.float64]:
+            words = generator.words(m, purpose=Purpose.AUDIT, step=0, index=index)
+            return (words >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+        self._included: NDArray[np.bool_] = uniforms(0) < 0.5
+        self._signs = np.where(uniforms(1) < 0.5, -1.0, 1.0)
+        ratio = self.request.strength / _LEAST_STRENGTH
+        strength = self._plan.clipping.norm * _LEAST_STRENGTH * ratio ** uniforms(2)
+        pulls = torch.from_numpy(np.concatenate([[0.0], strength * self._signs]))
+        self._pulls = pulls.to(self.model.slots.weight)
+
+    @property
+    def slots_in(self) -> NDArray[np.int64]:
+        """(c,) numbers of the slots whose canaries take part."""
+        return np.flatnonzero(self._included).astype(np.int64)
+
+    def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
+        """The user's losses of real records and those of canaries; (n K,).
+
+        The last tensor holds 0 for a real record, j + 1 for canary j.  A reported loss counts canaries at
+        the middle of its range, which adds nothing to the centred sum.
+        """
+        slot = batch[-1]
+        losses = self._user_loss(self.model.model, *batch[:-1])
+        entry = self.model.slots((slot - 1).clamp(min=0))[..., 0]
+        middle = 0.0 if self._report is None else self._report.bound / 2
+        canary = (middle + self._pulls[slot] * entry).to(losses.dtype)
+        return torch.where(slot > 0, canary, losses)
+
+    def check_blank(self, blank: tuple[Tensor, ...]) -> None:
+        """Refuse a model whose gradient on a (1, ...) ``blank`` record is not finite: no canary would count.
+
+        Raises:
+            InvalidInput: it is not.
+        """
+        K = self._plan.views
+        device = self.model.slots.weight.device
+        batch = [part.expand(K, *part.shape[1:]).to(device) for part in blank]
+        slot = torch.ones(K, dtype=torch.int64, device=device)
+        rule = self._plan.clipping
+        engine = ReferenceEngine(
+            self.model, self.loss, rule, views=K
+        )  # its own: an engine learns from what it sees
+        sums = {
+            name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            for name, p in engine.parameters.items()
+        }
+        limits = torch.tensor(rule.initial_thresholds(engine.names), dtype=torch.float64, device=device)
+        present = torch.ones(1, dtype=torch.bool, device=device)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            seen = engine.add_clipped_sum(sums, (*batch, slot), present, limits)
+        if not bool(seen.raw_norms.isfinite().all()):
+            raise InvalidInput(
+                "the gradient of the loss at a record of zeros is not finite, and canaries are such records: "
+                "they would be left out of every step. Keep the model and the loss away from infinite slopes "
+                "at 0 (sqrt, log, norms), by a small constant inside."
+            )
+
+    def observe(self, gradients: dict[str, Tensor], threshold: float) -> dict[str, Tensor]:
+        """Take the slots' part out of what a step releases; the rest has the names of the user's model."""
+        mean = gradients[_SLOTS][:, 0].double().cpu().numpy()
+        x = mean * self._plan.expected_batch_size / (self._signs * threshold)
+        self._seen.append(x.astype(np.float32))
+        return self.without_slots(gradients)
+
+    def without_slots(self, tensors: Mapping[str, _TensorType]) -> dict[str, _TensorType]:
+        """What is the model's own, by the names that it has there."""
+        return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
+
+    def evidence(self) -> SlotEvidence:
+        """What was seen, with the coins."""
+        return SlotEvidence(self._stacked(), self._included.copy())
+
+    def state(self) -> dict[str, object]:
+        """For the resume state; the coins follow from the key."""
+        return {"observed": torch.from_numpy(self._stacked())}
+
+    def load(self, state: dict[str, Tensor], generator: Generator) -> None:
+        """Go on from :meth:`state`."""
+        self._seen = list(state["observed"].numpy())
+        self.draw(generator)
+
+    def _stacked(self) -> NDArray[np.float32]:
+        empty = np.zeros((0, self.request.count), dtype=np.float32)
+        return np.stack(self._seen) if self._seen else empty
+
+
+@final
+class WithCanaries(Records):
+    """N records, and after them the canaries whose coin says in: records of zeros, with the slot's number.
+
+    Nothing of a real record is in a canary but the shape.  In a batch, one canary is put in the second place,
+    which changes no sum: the engine looks at the first few records to see how a batch goes through the model.
+    """
+
+    def __init__(self, records: Records, planted: Planted) -> None:
+        if len(records) == 0:
+            raise InvalidInput("there are no records to plant audit slots among.")
+        self._records, self._planted = records, planted
+        first = records.take(np.zeros(1, dtype=np.int64), seed=0)
+        self._blank = tuple(torch.zeros_like(part) for part in first)
+        planted.check_blank(self._blank)
+
+    def __len__(self) -> int:
+        return len(self._records) + len(self._planted.slots_in)
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        real, canary = indices[indices < len(self._records)], indices[indices >= len(self._records)]
+        slots = self._planted.slots_in[canary - len(self._records)]
+        parts = [blank.expand(len(canary), *blank.shape[1:]) for blank in self._blank]
+        if len(real) > 0:
+            found = self._records.take(real, seed=seed)
+            parts = [torch.cat([a, b.to(a)]) for a, b in zip(found, parts, strict=True)]
+        number = torch.from_numpy(np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]))
+        order = _second_a_canary(len(real), len(canary))
+        return tuple(part[order.to(part.device)] for part in (*parts, number))
+
+    def fingerprint(self, key: bytes) -> str:
+        return self._records.fingerprint(key)
+
+
+def _second_a_canary(real: int, canaries: int) -> Tensor:
+    """The order of real records before canaries, with the first canary in the second place."""
+    order = torch.arange(real + canaries)
+    if real > 1 and canaries > 0:
+        order = torch.cat([order[:1], order[real : real + 1], order[1:real], order[real + 1 :]])
+    return order
