@@ -87,6 +87,13 @@ def test_pages_have_the_programs_they_should() -> None:
 # --- the loop --------------------------------------------------------------------------------------------
 
 
+def test_the_engine_page_runs_and_prints_what_it_says() -> None:
+    (program,), (told,) = (blocks(ROOT / "docs" / "engine.md", kind) for kind in ("python", "text"))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(program, "engine.md", "exec"), {})
+    assert printed.getvalue() == told
+
+
 def changed(lines: list[str], sign: str) -> list[str]:
     return [line[1:] for line in lines if line.startswith(sign) and line[1:].strip()]
 
