@@ -100,8 +100,10 @@ def main() -> int:
     parser.add_argument("--device", help="a torch device; by default that of the suite")
     parser.add_argument("--tiny", action="store_true", help="next to nothing, to see that it runs")
     parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--out", type=Path, help="by default in benchmarks/results")
+    parser.add_argument("--out", type=Path, help="a file, by default in benchmarks/results")
     given = parser.parse_args()
+    if given.out is not None and (given.out.is_dir() or not given.out.parent.is_dir()):
+        parser.error(f"--out must be a file in a folder that exists; got {given.out}")
     device = given.device or ("cuda" if given.suite == "gpu" else "cpu")
     options = ["--rounds", str(given.rounds), "--device", device, *(["--tiny"] if given.tiny else [])]
     console = Console(stderr=True)
