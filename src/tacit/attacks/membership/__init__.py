@@ -8,15 +8,24 @@ from tacit.attacks.membership.lira import lira_offline, lira_online
 from tacit.attacks.membership.loss import loss_threshold
 from tacit.attacks.membership.rmia import rmia_offline, rmia_online
 from tacit.attacks.membership.shadows import ShadowScores, log_probability, logit_margin
+from tacit.attacks.membership.shokri import shokri
+from tacit.attacks.membership.suite import DEFAULT_ATTACK, Evidence, attack_all
+from tacit.attacks.membership.vulnerability import ranked_and_reported, vulnerability
 
 __all__ = [
+    "DEFAULT_ATTACK",
+    "Evidence",
     "ShadowScores",
+    "attack_all",
     "bavaria",
     "lira_offline",
     "lira_online",
     "log_probability",
     "logit_margin",
     "loss_threshold",
+    "ranked_and_reported",
     "rmia_offline",
     "rmia_online",
+    "shokri",
+    "vulnerability",
 ]

@@ -1,0 +1,165 @@
+"""Shadow models for attacks on membership: who is trained on what, and training that can be interrupted.
+
+:func:`paired_halves` says which records each shadow model is trained on; :func:`train_shadows` trains them
+group by group, saves what each group says of every record, and after an interruption goes on from there.
+How a group is trained is a function: :mod:`tacit.attacks.stacked` trains many small models at once, and
+:func:`one_by_one` makes such a function of any ``train(indices) -> scores``.
+
+Letters: K models, n records, g models of a group.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tacit.attacks.stacked import Progress
+from tacit.errors import InvalidInput, check_integer
+from tacit.training.files import write_atomically
+
+__all__ = ["Shadows", "Train", "TrainGroup", "one_by_one", "paired_halves", "train_shadows"]
+
+Bools: TypeAlias = NDArray[np.bool_]
+Indices: TypeAlias = NDArray[np.int64]
+
+Train: TypeAlias = Callable[[Indices], Callable[[], ArrayLike]]
+"""Trains a model on the records at (m,) indices; what it returns scores all n records, (n, ...)."""
+
+TrainGroup: TypeAlias = Callable[[Bools], NDArray[Any]]
+"""Trains g models by a (g, n) table of who is trained on what; returns what they say of records, (g, ...)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """``trained_on`` (K, n): whether a model was trained on a record; ``outputs`` (K, ...): what it says.
+
+    The first models make a balanced design of their own, in pairs: ``trained_on[:8]``, say.
+    """
+
+    trained_on: Bools
+    outputs: NDArray[Any]
+
+
+def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
+    """Random halves of the records, each model's complement the next model's; (K, n).
+
+    Every record is in exactly half of the models, of any even number of whole pairs as well, so that an
+    interrupted or halved set of shadows is as balanced as the whole one.
+
+    :param models: K, even.
+
+    >>> halves = paired_halves(6, 100, np.random.default_rng(0))
+    >>> [set(counts.tolist()) for counts in (halves.sum(0), halves[:2].sum(0), halves.sum(1))]
+    [{3}, {1}, {50}]
+    """
+    if check_integer("models", models, low=2) % 2:
+        raise InvalidInput(f"every record is to be in half of the models; {models} of them have no half.")
+    check_integer("records", records, low=2)
+    order = np.argsort(rng.random((models // 2, records)), axis=1)
+    first = np.zeros((models // 2, records), dtype=np.bool_)
+    np.put_along_axis(first, order[:, : records // 2], True, axis=1)
+    return np.stack([first, ~first], axis=1).reshape(models, records)
+
+
+def one_by_one(train: Train) -> TrainGroup:
+    """A group's training from a function that trains one model: any model, any framework.
+
+    >>> lookup = lambda indices: lambda: np.isin(np.arange(4), indices).astype(float)
+    >>> one_by_one(lookup)(np.array([[True, True, False, False]])).tolist()
+    [[1.0, 1.0, 0.0, 0.0]]
+    """
+
+    def group(trained_on: Bools) -> NDArray[Any]:
+        return np.stack([np.asarray(train(np.flatnonzero(row))()) for row in trained_on])
+
+    return group
+
+
+def train_shadows(
+    train: TrainGroup,
+    trained_on: Bools,
+    *,
+    at_once: int,
+    store: Path | None = None,
+    identity: str = "",
+    progress: Progress | None = None,
+) -> Shadows:
+    """Train K models in groups; return what they say of every record.
+
+    :param trained_on: (K, n), from :func:`paired_halves`; targets may stand beside the shadows.
+    :param at_once: g, models of a group: an interruption loses at most one group's work.
+    :param store: a file that finished groups are saved in.  If it is there already, its models and *its*
+        design stand, and training goes on with those that are missing.  It holds outputs and memberships
+        of the records: as confidential as they are.
+    :param identity: names everything that the outputs depend on: data, model, settings.  A store of
+        another identity is refused.
+    :param progress: called with the number of models that are done, and K.
+    :raises InvalidInput: if the store is damaged or belongs to other work, or a model's outputs are not
+        finite.
+
+    >>> lookup = one_by_one(lambda indices: lambda: np.isin(np.arange(6), indices).astype(float))
+    >>> design = paired_halves(4, 6, np.random.default_rng(0))
+    >>> shadows = train_shadows(lookup, design, at_once=2)
+    >>> bool((shadows.outputs == shadows.trained_on).all())
+    True
+    """
+    check_integer("at_once", at_once, low=1)
+    if trained_on.ndim != 2 or trained_on.dtype != np.bool_:
+        raise InvalidInput(f"trained_on must be a table of booleans; got {trained_on.dtype}.")
+    done: list[NDArray[Any]] = []
+    if store is not None and store.exists():
+        trained_on, done = _load(store, identity, trained_on.shape)
+    count = len(trained_on)
+    if progress is not None:
+        progress(len(done), count)
+    while len(done) < count:
+        group = trained_on[len(done) : len(done) + at_once]
+        done += list(_checked(train(group), len(done), len(group)))
+        if store is not None:
+            _save(store, identity, trained_on, np.stack(done))
+        if progress is not None:
+            progress(len(done), count)
+    return Shadows(trained_on, np.stack(done))
+
+
+def _checked(outputs: NDArray[Any], first: int, count: int) -> NDArray[Any]:
+    if len(outputs) != count:
+        raise InvalidInput(f"training was asked for {count} models and gave the outputs of {len(outputs)}.")
+    for number, values in enumerate(outputs, first):
+        if not np.isfinite(values).all():
+            raise InvalidInput(
+                f"model {number} says something that is not finite of {int((~np.isfinite(values)).sum())} "
+                "records or classes: did its training diverge? Lower the learning rate."
+            )
+    return outputs
+
+
+def _save(store: Path, identity: str, trained_on: Bools, outputs: NDArray[Any]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, identity=np.array(json.dumps(identity)), trained_on=trained_on, outputs=outputs)
+    write_atomically(store, lambda file: file.write(buffer.getbuffer()), mode=0o600)
+
+
+def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, list[NDArray[Any]]]:
+    try:
+        with np.load(io.BytesIO(store.read_bytes()), allow_pickle=False) as data:
+            known, trained_on, outputs = (data[key] for key in ("identity", "trained_on", "outputs"))
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile):
+        raise InvalidInput(
+            f"{store} is not a readable store of shadow models: it is damaged, or something else wrote it. "
+            "Remove it to train them anew."
+        ) from None
+    if json.loads(str(known)) != identity or trained_on.shape != shape:
+        raise InvalidInput(
+            f"{store} holds shadow models of other data, another model or other settings. Go on with those, "
+            "or remove it to train anew."
+        )
+    return trained_on, list(outputs)
