@@ -70,11 +70,13 @@ def _experiment(path: Path) -> Iterator[str]:
         yield "| data | model | ε | σ | test accuracy, % | runs | seconds |"
         yield "|---|---|---|---|---|---|---|"
         for row in data["rows"]:
+            noise = "–" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4g}"
             yield (
-                f"| {row['dataset']} | {row['model']} | {row['epsilon']:.4g} | "
-                f"{row['noise_multiplier']:.4g} | "
+                f"| {row['dataset']} | {row['model']} | {_epsilon(row)} | {noise} | "
                 f"{_accuracy(row)} | {row['seeds']} | {row['wall_seconds']:.0f} |"
             )
+        if any("attacks" in row["details"] for row in data["rows"]):
+            yield from _attacks(data["rows"])
     else:
         yield "| accountant | ε | δ |"
         yield "|---|---|---|"
@@ -83,6 +85,26 @@ def _experiment(path: Path) -> Iterator[str]:
     if path.with_suffix(".png").exists():
         yield f"\n![{path.stem}](../experiments/results/{path.stem}.png)"
     yield ""
+
+
+def _attacks(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "\nWhat attacks reach, with 95 % intervals:\n"
+    yield "| model | attack | AUC | members found at 1 % false alarms, % | right of all, % |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        for attack in row["details"].get("attacks", ()):
+            auc = f"{attack['auc']:.3f} ({attack['auc_low']:.3f} to {attack['auc_high']:.3f})"
+            low, found, high = (f"{100 * attack[key]:.1f}" for key in ("found_low", "found", "found_high"))
+            right = f"{100 * attack['right']:.1f}"
+            yield f"| {row['model']} | {attack['attack']} | {auc} | {found} ({low} to {high}) | {right} |"
+    for row in rows:
+        if row["details"].get("bound_found") is not None:
+            share = 100 * row["details"]["bound_found"]
+            yield f"| {row['model']} | **no attack can** | | **{share:.1f}** | |"
+
+
+def _epsilon(row: dict[str, Any]) -> str:
+    return "∞" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
 
 
 def _accuracy(row: dict[str, Any]) -> str:

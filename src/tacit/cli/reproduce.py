@@ -50,9 +50,11 @@ def command(
         )
         rows = reproduce(name, request)
     if as_json:
-        typer.echo(json.dumps([vars(row) for row in rows], indent=2))
+        typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
     else:
         console.print(_table(rows))
+        if any("attacks" in row.details for row in rows):
+            console.print(_attacks(rows))
         console.print(f"Figure and JSON: {out}")
     return 0
 
@@ -80,4 +82,18 @@ def _table(rows: list[Row]) -> Table:
             str(row.seeds),
             f"{row.wall_seconds:.0f}",
         )
+    return table
+
+
+def _attacks(rows: list[Row]) -> Table:
+    """What every attack reached on every row's models."""
+    table = Table("model", "ε", "attack", "AUC (95 %)", "found at 1 % false alarms (95 %)", "right, %")
+    for row in rows:
+        for attack in row.details.get("attacks", ()):
+            auc, found = (
+                f"{attack[name]:.3f} ({attack[name + '_low']:.3f} to {attack[name + '_high']:.3f})"
+                for name in ("auc", "found")
+            )
+            right = f"{100 * attack['right']:.1f}"
+            table.add_row(row.model, f"{row.epsilon:.4g}", attack["attack"], auc, found, right)
     return table

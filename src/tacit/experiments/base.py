@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import platform
 import statistics
@@ -91,8 +92,8 @@ class Request:
 class Row:
     """One line of results.  ``seeds`` counts independent repeats; accuracies are parts of 1.
 
-    ``accuracy_std`` is the sample standard deviation over the repeats; ``details`` holds what only this
-    experiment has.
+    ``accuracy_std`` is the sample standard deviation over the repeats; ``epsilon`` is infinite without
+    privacy; ``details`` holds what only this experiment has.
     """
 
     experiment: str
@@ -107,6 +108,10 @@ class Row:
     seeds: int
     wall_seconds: float
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields; an infinite epsilon, for which JSON has no number, is ``None``."""
+        return vars(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
 
 @dataclass(frozen=True)
@@ -242,7 +247,7 @@ def write_results(name: str, rows: Sequence[Row], request: Request, *, notes: Se
         "versions": versions(),
         "randomness": "a fresh key from the operating system for every run",
         "notes": list(notes),
-        "rows": [vars(row) for row in rows],
+        "rows": [row.to_json() for row in rows],
     }
     path = request.folder / f"{name}.json"
     text = json.dumps(data, indent=1) + "\n"

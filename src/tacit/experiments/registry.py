@@ -11,6 +11,7 @@ from tacit.experiments import (
     abadi_composition,
     abadi_mnist,
     clipping,
+    membership,
     scattering,
     tempered_sigmoids,
 )
@@ -41,6 +42,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "scattering": Experiment(scattering.run, "scattering features (Tramèr and Boneh, 2021)"),
     "clipping": Experiment(
         clipping.run, "clipping norms too small, too large, and adaptive (Andrew et al., 2019)"
+    ),
+    "membership": Experiment(
+        membership.run, "attacks on membership with shadow models, without DP and with it, under their bound"
     ),
 }
 

@@ -1,0 +1,81 @@
+"""What the experiments with attacks on membership share: figures of an attack, and marks of a ROC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.attacks import Scores, clopper_pearson, measure
+
+__all__ = ["CONFIDENCE", "FALSE_ALARMS", "Attacked", "attacked", "pooled", "roc_with_band"]
+
+Array: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+CONFIDENCE = 0.95
+FALSE_ALARMS = 0.01
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One attack on the pooled targets; rates are parts of 1, ``_low`` and ``_high`` 95 % intervals.
+
+    ``found`` is the share of members found at 1 % false alarms, its interval from a threshold of the other
+    half; ``right`` the share of right answers, members and others alike, at the best threshold of the other
+    half; ``auc_per_target`` shows how much another training run matters.
+    """
+
+    attack: str
+    auc: float
+    auc_low: float
+    auc_high: float
+    auc_per_target: list[float]
+    found: float
+    found_low: float
+    found_high: float
+    right: float
+
+    def to_json(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields and ``more`` of them."""
+        return asdict(self) | dict(more)
+
+
+def pooled(scores: Sequence[Array], member: Bools) -> Scores:
+    """Scores (n,) of each target and the (targets, n) table of members, in one."""
+    return Scores.of(np.concatenate(scores), member.ravel())
+
+
+def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.Generator) -> Attacked:
+    """The figures of an attack; refuses constant scores and swapped worlds.
+
+    :param scores: one (n,) array per target; ``member`` (targets, n), who was trained on.
+    """
+    found = measure(
+        pooled(scores, member), false_positive_rates=(FALSE_ALARMS,), confidence=CONFIDENCE, rng=rng
+    )
+    point = found.points[0]
+    return Attacked(
+        name,
+        found.auc.value,
+        found.auc.low,
+        found.auc.high,
+        [Scores.of(own, here).auc() for own, here in zip(scores, member, strict=True)],
+        point.found,
+        point.true_positive_rate.low,
+        point.true_positive_rate.high,
+        0.5 + found.advantage.value / 2.0,
+    )
+
+
+def roc_with_band(scores: Scores, rates: Array) -> tuple[Array, Array, Array]:
+    """True-positive rates at the false-positive ``rates``, (m,), and the pointwise 95 % band around them."""
+    found, low, high = np.empty((3, len(rates)))
+    for place, rate in enumerate(rates):
+        hits = int((scores.members >= scores.threshold(float(rate))).sum())
+        interval = clopper_pearson(hits, scores.members.size, confidence=CONFIDENCE)
+        found[place], low[place], high[place] = interval.value, interval.low, interval.high
+    return found, low, high

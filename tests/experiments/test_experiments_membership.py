@@ -1,0 +1,62 @@
+"""The experiments with attacks on membership, end to end, on small made-up records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tacit.datasets import Dataset, TensorPair
+from tacit.errors import InvalidInput
+from tacit.experiments import membership
+from tacit.experiments.base import Request
+from tacit.experiments.registry import reproduce
+
+
+def noise(n: int, seed: int) -> TensorPair:
+    generator = torch.Generator().manual_seed(seed)
+    return TensorPair(torch.rand(n, 1, 28, 28, generator=generator), torch.arange(n) % 10)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset("mnist", noise(1400, 0), noise(100, 1), tuple("abcdefghij"), "made up", "image")
+    monkeypatch.setattr(membership, "load", lambda name: data)
+    for name, value in (("_RECORDS", 600), ("_MISLABELLED", 60), ("_TESTED", 100), ("_HIDDEN", 16)):
+        monkeypatch.setattr(membership, name, value)
+    monkeypatch.setattr(membership, "_PLAIN", membership._PLAIN | {"epochs": 25})
+    monkeypatch.setattr(membership, "_EPOCHS", 1)
+    monkeypatch.setattr(membership, "_SHADOWS", 8)
+
+
+@pytest.mark.usefixtures("small")
+def test_membership_experiment_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def interrupt(title: str, done: int, total: int) -> None:
+        seen.append((title, done, total))
+        if title.startswith("models, ε") and done == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("membership", Request(tmp_path, epsilons=(2.0,), seeds=2, listener=interrupt))
+    assert [path.name for path in tmp_path.iterdir()] == ["membership-shadows-plain.npz"]
+    with pytest.raises(InvalidInput, match="other data, another model or other settings"):
+        reproduce("membership", Request(tmp_path, epsilons=(2.0,), seeds=3))
+    seen.clear()
+    rows = reproduce(
+        "membership",
+        Request(tmp_path, epsilons=(2.0,), seeds=2, listener=lambda *at: seen.append(at)),
+    )
+    assert seen[0] == ("models, without DP", 10, 10)
+    saved = json.loads((tmp_path / "membership.json").read_text())
+    assert [row["epsilon"] for row in saved["rows"]] == [None, pytest.approx(2.0, abs=0.01)]
+    assert (tmp_path / "membership.png").stat().st_size > 20_000
+    assert len(list(tmp_path.iterdir())) == 2, "stores are removed when all is done"
+    plain, private = ({a["attack"]: a for a in row.details["attacks"]} for row in rows)
+    assert plain["BaVarIA-t"]["auc"] > 0.75 > private["BaVarIA-t"]["auc"]
+    assert not any(attack["contradicted"] for attack in private.values())
+    assert rows[0].details["most_exposed"] > 1.0
+    assert rows[1].details["bound_found"] < 0.1
