@@ -335,7 +335,7 @@ def _draw_gallery(figure: SubFigure, outcome: _Outcome, pool: _Pool) -> None:
     grid = np.asarray(figure.subplots(2, _PICTURES))
     for axes_row, chosen in zip(grid, (outcome.order[:_PICTURES], outcome.order[-_PICTURES:]), strict=True):
         for axes, record in zip(axes_row, chosen, strict=True):
-            axes.imshow(pool.inputs[record].cpu().reshape(_SIDE, _SIDE), cmap="gray_r")
+            axes.imshow(pool.inputs[record].cpu().reshape(_SIDE, _SIDE).numpy(), cmap="gray_r")
             wrong = pool.mislabelled[record]
             axes.set_title(
                 f"“{int(pool.labels[record])}”  v = {outcome.exposure[record]:.1f}", fontsize=7,
