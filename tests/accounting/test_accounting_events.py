@@ -10,7 +10,17 @@ from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.accounting.losses import Direction, loss_of
 from tacit.accounting.steps import flatten
 from tacit.errors import InvalidInput, UnsupportedEvent
-from tacit.events import Adjacency, Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
+from tacit.events import (
+    Adjacency,
+    ApproximateDP,
+    Compose,
+    Event,
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+    RandomizedResponse,
+    Repeat,
+)
 
 SAMPLED = PoissonSampled(0.1, Gaussian(2.0))
 SAMPLED_LAPLACE = PoissonSampled(0.1, Laplace(2.0))
@@ -42,6 +52,17 @@ def test_n_fold_event_costs_what_a_list_costs(method: str, base: Event, count: i
         assert (
             len({account(event, adjacency="add-remove", method=method).epsilon(1e-6) for event in ways}) == 1
         )
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("free", [ApproximateDP(0.0, 0.0), RandomizedResponse(1.0, 3)])
+def test_what_ignores_the_records_costs_nothing(method: str, free: Event) -> None:
+    curve = account(Repeat(free, 7), adjacency="replace-one", method=method)
+    assert curve.epsilon(1e-5) == curve.delta(0.5) == 0.0
+    both = account(Compose((free, Gaussian(2.0))), adjacency="replace-one", method="gaussian")
+    assert both.epsilon(1e-5) == account(Gaussian(2.0), adjacency="replace-one", method="gaussian").epsilon(
+        1e-5
+    )
 
 
 def test_flatten_merges_and_multiplies() -> None:
