@@ -65,7 +65,7 @@ def _experiment(path: Path) -> Iterator[str]:
         yield f"* {note}"
     if data["notes"]:
         yield ""
-    trained = any(row["accuracy_mean"] is not None for row in data["rows"])
+    trained = any(row["seeds"] > 0 for row in data["rows"])
     if trained:
         yield "| data | model | ε | σ | test accuracy, % | runs | seconds |"
         yield "|---|---|---|---|---|---|---|"
@@ -108,6 +108,8 @@ def _epsilon(row: dict[str, Any]) -> str:
 
 
 def _accuracy(row: dict[str, Any]) -> str:
+    if row["accuracy_mean"] is None:
+        return "–"
     spread = "" if row["accuracy_std"] is None else f" ± {100 * row['accuracy_std']:.2f}"
     return f"{100 * row['accuracy_mean']:.2f}{spread}"
 

@@ -64,7 +64,7 @@ command.__doc__ = _HELP
 
 def _table(rows: list[Row]) -> Table:
     """What was trained, if anything was; the accountants where that is what the rows differ in."""
-    trained = any(row.accuracy_mean is not None for row in rows)
+    trained = any(row.seeds > 0 for row in rows)
     if not trained:
         table = Table("accountant", "ε", "δ")
         for row in rows:

@@ -12,6 +12,8 @@ from tacit.experiments import (
     abadi_mnist,
     clipping,
     membership,
+    names_memorisation,
+    pictures_memorisation,
     scattering,
     tempered_sigmoids,
 )
@@ -45,6 +47,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "membership": Experiment(
         membership.run, "attacks on membership with shadow models, without DP and with it, under their bound"
+    ),
+    "names-memorisation": Experiment(
+        names_memorisation.run, "planted secrets in a language model of names (Carlini et al., 2019)"
+    ),
+    "pictures-memorisation": Experiment(
+        pictures_memorisation.run,
+        "training pictures that a generative model gives back (Carlini et al., 2023)",
     ),
 }
 

@@ -1,0 +1,53 @@
+"""What generative models remember of single records: secrets in text, and pictures.
+
+Plant canaries before training (:func:`plant_canaries`); measure the exposure of their secrets, ask for them
+(:func:`greedy`, :func:`beam`, :func:`extraction`), and hold both against what the run's trade-off curve
+allows (:func:`exposure_bound`).  Models are functions of arrays, so that any framework's will do.
+"""
+
+from tacit.attacks.memorisation.canaries import Canary, SecretSpace, plant_canaries, planted_records
+from tacit.attacks.memorisation.completion import (
+    Extraction,
+    Sampler,
+    beam,
+    extraction,
+    greedy,
+    queries_needed,
+    sampled,
+)
+from tacit.attacks.memorisation.divergence import Divergence, TrainingText, repeat_probe
+from tacit.attacks.memorisation.exposure import (
+    Extrapolated,
+    exact_exposure,
+    exposure_bound,
+    extrapolated_exposure,
+    sampled_exposure,
+)
+from tacit.attacks.memorisation.language import log_likelihoods, next_log_probabilities
+from tacit.attacks.memorisation.pictures import Regenerated, regenerated
+
+__all__ = [
+    "Canary",
+    "Divergence",
+    "Extraction",
+    "Extrapolated",
+    "Regenerated",
+    "Sampler",
+    "SecretSpace",
+    "TrainingText",
+    "beam",
+    "exact_exposure",
+    "exposure_bound",
+    "extraction",
+    "extrapolated_exposure",
+    "greedy",
+    "log_likelihoods",
+    "next_log_probabilities",
+    "plant_canaries",
+    "planted_records",
+    "queries_needed",
+    "regenerated",
+    "repeat_probe",
+    "sampled",
+    "sampled_exposure",
+]

@@ -1,0 +1,140 @@
+"""Secrets that are planted before training, so that what comes out of the model can be counted.
+
+A canary is a record that says something random in a known place: a public ``prefix``, then a secret drawn
+uniformly from a :class:`SecretSpace`.  A sealed fair coin decides whether it goes into the data at all; those
+that do not are the attacker's control.  The secrets say nothing of anybody, so any that the model knows, it
+has from the training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
+
+Letters: R secrets of a space, t characters of one, c copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InvalidInput, check_integer
+
+__all__ = ["Canary", "SecretSpace", "plant_canaries", "planted_records"]
+
+Integers: TypeAlias = NDArray[np.int64]
+
+_MOST_SECRETS = 10**7  # beyond, sample them and extrapolate: a table of all would not fit into memory
+
+
+@final
+@dataclass(frozen=True)
+class SecretSpace:
+    """All R = len(alphabet)^t strings of t characters, in the order in which an odometer counts.
+
+    :raises InvalidInput: if a character stands twice in the alphabet: then some secret is listed twice, and
+        its rank among the candidates counts it against itself.
+
+    >>> space = SecretSpace("0123456789", 5)
+    >>> space.size, space.secret(42)
+    (100000, '00042')
+    """
+
+    alphabet: str
+    length: int
+
+    def __post_init__(self) -> None:
+        check_integer("length", self.length, low=1)
+        if len(self.alphabet) < 2 or len(set(self.alphabet)) < len(self.alphabet):
+            raise InvalidInput(
+                f"alphabet must hold at least 2 characters, each once; got {self.alphabet!r}. A character "
+                "that stands twice lists secrets twice."
+            )
+
+    @property
+    def size(self) -> int:
+        """R."""
+        return int(len(self.alphabet) ** self.length)
+
+    def secret(self, position: int) -> str:
+        """The secret at a position in [0, R)."""
+        rest = check_integer("position", position, low=0, high=self.size - 1)
+        characters = []
+        for _ in range(self.length):
+            rest, digit = divmod(rest, len(self.alphabet))
+            characters.append(self.alphabet[digit])
+        return "".join(reversed(characters))
+
+    def position(self, secret: str) -> int:
+        """Where a secret stands in the order; the inverse of :meth:`secret`.
+
+        :raises InvalidInput: if it is none of the R.
+        """
+        if len(secret) != self.length or not set(secret) <= set(self.alphabet):
+            raise InvalidInput(f"a secret is {self.length} characters of {self.alphabet!r}; got {secret!r}.")
+        found = 0
+        for character in secret:
+            found = found * len(self.alphabet) + self.alphabet.index(character)
+        return found
+
+    def digits(self, positions: Integers) -> Integers:
+        """The places in the alphabet of the characters of many secrets: (n,) positions to (n, t)."""
+        powers = len(self.alphabet) ** np.arange(self.length - 1, -1, -1, dtype=np.int64)
+        table: Integers = positions[:, None] // powers % len(self.alphabet)
+        return table
+
+    def all_digits(self) -> Integers:
+        """:meth:`digits` of all R secrets, (R, t).
+
+        :raises InvalidInput: if there are more than ten million.
+        """
+        if self.size > _MOST_SECRETS:
+            raise InvalidInput(
+                f"{self.size:,} secrets are too many to list; at most {_MOST_SECRETS:,}. Draw a sample of "
+                "them (sampled_exposure) or extrapolate (extrapolated_exposure)."
+            )
+        return self.digits(np.arange(self.size))
+
+
+@dataclass(frozen=True)
+class Canary:
+    """``copies`` records ``prefix + secret``, which are in the training data if the sealed coin says so.
+
+    The prefix is public, the attacker's to know; ``included`` is to be looked at after the attack only.
+    """
+
+    prefix: str
+    secret: str
+    copies: int
+    included: bool
+
+
+def plant_canaries(
+    space: SecretSpace, prefixes: Sequence[str], copies: int, generator: np.random.Generator
+) -> list[Canary]:
+    """A canary for each prefix: its secret uniform over ``space``, its coin fair, all of them independent.
+
+    :param copies: records of each canary that is included.
+    :param generator: fresh randomness; whoever attacks must not have it.
+    :raises InvalidInput: if a prefix stands twice: its two secrets would compete for one place.
+    """
+    check_integer("copies", copies, low=1)
+    if len(set(prefixes)) < len(prefixes) or not prefixes:
+        raise InvalidInput("prefixes must name at least one canary, each once: two secrets after one prefix "
+                           "compete, and neither is measured alone.")  # fmt: skip
+    places = generator.integers(space.size, size=len(prefixes))
+    coins = generator.integers(2, size=len(prefixes)) == 1
+    return [
+        Canary(prefix, space.secret(int(place)), copies, bool(coin))
+        for prefix, place, coin in zip(prefixes, places, coins, strict=True)
+    ]
+
+
+def planted_records(canaries: Sequence[Canary]) -> list[str]:
+    """The records to add to the training data: each included canary as often as it says.
+
+    >>> planted_records([Canary("pin a ", "17", 2, True), Canary("pin b ", "99", 2, False)])
+    ['pin a 17', 'pin a 17']
+    """
+    return [
+        canary.prefix + canary.secret for canary in canaries if canary.included for _ in range(canary.copies)
+    ]

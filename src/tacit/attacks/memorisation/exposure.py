@@ -1,0 +1,211 @@
+"""Exposure: how far ahead of all that it might have been a secret stands (Carlini et al. 2019, 1802.08232).
+
+    exposure = log2 R - log2 rank
+
+with ``rank`` the place of the true secret among R candidates by what the model gives them.  A model that
+never saw the secret gives it any rank alike, so Pr[exposure >= e] <= 2^-e; and since that is a test for
+membership with this false-positive rate, a model whose training has the trade-off curve f reaches
+
+    Pr[exposure >= e] <= 1 - f(2^-e)
+
+for a secret in one record, and 1 - (1 - f) o ... o (1 - f) in c copies (Dong, Roth & Su 2019, 1905.02383,
+Theorem 2.14).  Scores are log-likelihoods: *higher* is more likely, as in every attack here.
+
+Letters: R candidates, N of them drawn as a reference, c copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr, logsumexp
+
+from tacit.errors import InvalidInput, check_integer, check_real
+
+__all__ = [
+    "Extrapolated",
+    "exact_exposure",
+    "exposure_bound",
+    "extrapolated_exposure",
+    "sampled_exposure",
+    "skew_normal_log_cdf",
+]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_FEWEST_FOR_A_FIT = 100
+_FITTED = 5000  # candidates that a skew normal is fitted to, at most: more would cost time and change nothing
+_LEAST_P_VALUE = 0.01
+
+
+def exact_exposure(scores: ArrayLike, secret: int) -> float:
+    """log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
+
+    The rank counts the candidates that score *at least* as high as the secret: a model that knows nothing
+    and gives all the same score exposes nobody.
+
+    :param scores: (R,) log-likelihoods of the candidates, of which the secret is one, once.
+    :param secret: the position of the true secret among them.
+
+    >>> exact_exposure([-1.0, -5.0, -4.0, -3.0], 0), exact_exposure([-1.0, -1.0, -1.0, -1.0], 0)
+    (2.0, 0.0)
+    """
+    values = _scores("scores", scores)
+    place = check_integer("secret", secret, low=0, high=values.size - 1)
+    rank = int((values >= values[place]).sum())
+    return math.log2(values.size / rank)
+
+
+def sampled_exposure(secret: float, others: ArrayLike) -> float:
+    """Exposure among N others drawn uniformly from the candidates, in bits, at most log2(N + 1).
+
+    The secret is counted in: under a model that never saw it, it is one of N + 1 of equal standing, so
+    Pr[exposure >= e] <= 2^-e holds for the sample as it does for all candidates.
+
+    :param secret: the log-likelihood of the true secret.
+    :param others: (N,) those of candidates drawn without a look at it.
+
+    >>> sampled_exposure(-1.0, [-2.0, -3.0, -4.0])
+    2.0
+    """
+    values = _scores("others", others)
+    own = check_real("secret", secret)
+    return math.log2((values.size + 1) / (1 + int((values >= own).sum())))
+
+
+@dataclass(frozen=True)
+class Extrapolated:
+    """An exposure beyond the candidates that were scored.
+
+    ``exposure``: in bits.  ``p_value``: of the Kolmogorov-Smirnov test of the fit; since the law was fitted
+    to the same scores it is too large rather than too small, and only a bad fit makes it small.
+    """
+
+    exposure: float
+    p_value: float
+
+
+def extrapolated_exposure(
+    secret: float, others: ArrayLike, *, least_p_value: float = _LEAST_P_VALUE
+) -> Extrapolated:
+    """-log2 F(-secret), F a skew normal law fitted to the log-perplexities of the others (section 4.3).
+
+    It is no rank: it may exceed log2 R, and it is as good as the law's tail.
+
+    :param secret: the log-likelihood of the true secret.
+    :param others: (N,) those of candidates drawn without a look at it, N >= 100.
+    :param least_p_value: a fit with a smaller one is refused.
+    :raises InvalidInput: if the scores do not follow a skew normal law, or do not vary.
+    """
+    from scipy import stats  # takes longer to import than everything else here together
+
+    values = -_scores("others", others)  # log-perplexities
+    own = -check_real("secret", secret)
+    check_real("least_p_value", least_p_value, low=0.0, high=1.0, open_high=True)
+    if values.size < _FEWEST_FOR_A_FIT or np.ptp(values) == 0.0:
+        raise InvalidInput(
+            f"a skew normal law is fitted to at least {_FEWEST_FOR_A_FIT} scores that vary; got "
+            f"{values.size} that span {np.ptp(values):g}."
+        )
+    thinned = values[:: math.ceil(values.size / _FITTED)]
+    mean, std = float(thinned.mean()), float(thinned.std())
+    z = (thinned - mean) / std
+    shape, place, scale = stats.skewnorm.fit(z, *_moments_start(z))
+    p_value = float(stats.kstest(z, stats.skewnorm(shape, place, scale).cdf).pvalue)
+    if p_value < least_p_value:
+        raise InvalidInput(
+            f"the scores of the candidates do not follow a skew normal law (Kolmogorov-Smirnov p = "
+            f"{p_value:.2g}, below {least_p_value:g}): its tail would say nothing of the secret's rank. "
+            "Score all candidates (exact_exposure) or more of them (sampled_exposure)."
+        )
+    log_tail = skew_normal_log_cdf(((own - mean) / std - place) / scale, shape)
+    return Extrapolated(max(0.0, -log_tail / math.log(2.0)), p_value)
+
+
+def skew_normal_log_cdf(z: float, shape: float) -> float:
+    """log of the integral of 2 phi(u) Phi(shape u) over u <= z, to about nine digits however far the tail.
+
+    Differences of values near 0 or 1, as in the closed form with Owen's T, would lose it all there.
+
+    >>> round(skew_normal_log_cdf(0.0, 0.0), 9) == round(math.log(0.5), 9)
+    True
+    """
+    # The integrand is log-concave: its mass lies within some widths below min(z, its mode).
+    mode = _mode(shape)
+    top = min(z, mode + 12.0)
+    if top > mode + 8.0:
+        return 0.0  # all but 1e-15 of the law
+    end = min(top, mode)
+    slope = abs(
+        -end + shape * math.exp(-0.5 * (shape * end) ** 2 - 0.918938533204672 - log_ndtr(shape * end))
+    )
+    width = min(45.0 / max(slope, 1e-9), 12.0)
+    u = np.linspace(end - width, top, 40001)
+    log_density = math.log(2.0 / math.sqrt(2.0 * math.pi)) - 0.5 * u * u + log_ndtr(shape * u)
+    weight = np.ones(u.size)
+    weight[1:-1:2], weight[2:-1:2] = 4.0, 2.0  # Simpson
+    return min(0.0, float(logsumexp(log_density, b=weight * (u[1] - u[0]) / 3.0)))
+
+
+def exposure_bound(
+    false_negative_rate: Callable[[Array], Array], exposures: ArrayLike, *, copies: int = 1
+) -> Array:
+    """The largest probability that a planted secret has at least these exposures, of their shape, in [0, 1].
+
+    :param false_negative_rate: f, such as ``curve.false_negative_rate`` of a
+        :class:`tacit.accounting.PrivacyCurve`.
+    :param exposures: in bits, >= 0.
+    :param copies: how many records hold the secret.
+
+    Guarantee
+    ---------
+    * Holds for a secret that is drawn uniformly and independently of all else, over its draw and the
+      training together, whatever the attacker does with the model.
+
+    >>> from tacit.accounting import account
+    >>> from tacit.events import Gaussian
+    >>> f = account(Gaussian(1.0), adjacency="add-remove").false_negative_rate
+    >>> exposure_bound(f, [5.0, 10.0]).round(3).tolist()
+    [0.194, 0.018]
+    """
+    bits = np.asarray(exposures, dtype=np.float64)
+    if not ((bits >= 0.0).all() and np.isfinite(bits).all()):
+        raise InvalidInput(f"exposures are numbers of bits >= 0; got {exposures!r}.")
+    rate: Array = np.exp2(-bits).ravel()
+    for _ in range(check_integer("copies", copies, low=1)):
+        rate = np.maximum(rate, 1.0 - false_negative_rate(rate))
+    return np.clip(rate, 0.0, 1.0).reshape(bits.shape)
+
+
+def _mode(shape: float) -> float:
+    """Where 2 phi(u) Phi(shape u) is largest: the root of u = shape phi(shape u) / Phi(shape u)."""
+    low, high = min(0.0, -1.0), 1.0
+    for _ in range(80):
+        u = (low + high) / 2.0
+        ratio = math.exp(-0.5 * (shape * u) ** 2 - 0.918938533204672 - float(log_ndtr(shape * u)))
+        low, high = (low, u) if u > shape * ratio else (u, high)
+    return (low + high) / 2.0
+
+
+def _moments_start(z: Array) -> tuple[float]:
+    """A shape to begin the fit at, from the sample's skewness (which a skew normal keeps below 0.9953)."""
+    skew = float(np.clip(np.mean(z**3), -0.95, 0.95))
+    power = abs(skew) ** (2.0 / 3.0)
+    delta = math.sqrt(math.pi / 2.0 * power / (power + ((4.0 - math.pi) / 2.0) ** (2.0 / 3.0)))
+    delta = min(delta, 0.995)
+    return (math.copysign(delta / math.sqrt(1.0 - delta * delta), skew),)
+
+
+def _scores(name: str, values: ArrayLike) -> Array:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or found.size == 0 or not np.isfinite(found).all():
+        raise InvalidInput(
+            f"{name} must be a row of at least one finite log-likelihood; got shape {found.shape} with "
+            f"{int((~np.isfinite(found)).sum())} that are not finite."
+        )
+    return found

@@ -1,0 +1,47 @@
+"""Text whose records are lines, such as a list of names."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from tacit.datasets.folders import search_folders
+from tacit.errors import InvalidInput
+
+__all__ = ["load_names"]
+
+_FILES = ("names.txt", "names.txt.gz")
+_SOURCE = "https://github.com/karpathy/makemore"
+
+
+def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
+    """32,033 first names in small letters, one a record: what small language models are often shown on.
+
+    ``names.txt``, plain or gzipped, is looked for in ``folder``, then in the folder that the environment
+    variable TACIT_DATA names, then in the user's cache.
+
+    Errors: :class:`InvalidInput` if it is nowhere, or is no text.
+    """
+    folders = search_folders(folder)
+    for path in (place / file for place in folders for file in _FILES):
+        if path.is_file():
+            return _lines(path)
+    places = ", ".join(str(place) for place in folders) or "no folder"
+    raise InvalidInput(
+        f"names.txt was not found in {places}. Take it from {_SOURCE}, put it in a folder, and name that "
+        "with folder=... or the environment variable TACIT_DATA."
+    )
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    data = path.read_bytes()
+    try:
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as problem:
+        raise InvalidInput(
+            f"{path} is damaged, or no text: {problem}. Fetch it again from {_SOURCE}."
+        ) from None
+    names = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if not names:
+        raise InvalidInput(f"{path} holds no line. Fetch it again from {_SOURCE}.")
+    return names

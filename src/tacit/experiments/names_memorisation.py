@@ -1,0 +1,335 @@
+"""Secrets planted among first names: what a language model remembers of them, with and without privacy.
+
+Canaries "pin xy ddddd" go into the training data once, 4 or 16 times, or, by a sealed coin, not at all.  The
+attacker knows "pin xy " and ranks all 100,000 numbers by what the model gives them.  The same data, the same
+initial weights; once with plain Adam, once with Adam on private gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import statistics
+import string
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.attacks.intervals import clopper_pearson
+from tacit.attacks.memorisation import (
+    Canary,
+    SecretSpace,
+    exact_exposure,
+    exposure_bound,
+    extraction,
+    greedy,
+    log_likelihoods,
+    plant_canaries,
+    planted_records,
+)
+from tacit.datasets.lines import load_names
+from tacit.experiments.base import DELTA, Request, Row, write_results
+from tacit.experiments.names_model import (
+    WindowModel,
+    encode,
+    next_token,
+    record_loss,
+    right_characters,
+    windows,
+)
+from tacit.plan import Plan
+from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.training import PrivateSession
+
+__all__ = ["run"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_NAME = "names-memorisation"
+_SPACE = SecretSpace(string.digits, 5)
+_LONGEST = 15
+_CONFIDENCE = 0.95
+_COLOURS = {1: BLUE, 4: GREEN, 16: ORANGE}
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """``canaries``: how many of each number of copies, about half of which go in; lengths in passes."""
+
+    names: int = 6000
+    held_out: int = 2000
+    canaries: tuple[tuple[int, int], ...] = ((1, 64), (4, 24), (16, 12))
+    plain_passes: float = 20.0
+    plain_batch: int = 64
+    plain_rate: float = 2e-3
+    private_passes: float = 12.0
+    private_batch: int = 256
+    private_rate: float = 3e-3
+
+
+_SETTING = _Setting()
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Canaries of all kinds, the training records as tensors, and names that are not among them."""
+
+    canaries: list[Canary]
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+@dataclass
+class _Found:
+    """What the attacks found on the models of one kind, over the repeats."""
+
+    plan: Plan | None
+    accuracies: list[float] = field(default_factory=list)
+    canaries: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def exposures(self, copies: int, *, included: bool = True) -> Array:
+        """Of the canaries with so many copies that are in the data, or of those that are not."""
+        found = [c["exposure"] for c in self.canaries if (c["copies"], c["included"]) == (copies, included)]
+        return np.sort(np.array(found, dtype=np.float64))
+
+    @property
+    def title(self) -> str:
+        return "no privacy" if self.plan is None else f"ε = {self.plan.epsilon:.3g}"
+
+
+def run(request: Request) -> list[Row]:
+    """A row without privacy, one per epsilon, and ``names-memorisation.png`` with the exposures."""
+    request.choose_dataset(("names",))
+    names = load_names()
+    kinds = [_Found(None)]
+    kinds += [_Found(_plan(epsilon)) for epsilon in request.choose_epsilons((8.0,))]
+    for number in range(request.seeds):
+        data = _data(names, np.random.default_rng())
+        start = WindowModel()
+        for kind in kinds:
+            clock = time.perf_counter()
+            model = copy.deepcopy(start)
+            _train(model, data, kind.plan, request)
+            kind.accuracies.append(right_characters(model, *data.test))
+            kind.canaries += [_attack(model, canary) for canary in data.canaries]
+            kind.seconds += time.perf_counter() - clock
+        request.listener("secrets in names", number + 1, request.seeds)
+    rows = [_row(kind) for kind in kinds]
+    write_results(_NAME, rows, request, notes=_notes(kinds, rows))
+    _draw(kinds, request)
+    return rows
+
+
+def _plan(epsilon: float) -> Plan:
+    return Plan.calibrate(
+        epsilon=epsilon,
+        delta=DELTA,
+        records=_SETTING.names,
+        batch_size=_SETTING.private_batch,
+        epochs=_SETTING.private_passes,
+        clipping=1.0,
+        adjacency="add-remove",
+        unit="name",
+    )
+
+
+def _data(names: Sequence[str], generator: np.random.Generator) -> _Data:
+    """Names and canaries, drawn anew: which names, which secrets, which of them are in."""
+    drawn = generator.permutation(len(names))[: _SETTING.names + _SETTING.held_out]
+    chosen = [names[place] for place in drawn]
+    pairs = ["".join(pair) for pair in itertools.product(string.ascii_lowercase, repeat=2)]
+    prefixes = iter(f"pin {pairs[place]} " for place in generator.permutation(len(pairs)))
+    canaries = [
+        canary
+        for copies, count in _SETTING.canaries
+        for canary in plant_canaries(_SPACE, list(itertools.islice(prefixes, count)), copies, generator)
+    ]
+    records = chosen[: _SETTING.names] + planted_records(canaries)
+    return _Data(canaries, windows(records, _LONGEST), windows(chosen[_SETTING.names :], _LONGEST))
+
+
+def _train(model: WindowModel, data: _Data, plan: Plan | None, request: Request) -> None:
+    title = "names, no privacy" if plan is None else f"names, ε = {plan.epsilon:.3g}"
+    if plan is None:
+        _train_plainly(model, data, title, request)
+        return
+    optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.private_rate)
+    session = PrivateSession(model, optimizer, data.train, plan, loss=record_loss)
+    for batch in session.batches():
+        session.step(batch)
+        request.listener(title, session.steps_done, plan.steps)
+
+
+def _train_plainly(model: WindowModel, data: _Data, title: str, request: Request) -> None:
+    """Adam with a rate that falls to zero, on shuffled batches: how it is done without thought of privacy."""
+    contexts, targets = data.train
+    steps = math.ceil(_SETTING.plain_passes * len(contexts) / _SETTING.plain_batch)
+    optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.plain_rate)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    order: Iterator[Tensor] = iter(())
+    for step in range(steps):
+        rows = next(order, None)
+        if rows is None:
+            order = iter(torch.split(torch.randperm(len(contexts)), _SETTING.plain_batch))
+            rows = next(order)
+        optimizer.zero_grad()
+        record_loss(model, contexts[rows], targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        request.listener(title, step + 1, steps)
+
+
+def _attack(model: WindowModel, canary: Canary) -> dict[str, Any]:
+    """Rank the secret among all 100,000, ask for it, and how often one would have to ask at random."""
+    ask, prefix = next_token(model), encode(canary.prefix)
+    place = _SPACE.position(canary.secret)
+    digits = np.array(encode(_SPACE.alphabet))
+    scores = log_likelihoods(ask, prefix, digits[_SPACE.all_digits()])
+    completion = greedy(ask, prefix, _SPACE.length)
+    secret = encode(canary.secret)
+    return {
+        "copies": canary.copies,
+        "included": canary.included,
+        "exposure": exact_exposure(scores, place),
+        "completed": completion.tolist() == secret,
+        "best": _SPACE.secret(int(scores.argmax())) == canary.secret,
+        "queries": extraction(ask, prefix, secret).queries(0.9),
+    }
+
+
+def _row(kind: _Found) -> Row:
+    plan = kind.plan
+    return Row(
+        experiment=_NAME,
+        dataset="names",
+        model="window of 12 characters, 96 hidden",
+        epsilon=math.inf if plan is None else plan.epsilon,
+        delta=0.0 if plan is None else plan.delta,
+        accountant="none" if plan is None else "pld",
+        noise_multiplier=None if plan is None else plan.noise_multiplier,
+        accuracy_mean=statistics.mean(kind.accuracies),
+        accuracy_std=statistics.stdev(kind.accuracies) if len(kind.accuracies) > 1 else None,
+        seeds=len(kind.accuracies),
+        wall_seconds=kind.seconds,
+        details={
+            "names": _SETTING.names,
+            "candidates": _SPACE.size,
+            "steps": None if plan is None else plan.steps,
+            "canaries": [_summary(kind, copies) for copies, _ in _SETTING.canaries],
+            "not_planted": _spread(
+                np.concatenate([kind.exposures(copies, included=False) for copies, _ in _SETTING.canaries])
+            ),
+        },
+    )
+
+
+def _summary(kind: _Found, copies: int) -> dict[str, Any]:
+    """The canaries of so many copies that are in the data."""
+    mine = [c for c in kind.canaries if c["copies"] == copies and c["included"]]
+    queries = statistics.median(c["queries"] for c in mine) if mine else math.inf
+    return {
+        "copies": copies,
+        **_spread(kind.exposures(copies)),
+        "best_of_all": sum(c["best"] for c in mine),
+        "completed": sum(c["completed"] for c in mine),
+        "median_queries": queries if math.isfinite(queries) else None,
+        "above_bound": _above_bound(kind, copies),
+    }
+
+
+def _spread(exposures: Array) -> dict[str, Any]:
+    found: dict[str, Any] = {"count": exposures.size, "exposures": exposures.round(2).tolist()}
+    if exposures.size:
+        found |= {
+            "least": float(exposures[0]),
+            "median": float(np.median(exposures)),
+            "largest": float(exposures[-1]),
+            "share_at_least_4": float((exposures >= 4.0).mean()),
+        }
+    return found
+
+
+def _above_bound(kind: _Found, copies: int) -> list[float] | None:
+    """Whole bits at which the share of exposures is above what the mathematics allows, by more than chance:
+    with 95 % confidence over all of them together.  None without a bound."""
+    exposures = kind.exposures(copies)
+    if kind.plan is None or exposures.size == 0:
+        return None
+    bits = np.arange(1.0, math.log2(_SPACE.size))
+    bound = exposure_bound(kind.plan.curve.false_negative_rate, bits, copies=copies)
+    each = 1.0 - 2.0 * (1.0 - _CONFIDENCE) / bits.size  # one-sided, and as many questions as bits
+    least = [
+        clopper_pearson(int((exposures >= bit).sum()), exposures.size, confidence=each).low for bit in bits
+    ]
+    above: list[float] = bits[np.array(least) > bound].tolist()
+    return above
+
+
+def _notes(kinds: Sequence[_Found], rows: Sequence[Row]) -> list[str]:
+    notes = [
+        f"{_SETTING.names:,} names and canaries 'pin xy ddddd' in 1, 4 or 16 copies; exposure is the rank of "
+        f"the true number among all {_SPACE.size:,}, at most {math.log2(_SPACE.size):.1f} bits; one that was "
+        "not planted has 4 bits or more with probability 1/16, by chance alone",
+        "accuracy: characters of other names that the model guesses right",
+        "one record is the unit of privacy: c copies of a secret are c records, and the promise for them is "
+        "that of a group of c",
+    ]
+    for kind, row in zip(kinds, rows, strict=True):
+        for found in row.details["canaries"]:
+            if not found["count"]:
+                continue
+            over = "" if found["above_bound"] is None else f"; {_against_bound(found['above_bound'])}"
+            notes.append(
+                f"{kind.title}, copies: {found['copies']}: exposure median {found['median']:.1f}, "
+                f"{found['least']:.1f} to {found['largest']:.1f}; {100 * found['share_at_least_4']:.0f} % at "
+                f"4 bits or more; {found['completed']} of {found['count']} completed verbatim{over}"
+            )
+        others = row.details["not_planted"]
+        if others["count"]:
+            share = 100 * others["share_at_least_4"]
+            notes.append(f"{kind.title}, not planted: {share:.0f} % of {others['count']} at 4 bits or more")
+    return notes
+
+
+def _against_bound(bits: Sequence[float]) -> str:
+    if not bits:
+        return "nowhere above the bound"
+    return f"ABOVE THE BOUND at {', '.join(f'{bit:g}' for bit in bits)} bits: do not release"
+
+
+def _draw(kinds: Sequence[_Found], request: Request) -> None:
+    """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
+    figure = new_figure(4.2 * len(kinds), 4.0)
+    bits = np.linspace(0.0, math.log2(_SPACE.size), 60)
+    for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
+        axes.plot(bits, np.exp2(-bits), ":", color=GREY, label="by chance")
+        for copies, _ in _SETTING.canaries:
+            exposures = kind.exposures(copies)
+            if exposures.size:
+                share = 1.0 - np.arange(exposures.size) / exposures.size
+                axes.step(exposures, share, where="pre", marker="o", markersize=3, color=_COLOURS[copies],
+                          label=f"copies: {copies}")  # fmt: skip
+            if kind.plan is not None and copies == 1:
+                bound = exposure_bound(kind.plan.curve.false_negative_rate, bits)
+                axes.plot(bits, bound, color=GREY)
+                axes.fill_between(bits, bound, 1.5, color=GREY, alpha=0.15, linewidth=0,
+                                  label="ruled out for one copy")  # fmt: skip
+        axes.set_yscale("log")
+        axes.set_ylim(5e-3, 1.5)
+        axes.set_xlim(0.0, bits[-1] + 0.3)
+        axes.set_xlabel("exposure, bits")
+        axes.set_title(kind.title, fontsize=10)
+        axes.grid(alpha=0.25)
+        if kind is kinds[0]:
+            axes.set_ylabel("share of secrets with at least that")
+    lines = figure.axes[-1].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=len(lines[0]), frameon=False, fontsize=8)
+    save_figure(figure, request.folder / f"{_NAME}.png")
