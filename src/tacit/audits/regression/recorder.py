@@ -1,0 +1,90 @@
+"""What a session reads and what it releases, noted down without a look inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InvalidInput
+from tacit.sampling import Indices
+from tacit.training import PrivateSession
+from tacit.training.records import Records
+
+__all__ = ["NotedRows", "Recorder", "Release", "perform"]
+
+
+@final
+class Recorder(torch.optim.Optimizer):
+    """An optimizer that notes the gradients that it is given and moves nothing.
+
+    As the weights stay, every step is a function of the same weights, and differs from the same step of
+    another run by the records alone.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.steps: list[list[Tensor | None]] = []
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Note the gradients; ``closure`` is refused."""
+        if closure is not None:
+            raise InvalidInput("a recorder has no use for a closure.")
+        given = [p.grad for group in self.param_groups for p in group["params"]]
+        self.steps.append([None if g is None else g.detach().double().cpu().clone() for g in given])
+
+
+@final
+class NotedRows(Records):
+    """Tensors whose row i is record i, in any state, NaN included; ``taken`` notes what a step asks for."""
+
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+        self.tensors = tensors
+        self.taken: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        self.taken += indices.tolist()
+        return tuple(tensor[torch.from_numpy(indices)] for tensor in self.tensors)
+
+    def fingerprint(self, key: bytes) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """One step: mean gradients as the optimizer got them, the next thresholds, the loss, who took part."""
+
+    gradients: tuple[Tensor | None, ...]
+    thresholds: tuple[float, ...]
+    loss: float | None
+    taken: tuple[int, ...]
+
+
+def perform(session: PrivateSession, rows: NotedRows, steps: int | None = None) -> list[Release]:
+    """Take the steps that are left, or so many of them; there is a release for each time the optimizer moved.
+
+    :raises InvalidInput: if the session's optimizer is no :class:`Recorder`.
+    """
+    optimizer = session.optimizer
+    if not isinstance(optimizer, Recorder):
+        raise InvalidInput(
+            f"make the session with a Recorder for an optimizer; got {type(optimizer).__name__}."
+        )
+    found: list[Release] = []
+    for batch in session.batches():
+        before = len(optimizer.steps)
+        rows.taken.clear()
+        report = session.step(batch)
+        found += [
+            Release(tuple(gradients), session.thresholds, report.loss, tuple(rows.taken))
+            for gradients in optimizer.steps[before:]
+        ]
+        if steps is not None and session.steps_done >= steps:
+            break
+    return found

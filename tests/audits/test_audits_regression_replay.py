@@ -1,0 +1,403 @@
+"""L0: neighbours are replayed through the real constructor, and every planted bug of the sum is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.audits.regression import Difference, NotedRows, Recorder, replay_on_neighbours
+from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping, validate
+from tacit.clipping.fast import FastEngine
+from tacit.noise.generator import Generator
+from tacit.plan import LossReport, Plan
+from tacit.testing import seeded_generator
+from tacit.training import FlipAndCrop, PrivateSession
+from tacit.training import session as session_module
+from tacit.training import step as step_module
+
+N, D, STEPS, B, C = 12, 6, 4, 4, 1.0
+KEYS = [seeded_generator(k) for k in (1, 2)]
+Find = Callable[..., list[Difference]]
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.flatten(1).square().sum(1)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(D, D), nn.Linear(D, D)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.tanh(self.a(x)))  # type: ignore[no-any-return]
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def linear() -> nn.Module:
+    """Whose losses grow without bound."""
+    return nn.Linear(D, 3)
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-3,
+        "records": N,
+        "batch_size": B,
+        "steps": STEPS,
+        "clipping": C,
+        "adjacency": "add-remove",
+        "unit": "row",
+    }
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def differences(
+    make: Callable[[], nn.Module] = mlp,
+    *,
+    the_plan: Plan | None = None,
+    rows: Tensor | None = None,
+    physical: int = 3,
+    **settings: Any,
+) -> list[Difference]:
+    def build(noted: NotedRows, key: Generator) -> PrivateSession:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = make().double()
+        optimizer = Recorder([p for p in net.parameters() if p.requires_grad])
+        return PrivateSession(
+            net,
+            optimizer,
+            noted,
+            the_plan or plan(),
+            generator=key,
+            physical_batch_size=physical,
+            **{"loss": squares, **settings},
+        )
+
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        x = torch.randn(N, D, dtype=torch.float64) if rows is None else rows
+        z = torch.randn(1, *x.shape[1:], dtype=torch.float64)
+    probes = {
+        **{f"scale {scale:g}": (scale * z,) for scale in (0.0, 1.0, 10.0, 1e3)},
+        "aligned": (x.sum(0, keepdim=True),),
+        "opposed": (-x.sum(0, keepdim=True),),
+        "overflowing": (1e200 * z,),
+        "NaN": (torch.full_like(z, math.nan),),
+    }
+    return replay_on_neighbours(build, (x,), probes, keys=KEYS)
+
+
+def pictures() -> dict[str, Any]:
+    rows = torch.randn(N, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    return {
+        "make": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
+        "rows": rows,
+        "the_plan": plan(views=2),
+        "augmentation": FlipAndCrop(1),
+    }
+
+
+def half_frozen() -> nn.Module:
+    net = mlp()
+    net[0].weight.requires_grad_(False)  # type: ignore[index]
+    return net
+
+
+CORRECT: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "reference engine": {"engine": "reference"},
+    "tied": {"make": Tied},
+    "frozen": {"make": half_frozen},
+    "group norm": {"make": lambda: nn.Sequential(nn.Linear(D, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))},
+    "per layer": {"the_plan": plan(clipping=PerLayerClipping(C))},
+    "automatic": {"the_plan": plan(clipping=AutomaticClipping(C))},
+    "adaptive and a loss": {
+        "the_plan": plan(clipping=AdaptiveClipping(C, count_noise=2.0), loss_report=LossReport())
+    },
+    "views": pictures(),
+    "full batch": {"the_plan": plan(batch_size=N)},
+}
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_neighbours_differ_by_what_is_accounted_for(name: str) -> None:
+    assert differences(**CORRECT[name]) == []
+
+
+# --- bugs of the sum: each a function of the per-record gradients ---------------------------------------
+
+
+def clip(G: Tensor, norms: Tensor | None = None) -> Tensor:
+    norms = G.norm(dim=1) if norms is None else norms
+    return (C / norms).clamp(max=1.0)[:, None] * G
+
+
+def finite(G: Tensor) -> Tensor:
+    return G[G.square().sum(1).isfinite()]
+
+
+def by_parts(G: Tensor, sizes: list[int]) -> Tensor:
+    return torch.cat([clip(part) for part in torch.split(G, sizes, 1)], dim=1)
+
+
+def microbatch_means(G: Tensor, sizes: list[int]) -> Tensor:
+    pairs = torch.split(finite(G), 2)
+    return (
+        torch.stack([clip(p.mean(0, keepdim=True))[0] * len(p) for p in pairs]) if len(finite(G)) else G[:0]
+    )
+
+
+def last_only(G: Tensor, sizes: list[int]) -> Tensor:
+    G = finite(G)
+    return torch.cat([G[:-1], clip(G[-1:])])
+
+
+def norm_without(*parts: int) -> Callable[[Tensor, list[int]], Tensor]:
+    def combine(G: Tensor, sizes: list[int]) -> Tensor:
+        G = finite(G)
+        kept = [part for i, part in enumerate(torch.split(G, sizes, dim=1)) if i not in parts]
+        return clip(G, torch.cat(kept, dim=1).norm(dim=1))
+
+    return combine
+
+
+def kept_if_all_finite(G: Tensor, sizes: list[int]) -> Tensor:
+    return clip(G) if len(finite(G)) == len(G) else G[:0]
+
+
+# parameters of mlp(): weight, bias, weight, bias
+SUMS: dict[str, Callable[[Tensor, list[int]], Tensor]] = {
+    "no clip": lambda G, sizes: finite(G),
+    "clip after average": lambda G, sizes: len(finite(G)) * clip(finite(G).mean(0, keepdim=True)),
+    "clip of microbatch means": microbatch_means,
+    "last record of the microbatch only": last_only,
+    "per-layer C called C": lambda G, sizes: by_parts(finite(G), sizes),
+    "clip by the largest norm": lambda G, sizes: clip(
+        finite(G), finite(G).norm(dim=1).amax().expand(len(finite(G)))
+    ),
+    "clip by the median norm": lambda G, sizes: clip(
+        finite(G), finite(G).norm(dim=1).median().expand(len(finite(G)))
+    ),
+    "norm without biases": norm_without(1, 3),
+    "norm without what was frozen": norm_without(0, 1),
+    "overflow of the factor": lambda G, sizes: clip(G),
+    "batch with a NaN skipped": kept_if_all_finite,
+    "clamp at 2": lambda G, sizes: 2 * clip(finite(G)),
+}
+
+
+def rows_of_gradients(engine: FastEngine, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """(n, P) gradients of each record's own loss *within its batch*, and the (n,) losses."""
+    parameters = list(engine.parameters.values())
+    with torch.enable_grad():
+        losses = engine.per_example_loss(engine.model, *batch).view(-1, engine.views).mean(1)
+        each = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
+    return torch.stack([torch.cat([g.flatten() for g in grads]) for grads in each]), losses.detach()
+
+
+def each_alone(engine: FastEngine, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The same, of each record by itself."""
+    alone = [rows_of_gradients(engine, tuple(t[i : i + 1] for t in batch)) for i in range(len(batch[0]))]
+    return torch.cat([G for G, _ in alone]), torch.cat([loss for _, loss in alone])
+
+
+def planted(
+    combine: Callable[[Tensor, list[int]], Tensor], gradients: Callable[..., Any] = each_alone
+) -> Callable[..., Any]:
+    def add(engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+        G, losses = gradients(engine, batch)
+        sizes = [p.numel() for p in engine.parameters.values()]
+        if len(combined := combine(G, sizes)):
+            for name, part in zip(engine.names, torch.split(combined.sum(0), sizes), strict=True):
+                accumulator[name].add_(part.view_as(accumulator[name]))
+        return G.norm(dim=1)[:, None], losses
+
+    return add
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_planted_bug_of_the_sum_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FastEngine, "_add", planted(SUMS[name]))
+    assert differences()
+    if name != "overflow of the factor":  # the plant itself is not to blame
+        monkeypatch.setattr(FastEngine, "_add", planted(lambda G, sizes: clip(finite(G))))
+        assert not differences()
+
+
+def test_a_norm_that_misses_a_tied_use_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def use_lost(G: Tensor, sizes: list[int]) -> Tensor:
+        return clip(finite(G), finite(G)[:, sizes[0] :].norm(dim=1))
+
+    monkeypatch.setattr(FastEngine, "_add", planted(use_lost))
+    assert differences(Tied)
+
+
+def test_views_as_records_of_their_own_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FastEngine._add
+
+    def apart(engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor) -> Any:
+        single = FastEngine(engine.model, engine.per_example_loss, engine.rule)
+        parts = [tuple(t[k :: engine.views] for t in batch) for k in range(engine.views)]
+        first, _ = (real(single, accumulator, part, thresholds) for part in parts)
+        return first
+
+    monkeypatch.setattr(FastEngine, "_add", apart)
+    assert differences(**pictures())
+
+
+# --- models that mix records, let in --------------------------------------------------------------------
+
+
+class Experts(nn.Module):
+    """A mixture whose experts have room for half of the batch each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.one, self.two = nn.Linear(D, 1), nn.Linear(D, 3), nn.Linear(D, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate: Tensor = self.gate(x)
+        return torch.where(gate >= gate.median(), self.one(x) * gate, self.two(x))
+
+
+def contrastive(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return (out @ out.T).square().mean(1)
+
+
+MIXING: dict[str, dict[str, Any]] = {
+    "batch norm": {
+        "make": lambda: nn.Sequential(
+            nn.Linear(D, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
+        )
+    },
+    "mixture of experts": {"make": Experts},
+    "contrastive loss": {"loss": contrastive},
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validate, "check_module", lambda *_: None)
+    monkeypatch.setattr(validate, "mixing_probe", lambda *_, **__: None)
+    monkeypatch.setattr(FastEngine, "_add", planted(lambda G, sizes: clip(finite(G)), rows_of_gradients))
+    found = differences(physical=512, the_plan=plan(batch_size=N - 2), **MIXING[name])
+    assert any(difference.probe.startswith("scale 1") for difference in found)
+
+
+# --- bugs of the step and of the session ----------------------------------------------------------------
+
+REAL_STEP = step_module.noisy_step
+
+
+def raw_sum(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: list[float]) -> Any:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    if len(indices) == 0:
+        return sums, 0.0
+    mask, limits = torch.ones(len(indices), dtype=torch.bool), torch.tensor(thresholds, dtype=torch.float64)
+    seen = engine.add_clipped_sum(sums, records.take(indices, seed=0), mask, limits)
+    return sums, float(seen.raw_losses.nan_to_num(nan=0.0, posinf=0.0).mean())
+
+
+def step_with(change: Callable[..., Any]) -> Callable[..., Any]:
+    def noisy_step(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: Any, **more: Any) -> Any:
+        out = REAL_STEP(engine, plan, records, indices, thresholds, **more)
+        taken = list(records.taken)
+        sums, loss = raw_sum(engine, plan, records, indices, thresholds)
+        records.taken[:] = taken
+        return change(out, plan, records, indices, sums, loss, more["step"])
+
+    return noisy_step
+
+
+def scaled(out: Any, factor: float) -> Any:
+    return dataclasses.replace(out, gradients={name: factor * g for name, g in out.gradients.items()})
+
+
+def momentum_from_raw() -> Callable[..., Any]:
+    past: dict[str, Tensor] = {}
+
+    def change(out: Any, plan: Plan, records: Any, indices: Any, sums: Any, loss: float, step: int) -> Any:
+        if step == 0:
+            past.clear()
+        for name, raw in sums.items():
+            kept = past.get(name, torch.zeros_like(raw))
+            out.gradients[name] += 0.9 * kept
+            past[name] = 0.9 * kept + raw / plan.expected_batch_size
+        return out
+
+    return change
+
+
+STEPS_CHANGED: dict[str, Callable[..., Any]] = {
+    "momentum from the raw gradient": momentum_from_raw(),
+    "realised batch as divisor": lambda out, plan, records, indices, *_: scaled(
+        out, B / max(1, len(indices))
+    ),
+    "q len(data) as divisor": lambda out, plan, records, *_: scaled(out, N / len(records)),
+    "training loss in the outputs": lambda out, plan, records, indices, sums, loss, step: dataclasses.replace(
+        out, loss=loss
+    ),
+    "schedule by the training loss": lambda out, plan, records, indices, sums, loss, step: scaled(
+        out, 1 / (1 + loss)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS_CHANGED)
+def test_a_planted_bug_of_the_step_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "noisy_step", step_with(STEPS_CHANGED[name]))
+    assert differences(linear)
+    monkeypatch.setattr(session_module, "noisy_step", step_with(lambda out, *_: out))
+    assert not differences(linear)
+
+
+def test_an_empty_batch_that_is_skipped_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def skipped(out: Any, plan: Plan, records: Any, indices: Any, *_: Any) -> Any:
+        return scaled(out, 0.0) if len(indices) == 0 else out
+
+    few: dict[str, Any] = {"the_plan": plan(batch_size=1, steps=20, records=30)}
+    assert not differences(**few)
+    monkeypatch.setattr(session_module, "noisy_step", step_with(skipped))
+    assert differences(**few)
+
+
+def test_stopping_early_on_the_training_loss_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = {"loss": 0.0}
+
+    def note(out: Any, plan: Plan, records: Any, indices: Any, sums: Any, loss: float, step: int) -> Any:
+        last["loss"] = loss
+        return out
+
+    def stopping(session: PrivateSession) -> Iterator[Any]:
+        last["loss"] = 0.0
+        for batch in session._turns(session.plan.steps):
+            if last["loss"] > 50.0:
+                return
+            yield batch
+
+    monkeypatch.setattr(session_module, "noisy_step", step_with(note))
+    assert not differences(linear)
+    monkeypatch.setattr(PrivateSession, "batches", stopping)
+    assert any("releases" in found.what for found in differences(linear))
+
+
+def test_the_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlatClipping, "factors", lambda rule, norms, C: (2 * C / norms).clamp(max=1.0))
+    assert any("moves by 2" in found.what for found in differences())
