@@ -30,6 +30,8 @@ _VERBS = {
     "demo": "Train a private model on bundled data and show the guarantee.",
     "plan": "Rank batch sizes, steps and noise for a privacy budget.",
     "risk": "Say what a guarantee means for one person, in frequencies.",
+    "attack": "Attack the model of a run: who can be found to have been in it.",
+    "audit": "Say what a model gives away, and whether its guarantee holds.",
     "verify": "Check a privacy statement: is its epsilon enough, does it fit itself?",
     "reproduce": "Run an experiment of a paper again.",
 }

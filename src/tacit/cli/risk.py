@@ -14,7 +14,7 @@ from tacit.cli.train import print_json
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, ApproximateDP, event_from_json
 from tacit.report.canvas import figure_path
-from tacit.report.described import read_event, read_statement
+from tacit.report.described import check_fields, read_event, read_statement
 from tacit.report.risk import RiskSheet, risk_sheet
 from tacit.report.statement import round_up
 
@@ -94,9 +94,10 @@ def _sheet(
         if delta is not None or adjacency is not None:
             raise InvalidInput("a run states its own delta and adjacency; leave --delta and --adjacency out.")
         data = read_statement(run / "statement.json" if run.is_dir() else run)
+        check_fields(data)
         promise = data["guarantee"]
         relation = Adjacency.parse(promise["adjacency"])
-        curve = account(read_event(data), adjacency=relation)
+        curve = account(read_event(data["event"]), adjacency=relation)
         return risk_sheet(curve, delta=promise["delta"], unit=promise["unit"])
     if delta is None or adjacency is None:
         raise InvalidInput(

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit import models
+from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table
 from tacit.datasets.tables import parse_schema
 from tacit.errors import InvalidInput, TacitError
@@ -29,7 +30,17 @@ from tacit.training.evaluation import evaluation_mode
 from tacit.training.session import PrivateSession
 from tacit.training.slots import AuditSlots
 
-__all__ = ["Progress", "load_data", "make_plan", "make_session"]
+__all__ = [
+    "Progress",
+    "load_data",
+    "losses_of",
+    "make_plan",
+    "make_session",
+    "new_model",
+    "new_optimizer",
+    "prepared_data",
+    "session_on",
+]
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -52,16 +63,28 @@ def make_session(
     ``progress(title, done, total)`` is told of long preparations.
     """
     plan = make_plan(config)
-    device = _device(config.run.device)
-    data = _features(config, load_data(config, progress), progress)
+    _device(config.run.device)
+    data = prepared_data(config, progress)
+    return data, session_on(config, data, plan, generator=generator)
+
+
+def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
+    """The data that the configuration names, with the features that it asks for."""
+    return _features(config, load_data(config, progress), progress)
+
+
+def session_on(
+    config: Config, data: Dataset, plan: Plan, *, generator: Generator | None = None
+) -> PrivateSession:
+    """A session of the configuration's model and settings on ``data.train`` by ``plan``."""
     generator = Generator.from_os() if generator is None else generator
-    model = _model(config.model, data, generator).to(device)
+    model = new_model(config, data, generator)
     session = PrivateSession(
         model,
-        _optimizer(config.optimizer, model),
+        new_optimizer(config, model),
         data.train,
         plan,
-        loss=_classification_loss if data.classes else _regression_loss,
+        loss=losses_of(data),
         engine=config.training.engine,
         physical_batch_size=config.training.physical_batch_size,
         augmentation=_augmentation(config.training, data.input_shape),
@@ -70,7 +93,22 @@ def make_session(
         generator=generator,
     )
     _check_shapes(config.model, model, data)
-    return data, session
+    return session
+
+
+def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
+    """The configuration's model on its device, with the weights that the generator's key starts from."""
+    return _model(config.model, data, generator).to(_device(config.run.device))
+
+
+def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """The configuration's optimizer of the weights of ``model``."""
+    return _optimizer(config.optimizer, model)
+
+
+def losses_of(data: Dataset) -> PerExampleLoss:
+    """One loss per record: cross-entropy for classes, else squared error."""
+    return _classification_loss if data.classes else _regression_loss
 
 
 def make_plan(config: Config) -> Plan:

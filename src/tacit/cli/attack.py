@@ -1,0 +1,94 @@
+"""``tacit attack``: what attacks on membership reach on a finished run, from a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tacit.cli.show import Preparations, console, messages
+from tacit.cli.train import INTERRUPTED, print_json
+from tacit.errors import check_real
+
+__all__ = ["command", "look_at", "write_and_show"]
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", show_default=False)],
+    shadows: Annotated[
+        int, typer.Option(help="Shadow models with DP, and as many without; 0 for the loss alone.")
+    ] = 16,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="False-positive rate to ask for; needs 5 / RATE test records. Else what they allow.",
+            show_default=False,
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the report; else RUN/private/attack.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> int:
+    """Attack the model of a run: who can be found to have been in it, with DP, without, and at most.
+
+    Trains shadow models by the run's own settings, so it takes about as long as so many runs. Ctrl-C loses
+    at most one of them: the same command goes on with those that it has. Writes report.html, which needs no
+    network, report.json and the charts. The report is confidential.
+
+    Exit codes: 0 done, 1 an attack is above the limit, 2 bad usage or input, 130 interrupted.
+
+    Example:  tacit attack runs/demo-1
+    """
+    rates = None if rate is None else (check_real("--rate", rate, low=0.0, high=1.0, open_low=True),)
+    data = look_at(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
+    return (
+        INTERRUPTED
+        if data is None
+        else write_and_show(data, out or run / "private" / "attack", as_json=as_json)
+    )
+
+
+def look_at(
+    run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
+) -> dict[str, Any] | None:
+    """The findings on a run, with canaries unless 0; None if Ctrl-C ended it."""
+    from tacit.runs.attacking import attack_findings, open_run
+    from tacit.runs.auditing import audit_findings
+
+    check_real("--confidence", confidence, low=0.5, high=1.0, open_high=True)
+    rng = np.random.default_rng()
+    try:
+        with Preparations() as progress:
+            opened = open_run(run, progress)
+            data: dict[str, Any] = {}
+            if canaries:
+                data["audits"] = audit_findings(opened, canaries=canaries, confidence=confidence, rng=rng)
+            found = attack_findings(
+                opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
+            )
+    except KeyboardInterrupt:
+        messages.print("Stopped. The same command goes on with the shadow models that are done.")
+        return None
+    return found | data
+
+
+def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
+    """Write the report, print what was found, and return 1 if the promise is contradicted."""
+    from tacit.report.page import summary
+    from tacit.report.written import write_report
+
+    written = write_report(data, folder)
+    contradicted = any(kind.endswith("!") for kind, _ in summary(data))
+    if as_json:
+        print_json(data)
+        return int(contradicted)
+    for kind, sentence in summary(data):
+        console.print(f"{kind}: {sentence}", style="bold red" if kind.endswith("!") else None, soft_wrap=True)
+        console.print()
+    console.print(f"Report: {written}", soft_wrap=True)
+    console.print("It was computed from the training records without noise: keep it confidential.")
+    return int(contradicted)

@@ -1,0 +1,202 @@
+"""What attacks and audits found on a run, as plain data: the JSON of the report, which the page is made of.
+
+Every figure comes with its interval, the number of records behind it, and the attack or method it is of.
+
+Letters: f(a) the least false-negative rate at false-positive rate a of the run; n members, m others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.accounting import PrivacyCurve
+from tacit.attacks import Scores, clopper_pearson, measure, operating_point
+from tacit.audits import AuditResult
+from tacit.errors import InvalidInput
+from tacit.report.risk import RiskSheet
+from tacit.report.risk_figure import two_worlds
+
+__all__ = [
+    "AttackedModel",
+    "Planted",
+    "audits_found",
+    "default_rates",
+    "membership_found",
+    "risk_found",
+]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
+_FEWEST = 5  # false positives to expect, at least
+_GRID = np.logspace(-5, 0, 81)
+_POINTS = 120  # of a drawn curve
+
+
+@dataclass(frozen=True)
+class AttackedModel:
+    """One model, and every attack's scores on the same members and others.
+
+    ``private``: whether it was trained by the accounted plan.  ``train_score`` and ``test_score``: accuracy,
+    or R^2 for numbers.
+    """
+
+    name: str
+    private: bool
+    scores: Mapping[str, Scores]
+    train_score: float
+    test_score: float
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One planted experiment, and in words what was planted where."""
+
+    where: str
+    results: Sequence[AuditResult]
+
+
+def default_rates(non_members: int) -> tuple[float, ...]:
+    """The smallest false-positive rate, of 0.1 % and up, that so many non-members resolve; and 10 %.
+
+    :raises InvalidInput: if there are fewer than 50.
+
+    >>> default_rates(360), default_rates(10_000)
+    ((0.02, 0.1), (0.001, 0.1))
+    """
+    possible = [rate for rate in _RATES if rate * non_members >= _FEWEST]
+    if not possible:
+        raise InvalidInput(
+            f"there are {non_members} records that the model was not trained on; an attack is judged by its "
+            f"false alarms among them, and the largest rate, {_RATES[-1]:g}, needs "
+            f"{_FEWEST / _RATES[-1]:g}. Keep more records for the test."
+        )
+    return tuple(dict.fromkeys((possible[0], possible[-1])))
+
+
+def risk_found(sheet: RiskSheet) -> dict[str, Any]:
+    """The risk sheet, with the curves for the pictures."""
+    bins = np.linspace(-4.0, 8.0, 49)
+    without, with_it = two_worlds(sheet.curve, bins)
+    return sheet.to_data() | {
+        "limit": {"false_alarms": _GRID.tolist(), "found": _limit(sheet.curve)(_GRID).tolist()},
+        "two_worlds": {
+            "evidence": bins.tolist(),
+            "without": without.tolist(),
+            "with": with_it.tolist(),
+        },
+    }
+
+
+def membership_found(
+    models: Sequence[AttackedModel],
+    curve: PrivacyCurve,
+    *,
+    headline: str,
+    shadows: int,
+    rates: Sequence[float],
+    confidence: float,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """What each attack reaches on each model, and whether a private one is above the limit of ``curve``.
+
+    :param headline: the attack that the sentences speak of, chosen before any score was seen.
+    :param rates: false-positive rates, each at least 5 / (number of non-members).
+    :param confidence: of each interval by itself; of all comparisons with the limit together.
+    :param rng: splits records in halves; it must know nothing of the scores.
+
+    **Guarantee**
+
+    * Of a run that keeps its promise, ``above_the_limit`` is said of any attack with probability at most
+      1 - ``confidence``, provided that members and non-members were chosen by chance.
+
+    :raises InvalidInput: what :func:`tacit.attacks.measure` refuses.
+    """
+    limit = _limit(curve)
+    comparisons = sum(len(model.scores) for model in models if model.private) * len(rates)
+    found = []
+    for model in models:
+        attacks = []
+        for name, scores in model.scores.items():
+            one = _one_attack(name, scores, rates, confidence, rng)
+            if model.private:
+                level = (1.0 - confidence) / comparisons
+                one["above_the_limit"] = any(_above(scores, rate, limit, level, rng) for rate in rates)
+            attacks.append(one)
+        found.append(
+            {
+                "model": model.name,
+                "private": model.private,
+                "train_score": model.train_score,
+                "test_score": model.test_score,
+                "attacks": attacks,
+            }
+        )
+    return {
+        "headline": headline,
+        "shadows": shadows,
+        "confidence": confidence,
+        "rates": [{"rate": rate, "limit": float(limit(np.array([rate]))[0])} for rate in rates],
+        "models": found,
+    }
+
+
+def audits_found(planted: Sequence[Planted]) -> list[dict[str, Any]]:
+    """Each planted experiment: what was planted where, and every bound with its sentence."""
+    return [
+        {
+            "where": one.where,
+            "results": [asdict(result) | {"sentence": result.sentence()} for result in one.results],
+        }
+        for one in planted
+    ]
+
+
+def _one_attack(
+    name: str, scores: Scores, rates: Sequence[float], confidence: float, rng: np.random.Generator
+) -> dict[str, Any]:
+    measured = measure(scores, false_positive_rates=tuple(rates), confidence=confidence, rng=rng)
+    return {
+        "attack": name,
+        "members": measured.members,
+        "non_members": measured.non_members,
+        "auc": asdict(measured.auc),
+        "advantage": asdict(measured.advantage),
+        "points": [asdict(point) for point in measured.points],
+        "roc": _drawn(scores, confidence),
+    }
+
+
+def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
+    """The ROC at about evenly spaced logarithms of the false-positive rate, with a band point by point."""
+    roc = scores.roc()
+    a, found = roc.false_positive_rates, roc.true_positive_rates
+    n, m = scores.members.size, scores.non_members.size
+    wanted = np.unique(np.round(np.logspace(0.0, np.log10(m), _POINTS)) / m)
+    at = np.unique(np.searchsorted(a, wanted + 1e-12, side="right") - 1)
+    bands = [clopper_pearson(round(n * found[i]), n, confidence=confidence) for i in at]
+    return {
+        "false_alarms": a[at].tolist(),
+        "found": found[at].tolist(),
+        "low": [band.low for band in bands],
+        "high": [band.high for band in bands],
+    }
+
+
+def _above(
+    scores: Scores, rate: float, limit: Callable[[Array], Array], level: float, rng: np.random.Generator
+) -> bool:
+    """Whether the attack finds more than the limit, both rates bounded, at ``level``."""
+    point = operating_point(scores, rate, confidence=1.0 - level, rng=rng)
+    most = float(limit(np.array([point.false_positive_rate.high]))[0])
+    return point.true_positive_rate.low > most
+
+
+def _limit(curve: PrivacyCurve) -> Callable[[Array], Array]:
+    """a -> 1 - f(a), the most that any attack finds."""
+    return lambda rates: np.minimum(1.0, 1.0 - np.asarray(curve.false_negative_rate(rates)))

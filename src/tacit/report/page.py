@@ -1,0 +1,405 @@
+"""The report on a run: one HTML page that needs no network, and its charts; made of plain data alone.
+
+The data are those of :mod:`tacit.report.findings`; parts that are missing are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from tacit.report.chart import STYLE, Axis, Chart
+from tacit.report.statement import round_up
+
+__all__ = ["charts_of", "page", "summary"]
+
+Data = Mapping[str, Any]
+
+_LAYOUT = """
+* { box-sizing: border-box; } body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 17px/1.55 system-ui, sans-serif; }
+main { max-width: 46rem; margin: 0 auto; padding: 1.2rem 1rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: .4rem 0; }
+h2 { font-size: 1.25rem; margin: 2.4rem 0 .4rem; }
+p { margin: .6rem 0; } .soft { color: var(--soft); font-size: .92rem; }
+.secret { border-left: 4px solid var(--two); padding: .3rem .8rem; background: var(--card); }
+ol.short { list-style: none; margin: 1rem 0; padding: 0; display: grid; gap: .8rem; }
+ol.short li { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
+  padding: .7rem .9rem; }
+ol.short b { display: block; } .good { color: var(--three); } .bad { color: var(--two); font-weight: 700; }
+figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .92rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; width: 100%; }
+th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+th:first-child, td:first-child { text-align: left; }
+.bar { height: 1.5rem; border-radius: 4px; background: var(--line); margin: .15rem 0 .5rem; }
+.bar i { display: block; height: 100%; border-radius: 4px; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(4.6rem, 1fr)); gap: .6rem; }
+.gallery figure { margin: 0; text-align: center; } .gallery img { width: 100%; image-rendering: pixelated;
+  border: 1px solid var(--line); border-radius: 4px; background: #fff; }
+.gallery figcaption { font-size: .8rem; line-height: 1.25; } dt { font-weight: 600; margin-top: .6rem; }
+dd { margin: 0; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: .6rem; }
+"""
+
+_WORDS = {
+    "ε (epsilon), δ (delta)": "The size of the promise. The smaller ε is, the less anything that is "
+    "computed from the model can depend on one {unit}; at ε = 0 it does not at all. δ is a small allowance.",
+    "member": "One {unit} that the model was trained on.",
+    "false alarm": "A record that the model was not trained on, and that the attacker calls a member.",
+    "interval": "Where the true figure lies, in {confidence} of 100 such experiments.",
+    "shadow model": "A model that the attacker trains himself, on records of which he knows which are in.",
+    "canary": "A made-up record, planted by a coin toss, to see whether its traces can be found.",
+}
+
+
+_WORLDS = (
+    "Two worlds, with and without one {unit}: how strong an attacker’s evidence is, at best. Where the "
+    "curves overlap he cannot know in which world he is."
+)
+_ATTACKS = (
+    "The attack that was chosen beforehand, {attack}, with {percent} % bands. Both axes are logarithmic, for "
+    "the left edge matters most: members found with hardly a false alarm. No attack on a run that keeps its "
+    "promise gets into the shaded region, but by chance."
+)
+_EXPOSED = (
+    "Every record, from the most exposed to the least. Ranked by half of the shadow models and measured by "
+    "the other half, so that chance does not pick the winners."
+)
+_DRAWN = {"mean": "mean of its records", "without_dp": "without DP", "with_dp": "with DP"}
+
+
+def page(data: Data) -> str:
+    """The whole page, as HTML.
+
+    :param data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``inversion``, ``audits``.
+    """
+    charts = {name: chart.to_svg() for name, chart in charts_of(data).items()}
+    body = [
+        _head(data),
+        _risk(data["risk"], charts),
+        _membership(data, charts),
+        _exposed(data, charts),
+        _inversion(data),
+        _audits(data),
+        _closing(data),
+    ]
+    title = f"What {escape(data['run']['name'])} gives away"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}{_LAYOUT}</style></head>"
+        f"<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def summary(data: Data) -> list[tuple[str, str]]:
+    """What was found, in a few sentences, each with a word for its kind: "limit", "attack", "audit".
+
+    A kind ends in an exclamation mark where the promise is contradicted.
+    """
+    risk = data["risk"]
+    found = [("limit", f"ε ≤ {_epsilon(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
+    if membership := data.get("membership"):
+        found.append(_headline(membership))
+    for planted in data.get("audits", ()):
+        worst = max(planted["results"], key=lambda result: result["claim_rejected"] is True)
+        kind = "audit!" if worst["claim_rejected"] else "audit"
+        found.append((kind, _proven(worst)))
+    return found
+
+
+def charts_of(data: Data) -> dict[str, Chart]:
+    """The charts by name, each also good for a file of its own."""
+    charts = {"two-worlds": _worlds(data["risk"])}
+    if membership := data.get("membership"):
+        charts["attacks"] = _roc(membership, data["risk"])
+    if exposed := data.get("exposed"):
+        charts["exposed"] = _sorted(exposed)
+    return charts
+
+
+# --- the parts of the page --------------------------------------------------------------------------------
+
+
+def _head(data: Data) -> str:
+    run, names = data["run"], {"limit": "What is promised", "attack": "What attacks found"}
+    items = []
+    for kind, sentence in summary(data):
+        title = names.get(kind.rstrip("!"), "What the planted experiment proves")
+        style = ' class="bad"' if kind.endswith("!") else ""
+        items.append(f"<li><b{style}>{title}</b>{escape(sentence)}</li>")
+    return (
+        f"<h1>What “{escape(run['name'])}” gives away about one {escape(run['unit'])}</h1>"
+        f'<p class="soft">{escape(run["model"])}; data: {escape(run["data"])}.</p>'
+        '<p class="secret">Confidential: this page was computed from the training records without any noise. '
+        "Keep it where the records are kept; the privacy statement is what may be shown to others.</p>"
+        f'<ol class="short">{"".join(items)}</ol>'
+    )
+
+
+def _risk(risk: Data, charts: Mapping[str, str]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(c['question'])}</td><td>{100 * c['without_the_release']:.4g} %</td>"
+        f"<td>{round_up(100 * c['at_most'], 3)} %</td></tr>"
+        for c in risk["chances"]
+    )
+    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in risk["sentences"][1:])
+    return (
+        "<h2>What no attack can exceed</h2>"
+        f"<p>The run promises ε ≤ {_epsilon(risk)} at δ = {risk['delta']:g} for one {escape(risk['unit'])} "
+        f"({escape(risk['adjacency'])}). These limits follow from what was really done, "
+        "not from ε alone.</p>"
+        f"{sentences}"
+        f"{_figure(charts['two-worlds'], _WORLDS.format(unit=risk['unit']))}"
+        '<div class="wide"><table><tr><th>at most</th><th>without the model</th><th>with it</th></tr>'
+        f"{rows}</table></div>"
+    )
+
+
+def _membership(data: Data, charts: Mapping[str, str]) -> str:
+    found = data.get("membership")
+    if not found:
+        return ""
+    percent = f"{100 * found['confidence']:g}"
+    tables = "".join(_attack_table(model, found["rates"]) for model in found["models"])
+    who = (
+        f"{found['shadows']} shadow models" if found["shadows"] else "no shadow models (the quick look): weak"
+    )
+    return (
+        "<h2>What attacks reach</h2><p>Each attack gives every record a score, and calls it a member if "
+        "its score is high. An attack that finds no more members than it raises false alarms is guessing. "
+        f"These had {who}.</p>"
+        f"{_figure(charts['attacks'], _ATTACKS.format(attack=found['headline'], percent=percent))}"
+        f"{tables}"
+        f'<p class="soft">In brackets: {percent} % intervals, over records like these, for this one model. '
+        "“Found” is judged on half of the records, at a threshold that the other half chose. Members are the "
+        "training records, others the test records; where the two differ in kind, an attack can also tell "
+        "them apart by that, which is no leak.</p>"
+    )
+
+
+def _attack_table(model: Data, rates: Sequence[Data]) -> str:
+    head = "".join(f"<th>found at {100 * rate['rate']:g} % false alarms</th>" for rate in rates)
+    limits = "".join(f"<td>{100 * rate['limit']:.3g} %</td>" for rate in rates)
+    rows = []
+    for attack in model["attacks"]:
+        cells = "".join(f"<td>{_percent(point['true_positive_rate'])}</td>" for point in attack["points"])
+        above = ' <span class="bad">above the limit</span>' if attack.get("above_the_limit") else ""
+        auc = attack["auc"]
+        rows.append(
+            f"<tr><td>{escape(attack['attack'])}{above}</td>"
+            f"<td>{auc['value']:.3f} ({auc['low']:.3f}–{auc['high']:.3f})</td>{cells}</tr>"
+        )
+    if model["private"]:
+        rows.append(f"<tr><td><i>limit for any attack</i></td><td></td>{limits}</tr>")
+    first = model["attacks"][0]
+    return (
+        f"<h3>{escape(model['model'])}</h3>"
+        f'<p class="soft">{first["members"]:,} members, {first["non_members"]:,} others; score on the former '
+        f"{model['train_score']:.3f}, on the latter {model['test_score']:.3f}. AUC: how often a member "
+        "scores higher than another record; 0.5 is guessing.</p>"
+        f'<div class="wide"><table><tr><th>attack</th><th>AUC</th>{head}</tr>{"".join(rows)}</table></div>'
+    )
+
+
+def _exposed(data: Data, charts: Mapping[str, str]) -> str:
+    found = data.get("exposed")
+    if not found:
+        return ""
+    unit = escape(data["run"]["unit"])
+    galleries = []
+    for title, records in (("most exposed", found["most"]), ("least exposed", found["least"])):
+        cards = "".join(_card(record) for record in records)
+        galleries.append(f'<h3>The {title}, without DP</h3><div class="gallery">{cards}</div>')
+    return (
+        "<h2>Who is exposed most</h2><p>Training on a record moves the score of that very record. How far, "
+        f"in standard deviations of what chance does, is how exposed this {unit} is: at 0 nobody can tell, "
+        "at 3 almost anybody can. Averages hide this: odd and mislabelled records are exposed first.</p>"
+        f"{_figure(charts['exposed'], _EXPOSED)}"
+        f"{''.join(galleries)}"
+    )
+
+
+def _card(record: Data) -> str:
+    picture = f'<img alt="record {record["record"]}" src="{record["picture"]}">' if record["picture"] else ""
+    with_dp = "" if record["with_dp"] is None else f"<br>with DP {record['with_dp']:.1f}"
+    return (
+        f"<figure>{picture}<figcaption>{escape(record['label'])}<br>{record['without_dp']:.1f}{with_dp}"
+        "</figcaption></figure>"
+    )
+
+
+def _inversion(data: Data) -> str:
+    found = data.get("inversion")
+    if not found:
+        return ""
+    rows = [
+        f'<figure><img alt="{words}" src="{one[key]}"><figcaption>{escape(one["name"])}: {words}'
+        "</figcaption></figure>"
+        for one in found["classes"]
+        for key, words in _DRAWN.items()
+    ]
+    return (
+        "<h2>What can be drawn from the model</h2><p>Somebody who has the model searches for the "
+        "input that it is surest of, class by class. What comes out shows what the class looks "
+        "like. If a class is many people, that is what the model is meant to learn; if a class is one "
+        "person, it is that person’s picture, and a promise about single records does not cover it: make "
+        "the person the unit.</p>"
+        f'<div class="gallery">{"".join(rows)}</div>'
+    )
+
+
+def _audits(data: Data) -> str:
+    parts = []
+    for planted in data.get("audits", ()):
+        results = planted["results"]
+        claimed = next((r["claimed_eps"] for r in results if r["claimed_eps"] is not None), None)
+        top = max([claimed or 0.0, *(r["eps_lower"] for r in results)]) or 1.0
+        bars = [] if claimed is None else [_bar("claimed", claimed, top, "one")]
+        bars += [_bar(f"proven by {r['method']}", r["eps_lower"], top, "two") for r in results]
+        sentences = "".join(f"<li{_style(r)}>{escape(r['sentence'])}</li>" for r in results)
+        parts.append(
+            f"<p>{escape(planted['where'])}</p>{''.join(bars)}"
+            '<p class="soft">From the end of the lower bars to that of the first: what this experiment could '
+            "not show, for it is one experiment. A low bar means a weak attack, not safety.</p>"
+            f"<ul>{sentences}</ul>"
+        )
+    if not parts:
+        return ""
+    return (
+        "<h2>Does the promise hold?</h2><p>The limits above are mathematics; whether the program keeps to it "
+        "is tried out. Made-up records, canaries, are put in by the toss of a coin that is kept secret; then "
+        "the traces of each in what the training released are held against what the promise allows. Too many "
+        "right guesses would disprove it.</p>" + "".join(parts)
+    )
+
+
+def _closing(data: Data) -> str:
+    confidence = f"{100 * data.get('membership', {}).get('confidence', 0.95):g}"
+    words = "".join(
+        f"<dt>{word}</dt><dd>{escape(text.format(unit=data['run']['unit'], confidence=confidence))}</dd>"
+        for word, text in _WORDS.items()
+    )
+    return (
+        "<h2>What this does not say</h2><p>That attacks found little does not mean that there is little: "
+        "tomorrow’s may be better. Only the limits hold for all of them. They are about one "
+        f"{escape(data['run']['unit'])}; what is true of many alike can be learnt and is meant to be. And "
+        "they cover the training records, not what else is known or published of them.</p>"
+        f"<h2>Words</h2><dl>{words}</dl>"
+    )
+
+
+# --- sentences --------------------------------------------------------------------------------------------
+
+
+def _headline(membership: Data) -> tuple[str, str]:
+    name, rate = membership["headline"], membership["rates"][0]
+    at, texts, above = f"{100 * rate['rate']:g}", [], False
+    for model in sorted(membership["models"], key=lambda model: not model["private"]):
+        attack = next(one for one in model["attacks"] if one["attack"] == name)
+        above = above or any(one.get("above_the_limit", False) for one in model["attacks"])
+        texts.append(f"{_percent(attack['points'][0]['true_positive_rate'])} {model['model']}")
+    attacker = f"{name}, with {membership['shadows']} shadow models" if membership["shadows"] else name
+    words = (
+        f"At {at} false alarms of 100, the attack ({attacker}) found of the members: {'; '.join(texts)}. "
+        f"Guessing finds {at} %; no attack finds more than {100 * rate['limit']:.3g} % with DP."
+    )
+    if above:
+        return "attack!", (
+            f"{words} An attack is ABOVE THE LIMIT: either the code is wrong, or members and others differ "
+            "in more than membership. Do not release before it is known which."
+        )
+    return "attack", words
+
+
+def _proven(result: Data) -> str:
+    claim = "" if result["claimed_eps"] is None else f" {result['claimed_eps']:.2f} is claimed:"
+    verdict = {
+        True: f"{claim} CONTRADICTED, do not release.",
+        False: f"{claim} not contradicted.",
+        None: "",
+    }[result["claim_rejected"]]
+    return (
+        f"{result['canaries']:,} made-up records were planted, and looked for. That proves, with "
+        f"{100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
+        f"({result['method']}).{verdict} A small figure means a weak attack, not safety."
+    )
+
+
+def _percent(interval: Data) -> str:
+    value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
+    return f"{value:.3g} % ({low:.3g}–{high:.3g})"
+
+
+def _epsilon(risk: Data) -> str:
+    return "∞" if risk["epsilon"] is None else round_up(risk["epsilon"], 3)
+
+
+def _style(result: Data) -> str:
+    return ' class="bad"' if result["claim_rejected"] else ""
+
+
+# --- pictures ---------------------------------------------------------------------------------------------
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _bar(words: str, value: float, top: float, colour: str) -> str:
+    width = 100.0 * value / top
+    return (
+        f"<div>ε {escape(words)}: <b>{value:.2f}</b></div>"
+        f'<div class="bar"><i style="width: {width:.1f}%; background: var(--{colour})"></i></div>'
+    )
+
+
+def _worlds(risk: Data) -> Chart:
+    worlds = risk["two_worlds"]
+    top = 100.0 * max(*worlds["without"], *worlds["with"])
+    worlds_axis = Axis("strength of the evidence, at best", -4.0, 8.0)
+    chart = Chart("Two worlds", worlds_axis, Axis("times of 100", 0.0, 1.1 * top), legend_above=True)
+    for kind, colour in (("without", "one"), ("with", "two")):
+        heights = [100.0 * height for height in worlds[kind]]
+        chart.bars(worlds["evidence"], heights, colour, f"{kind} this {risk['unit']}")
+    return chart
+
+
+def _roc(membership: Data, risk: Data) -> Chart:
+    fewest = max(attack["non_members"] for model in membership["models"] for attack in model["attacks"])
+    least = max(1e-5, 10.0 ** -(len(str(fewest)) - 1)) / 1.0001
+    share = "share of {} (both axes logarithmic)"
+    chart = Chart(
+        "Members found against false alarms",
+        Axis(share.format("others falsely accused"), least, 1.0, log=True),
+        Axis("share of members found", least, 1.0, log=True),
+    )
+    limit = list(zip(risk["limit"]["false_alarms"], risk["limit"]["found"], strict=True))
+    chart.area([*limit, (1.0, 1.0), (least, 1.0)], "shut", "no attack gets here with DP")
+    chart.line(limit, "shut")
+    for model in membership["models"]:
+        colour = "one" if model["private"] else "two"
+        attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
+        roc = attack["roc"]
+        band = [*zip(roc["false_alarms"], roc["low"], strict=True)]
+        band += reversed([*zip(roc["false_alarms"], roc["high"], strict=True)])
+        chart.area(band, colour)
+        chart.line(zip(roc["false_alarms"], roc["found"], strict=True), colour, model["model"])
+    chart.line([(least, least), (1.0, 1.0)], "shut", "guessing", dashed=True)
+    return chart
+
+
+def _sorted(exposed: Data) -> Chart:
+    curves = exposed["curves"]
+    values = [value for curve in curves for value in curve["values"]]
+    chart = Chart(
+        "How exposed each record is",
+        Axis("records, most exposed first (%)", 0.0, 100.0),
+        Axis("standard deviations", min(-1.0, *values), max(3.0, *values)),
+    )
+    for curve in curves:
+        colour = "one" if curve["private"] else "two"
+        chart.line(zip(curve["percent"], curve["values"], strict=True), colour, curve["model"])
+    chart.line([(0.0, 0.0), (100.0, 0.0)], "shut", dashed=True)
+    return chart

@@ -1,0 +1,371 @@
+"""A finished run under attack: its own model, a model without DP beside it, and shadow models of both.
+
+The members are the records that the run was trained on, the others its test records.  Shadow models are
+trained as the target was, by the same code and settings, on random halves of both together; batches shrink
+with the number of records, so that rates and noise per step stay the run's.
+
+Letters: K shadows, n records (members first), c classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tacit.accounting import account
+from tacit.attacks import Scores
+from tacit.attacks.membership import (
+    DEFAULT_ATTACK,
+    Evidence,
+    ShadowScores,
+    attack_all,
+    bavaria,
+    log_probability,
+    logit_margin,
+    loss_threshold,
+    ranked_and_reported,
+)
+from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
+from tacit.datasets import Dataset, TensorPair
+from tacit.errors import InvalidInput, check_integer
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.report.chart import grey_picture
+from tacit.report.described import check_fields, read_event, read_statement
+from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
+from tacit.report.risk import risk_sheet
+from tacit.runs.build import losses_of, make_plan, new_model, new_optimizer, prepared_data, session_on
+from tacit.runs.config import AuditSection, Config, read_config, read_text
+from tacit.sampling import FullBatch, ShuffledBatches
+from tacit.training.evaluation import evaluate, evaluation_mode
+
+__all__ = ["FinishedRun", "Progress", "attack_findings", "open_run", "without_dp"]
+
+Array: TypeAlias = NDArray[np.float64]
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+WITH_DP, WITHOUT_DP = "with DP", "without DP"
+_LOSS = "loss threshold"
+_ROWS = 1024  # records scored at once
+_GALLERY = 8
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A run that was trained to its end: its data, its plan, its statement, and its model to be attacked."""
+
+    folder: Path
+    config: Config
+    data: Dataset
+    plan: Plan
+    statement: dict[str, Any]
+    model: nn.Module
+
+    @property
+    def store(self) -> Path:
+        """The folder for what must not be released."""
+        return self.folder / "private" / "attack"
+
+    @property
+    def pool(self) -> TensorPair:
+        """Members, then others; (n, ...)."""
+        train, test = self.data.train, self.data.test
+        return TensorPair(torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets]))
+
+    @property
+    def is_member(self) -> NDArray[np.bool_]:
+        """(n,) whether the run was trained on a record of the pool."""
+        train, test = len(self.data.train.inputs), len(self.data.test.inputs)
+        return np.arange(train + test) < train
+
+
+def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
+    """Read what a run left, and its data again.
+
+    :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
+        cannot be loaded.
+    """
+    weights = folder / "model.safetensors"
+    if not folder.is_dir():
+        raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
+    if not weights.exists():
+        raise InvalidInput(
+            f"{folder} holds no finished run: {weights.name} is missing. Finish it by "
+            "tacit train with --resume."
+        )
+    statement = read_statement(folder / "statement.json")
+    check_fields(statement)
+    config = read_config(folder / "config.toml")
+    plan = make_plan(config)
+    if read_event(statement["event"]) != plan.event:
+        raise InvalidInput(
+            f"{folder / 'statement.json'} is not of the run that {folder / 'config.toml'} describes: their "
+            "mechanisms differ. Was a file copied from another run?"
+        )
+    data = prepared_data(config, progress)
+    model = new_model(config, data, Generator.from_os())
+    _load(model, weights)
+    return FinishedRun(folder, config, data, plan, statement, model)
+
+
+def _load(model: nn.Module, weights: Path) -> None:
+    try:
+        model.load_state_dict(load_file(weights))
+    except (SafetensorError, OSError) as problem:
+        raise InvalidInput(f"{weights} cannot be read as a model: {problem}. Train the run again.") from None
+    except RuntimeError as problem:
+        reason = " ".join(str(problem).split())[:300]
+        raise InvalidInput(
+            f"{weights} does not fit the model of its configuration: {reason}. Was a file copied from "
+            "another run?"
+        ) from None
+    broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise InvalidInput(
+            f"{weights} holds numbers that are not finite, in {', '.join(broken)}: training diverged."
+        )
+
+
+# --- what is attacked -------------------------------------------------------------------------------------
+
+
+def attack_findings(
+    run: FinishedRun,
+    *,
+    shadows: int,
+    confidence: float,
+    rng: np.random.Generator,
+    rates: tuple[float, ...] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The limits of the run, and what attacks on membership reach on it with DP and without.
+
+    :param shadows: K, even, for either model; 0 for the loss threshold alone.
+    :param confidence: of the intervals.
+    :param rng: splits records in halves and draws the shadows' halves.
+    :param rates: false-positive rates; by default what the number of test records resolves.
+    :raises InvalidInput: if there are too few test records, or shadow models fail.
+    """
+    check_integer("shadows", shadows, low=0)
+    resolved = default_rates(len(run.data.test.inputs))
+    plain = without_dp(run, progress)
+    targets = {WITH_DP: run.model, WITHOUT_DP: plain}
+    trained = {name: _shadows(run, name, shadows, rng, progress) for name in targets} if shadows else {}
+    models: list[AttackedModel] = []
+    for name, model in targets.items():
+        if progress is not None:
+            progress("attacks", len(models), len(targets))
+        models.append(
+            AttackedModel(
+                name,
+                name == WITH_DP,
+                _scores(run, model, trained.get(name)),
+                evaluate(model, *run.data.train).score,
+                evaluate(model, *run.data.test).score,
+            )
+        )
+    if progress is not None:
+        progress("attacks", len(targets), len(targets))
+    curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)
+    found: dict[str, Any] = {
+        "run": {
+            "name": run.folder.name,
+            "unit": run.plan.unit,
+            "data": run.data.source,
+            "model": _described(run),
+            "private": run.statement["private"],
+        },
+        "risk": risk_found(risk_sheet(curve, delta=run.plan.delta, unit=run.plan.unit)),
+        "membership": membership_found(
+            models,
+            curve,
+            headline=DEFAULT_ATTACK if shadows else _LOSS,
+            shadows=shadows,
+            rates=resolved if rates is None else rates,
+            confidence=confidence,
+            rng=rng,
+        ),
+    }
+    return found | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
+
+
+def without_dp(run: FinishedRun, progress: Progress | None = None) -> nn.Module:
+    """The same model on the same records, steps and batches, without clip and noise."""
+    tell = None if progress is None else partial(progress, "training without DP")
+    return _train_plainly(run, run.data.train, tell)
+
+
+def _scores(run: FinishedRun, model: nn.Module, shadows: Shadows | None) -> dict[str, Scores]:
+    """Every attack on one model; on a regression those that need no classes."""
+    outputs, member = _outputs(run, model), run.is_member
+    if not run.data.classes:
+        found = {_LOSS: outputs}
+        if shadows is not None:
+            found[DEFAULT_ATTACK] = bavaria(ShadowScores(outputs, shadows.outputs, shadows.trained_on))
+    else:
+        labels = run.pool.targets.numpy()
+        if shadows is None:
+            found = {_LOSS: loss_threshold(-log_probability(outputs, labels))}
+        else:
+            found = attack_all(Evidence(outputs, shadows.outputs, shadows.trained_on, labels))
+    return {name: Scores.of(values, member) for name, values in found.items()}
+
+
+def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
+    """What a model says of the pool: logits (n, c), or for regression minus the squared error (n,)."""
+    device, found = next(model.parameters()).device, []
+    with evaluation_mode(model), torch.no_grad():
+        pool = run.pool
+        for start in range(0, len(pool.inputs), _ROWS):
+            x, y = (part[start : start + _ROWS] for part in pool)
+            if run.data.classes:
+                found.append(model(x.to(device)).float().cpu())
+            else:
+                found.append(-losses_of(run.data)(model, x.to(device), y.to(device)).float().cpu())
+    outputs: NDArray[Any] = torch.cat(found).numpy()
+    return outputs
+
+
+# --- shadow models ----------------------------------------------------------------------------------------
+
+
+def _shadows(
+    run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress | None
+) -> Shadows:
+    """K shadow models of the run with DP or without; those that an interrupted attack left are kept."""
+    if count < 4 or count % 2:
+        raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {count}. 16 do well.")
+    pool = run.pool
+
+    def train(indices: Indices) -> Callable[[], ArrayLike]:
+        rows = TensorPair(pool.inputs[indices], pool.targets[indices])
+        model = _train_privately(run, rows) if name == WITH_DP else _train_plainly(run, rows, None)
+        return lambda: _outputs(run, model)
+
+    return train_shadows(
+        one_by_one(train),
+        paired_halves(count, len(pool.inputs), rng),
+        at_once=1,
+        store=run.store / f"shadows-{name.replace(' ', '-').lower()}-{count}.npz",
+        identity=_identity(run, name),
+        progress=None if progress is None else partial(progress, f"shadow models {name}"),
+    )
+
+
+def _identity(run: FinishedRun, name: str) -> str:
+    digest = hashlib.sha256(read_text(run.folder / "config.toml").encode())
+    digest.update((run.folder / "model.safetensors").read_bytes())
+    return f"{name}: {digest.hexdigest()}"
+
+
+def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
+    config = run.config.model_copy(update={"audit": AuditSection()})
+    session = session_on(config, replace(run.data, train=rows), _scaled(run.plan, len(rows.inputs)))
+    for batch in session.batches():
+        session.step(batch)
+    return session.current_model
+
+
+def _scaled(plan: Plan, records: int) -> Plan:
+    """The plan on fewer records: the same rate, steps and noise multiplier."""
+    batch = max(1.0, plan.sampling_rate * records)
+    sampling = plan.sampling
+    if isinstance(sampling, ShuffledBatches):
+        batch = float(max(1, round(batch)))
+        sampling = ShuffledBatches(int(batch), records)
+    return replace(
+        plan,
+        records=records,
+        sampling=sampling,
+        expected_batch_size=batch,
+        epsilon_budget=None,
+        allow_large_delta=True,
+    )
+
+
+def _train_plainly(
+    run: FinishedRun,
+    rows: TensorPair,
+    tell: Callable[[int, int], None] | None,
+) -> nn.Module:
+    """Plain training in shuffled batches of the run's size, for as many steps."""
+    model = new_model(run.config, run.data, Generator.from_os())
+    optimizer, losses = new_optimizer(run.config, model), losses_of(run.data)
+    batch = len(rows.inputs)
+    if not isinstance(run.plan.sampling, FullBatch):
+        batch = max(1, round(run.plan.sampling_rate * len(rows.inputs)))
+    turns = _turns(len(rows.inputs), batch)
+    device = next(model.parameters()).device
+    for step in range(run.plan.steps):
+        turn = next(turns)
+        optimizer.zero_grad()
+        losses(model, *(part[turn].to(device) for part in rows)).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if tell is not None:
+            tell(step + 1, run.plan.steps)
+    return model
+
+
+def _turns(records: int, batch: int) -> Iterator[Tensor]:
+    """Batches of shuffled records, pass after pass; the last of a pass is smaller."""
+    while True:
+        order = torch.from_numpy(np.random.default_rng().permutation(records))
+        yield from (order[start : start + batch] for start in range(0, records, batch))
+
+
+# --- who is exposed ---------------------------------------------------------------------------------------
+
+
+def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]:
+    """How exposed each member is, with DP and without, and the extremes of the latter."""
+    orders, values = {}, {}
+    for name, shadows in trained.items():
+        margins = (
+            logit_margin(shadows.outputs, run.pool.targets.numpy()) if run.data.classes else shadows.outputs
+        )
+        order, values[name] = ranked_and_reported(margins, shadows.trained_on)
+        orders[name] = order[run.is_member[order]]
+    curves = []
+    for name, order in orders.items():
+        smooth = [float(values[name][part].mean()) for part in np.array_split(order, min(len(order), 50))]
+        percent = ((np.arange(len(smooth)) + 0.5) / len(smooth) * 100).tolist()
+        curves.append({"model": name, "private": name == WITH_DP, "percent": percent, "values": smooth})
+
+    def card(record: int) -> dict[str, Any]:
+        x, y = run.data.train.inputs[record], run.data.train.targets[record]
+        label = run.data.classes[int(y)] if run.data.classes else f"{float(y.reshape(-1)[0]):.3g}"
+        return {
+            "record": record,
+            "label": label,
+            "picture": grey_picture(x.numpy()) if _is_picture(x) else None,
+            "without_dp": float(values[WITHOUT_DP][record]),
+            "with_dp": float(values[WITH_DP][record]),
+        }
+
+    order = orders[WITHOUT_DP]
+    return {
+        "curves": curves,
+        "most": [card(int(record)) for record in order[:_GALLERY]],
+        "least": [card(int(record)) for record in order[-_GALLERY:]],
+    }
+
+
+def _is_picture(record: Tensor) -> bool:
+    return record.ndim == 3 and record.shape[0] in (1, 3)
+
+
+def _described(run: FinishedRun) -> str:
+    section = run.config.model
+    parameters = sum(p.numel() for p in run.model.parameters())
+    return f"{section.name or section.factory}, {parameters:,} parameters"

@@ -1,0 +1,181 @@
+"""What the report says of attacks and audits: figures of known laws, and a page that stands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import norm
+
+from tacit.accounting import account
+from tacit.attacks import Scores
+from tacit.audits import AuditResult
+from tacit.errors import InvalidInput
+from tacit.events import Gaussian
+from tacit.report.chart import Axis, Chart, grey_picture
+from tacit.report.findings import (
+    AttackedModel,
+    Planted,
+    audits_found,
+    default_rates,
+    membership_found,
+    risk_found,
+)
+from tacit.report.page import charts_of, page, summary
+from tacit.report.risk import risk_sheet
+from tacit.report.written import write_report
+
+CURVE = account(
+    Gaussian(1.0), adjacency="add-remove"
+)  # mu = 1: no test does better than N(0, 1) against N(1, 1)
+
+
+def gaussian_scores(mu: float, seed: int, size: int = 2000) -> Scores:
+    rng = np.random.default_rng(seed)
+    return Scores(rng.normal(mu, 1.0, size), rng.normal(0.0, 1.0, size))
+
+
+def attacked(mu: float, seed: int = 0) -> dict[str, Any]:
+    models = (
+        AttackedModel("with DP", True, {"the best test": gaussian_scores(mu, seed)}, 0.9, 0.8),
+        AttackedModel("without DP", False, {"the best test": gaussian_scores(3.0, seed)}, 1.0, 0.8),
+    )
+    return membership_found(
+        models,
+        CURVE,
+        headline="the best test",
+        shadows=16,
+        rates=(0.01, 0.1),
+        confidence=0.95,
+        rng=np.random.default_rng(seed),
+    )
+
+
+def whole(mu: float = 1.0, name: str = "first", *, rejected: bool = False) -> dict[str, Any]:
+    result = AuditResult(
+        "claim test", 1000, 0.95, 1e-5, 3.2, 2.0, "Gaussian noise", claimed_eps=4.38, claim_rejected=rejected
+    )
+    card = {
+        "record": 7,
+        "label": "<3>",
+        "picture": grey_picture(np.eye(4)),
+        "without_dp": 4.0,
+        "with_dp": 0.1,
+    }
+    curve = {"model": "with DP", "private": True, "percent": [5.0, 95.0], "values": [2.0, -0.5]}
+    return {
+        "run": {"name": name, "unit": "image", "data": "digits", "model": "linear", "private": True},
+        "risk": risk_found(risk_sheet(CURVE, delta=1e-5, unit="image")),
+        "membership": attacked(mu),
+        "exposed": {"curves": [curve], "most": [card], "least": [card | {"picture": None}]},
+        "audits": audits_found([Planted("Canaries in this run.", (result,))]),
+    }
+
+
+def test_the_rates_are_those_that_the_test_records_resolve() -> None:
+    assert default_rates(5000) == (0.001, 0.1)
+    assert default_rates(4999) == (0.01, 0.1)
+    assert default_rates(50) == (0.1,)
+    with pytest.raises(InvalidInput, match="49 records that the model was not trained on"):
+        default_rates(49)
+
+
+def test_figures_of_a_known_law() -> None:
+    found = attacked(1.0)
+    for model, mu in zip(found["models"], (1.0, 3.0), strict=True):
+        attack = model["attacks"][0]
+        assert attack["auc"]["low"] < norm.cdf(mu / np.sqrt(2)) < attack["auc"]["high"]
+        drawn = attack["roc"]
+        law = norm.sf(norm.isf(np.array(drawn["false_alarms"])) - mu)
+        inside = (np.array(drawn["low"]) - 0.03 <= law) & (law <= np.array(drawn["high"]) + 0.03)
+        assert inside.mean() > 0.8  # bands point by point, and false alarms have an error too
+    assert found["rates"][0]["limit"] == pytest.approx(norm.sf(norm.isf(0.01) - 1.0), rel=1e-3)
+
+
+def test_the_best_attack_there_is_stays_below_the_limit_and_a_better_one_does_not() -> None:
+    above = [attacked(1.0, seed)["models"][0]["attacks"][0]["above_the_limit"] for seed in range(4)]
+    assert sum(above) <= 1  # at most 5 % in the long run, and far fewer
+    assert attacked(2.0)["models"][0]["attacks"][0]["above_the_limit"]
+    kinds = dict(summary(whole(2.0)))
+    assert "ABOVE THE LIMIT" in kinds["attack!"]
+    assert "attack!" not in dict(summary(whole()))
+
+
+def test_only_the_private_model_is_held_against_the_limit() -> None:
+    assert "above_the_limit" not in attacked(1.0)["models"][1]["attacks"][0]
+
+
+def test_a_contradicted_claim_is_said_at_once() -> None:
+    assert "CONTRADICTED, do not release" in dict(summary(whole(rejected=True)))["audit!"]
+    assert "not contradicted" in dict(summary(whole()))["audit"]
+    assert "weak attack, not safety" in dict(summary(whole()))["audit"]
+
+
+def test_the_page_stands_alone_and_says_what_it_must() -> None:
+    text = page(whole())
+    links = [found for found in re.findall(r'(?:src|href)="([^"]*)"', text) if not found.startswith("data:")]
+    assert not links
+    assert "@import" not in text
+    assert "url(" not in text
+    assert "<script" not in text
+    assert set(re.findall(r"https?://[^\" ]*", text)) == {"http://www.w3.org/2000/svg"}
+    for words in ("Confidential", "prefers-color-scheme: dark", "width=device-width", "&lt;3&gt;", "95 %"):
+        assert words in text
+    for part in ("What no attack can exceed", "What attacks reach", "Who is exposed most", "promise hold?"):
+        assert part in text
+
+
+def test_names_cannot_break_the_page() -> None:
+    assert "<script>" not in page(whole(name="<script>alert(1)</script>"))
+
+
+def test_parts_that_were_not_looked_at_are_left_out() -> None:
+    data = whole()
+    only = {"run": data["run"], "risk": data["risk"]}
+    assert list(charts_of(only)) == ["two-worlds"]
+    text = page(only)
+    assert "What attacks reach" not in text
+    assert "promise hold" not in text
+    assert "What can be drawn" not in text
+    drawn = {"classes": [{"name": "3", "mean": "data:a", "without_dp": "data:b", "with_dp": "data:c"}]}
+    assert page(only | {"inversion": drawn}).count("<img") == 3
+
+
+def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
+    data = whole()
+    path = write_report(data, tmp_path / "report")
+    assert path.read_text(encoding="utf-8") == page(data)
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["run"] == data["run"]
+    for name in ("two-worlds", "attacks", "exposed"):
+        ET.parse(tmp_path / "report" / f"{name}.svg")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_points_lie_where_the_axes_say() -> None:
+    chart = Chart("t", Axis("x", 0.01, 1.0, log=True), Axis("y", 0.0, 2.0))
+    chart.line([(0.01, 0.0), (0.1, 1.0), (1.0, 2.0), (50.0, 9.0)], "one")
+    points = re.findall(r'points="([^"]*)"', chart.to_svg())[0].split()
+    (x0, y0), (x1, y1), (x2, y2), last = [tuple(map(float, point.split(","))) for point in points]
+    assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
+    assert y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
+    assert y0 > y2
+    assert last == (x2, y2)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (3, 3, 5)], ids=str)
+def test_pictures_are_what_another_reader_sees(shape: tuple[int, ...]) -> None:
+    import base64
+
+    values = np.random.default_rng(0).random(shape)
+    picture = Image.open(BytesIO(base64.b64decode(grey_picture(values).partition(",")[2])))
+    seen = np.asarray(picture, dtype=float)
+    wanted = 255 * (values - values.min()) / (values.max() - values.min())
+    wanted = np.moveaxis(wanted, 0, -1) if len(shape) == 3 else wanted
+    assert np.abs(seen.reshape(wanted.shape) - wanted).max() <= 0.5 + 1e-9

@@ -1,0 +1,182 @@
+"""A finished run under attack, from its folder to its report; small runs, so that only the road is tried."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tacit.cli.app import run as tacit
+from tacit.errors import InvalidInput
+from tacit.runs import prepare
+from tacit.runs.attacking import attack_findings, open_run
+
+CONFIG = """
+[data]
+name = "digits"
+[model]
+name = "logistic"
+normalise = true
+[privacy]
+epsilon = 3.0
+delta = 1e-4
+unit = "image"
+adjacency = "add-remove"
+records = 1437
+[optimizer]
+learning_rate = 0.3
+momentum = 0.9
+[training]
+batch_size = {batch}
+steps = {steps}
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("runs"), '"full"', 4)
+
+
+def train(folder: Path, batch: str, steps: int) -> Path:
+    config = folder / "digits.toml"
+    config.write_text(CONFIG.format(batch=batch, steps=steps))
+    assert prepare(config, out=folder / "run").start() is not None
+    return folder / "run"
+
+
+@pytest.fixture
+def mine(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_attack_from_the_shell(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["attack", str(mine), "--shadows", "8", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [model["model"] for model in data["membership"]["models"]] == ["with DP", "without DP"]
+    attacks = {attack["attack"] for attack in data["membership"]["models"][0]["attacks"]}
+    assert {"loss threshold", "LiRA", "BaVarIA-t"} <= attacks
+    assert len(data["exposed"]["most"]) == 8
+    assert data["exposed"]["most"][0]["picture"].startswith("data:image/png")
+    assert (mine / "private" / "attack" / "report.html").stat().st_size > 10_000
+
+
+def test_audit_from_the_shell(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["audit", str(mine), "--quick", "--out", str(mine / "report")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for words in ("limit: ε ≤ 3", "attack: At 2 false alarms of 100", "not contradicted", "confidential"):
+        assert words in out
+    data = json.loads((mine / "report" / "report.json").read_text())
+    assert "separate run" in data["audits"][0]["where"]
+    assert [result["canaries"] for result in data["audits"][0]["results"]] == [1000] * 3
+    assert tacit(["audit", str(mine), "--quick", "--deep"]) == 2
+
+
+def test_the_risk_sheet_of_a_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["risk", str(mine), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] <= 3.0
+
+
+def test_an_interrupted_attack_goes_on_with_the_shadows_that_it_has(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tacit.runs import attacking
+
+    trained: list[int] = []
+    real = attacking._train_privately
+
+    def stopped(run: Any, rows: Any) -> Any:
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        trained.append(len(rows.inputs))
+        return real(run, rows)
+
+    monkeypatch.setattr(attacking, "_train_privately", stopped)
+    assert tacit(["attack", str(mine), "--shadows", "4"]) == 130
+    assert "goes on" in capsys.readouterr().err
+    trained[:] = trained[:2]  # one more may be trained: the fourth
+    assert tacit(["attack", str(mine), "--shadows", "4"]) == 0
+    assert len(trained) == 3
+
+
+def test_shadows_are_trained_on_balanced_halves(finished: Path) -> None:
+    run = open_run(finished)
+    assert run.is_member.sum() == len(run.data.train.inputs) == 1437
+    assert run.pool.inputs.shape == (1797, 1, 8, 8)
+
+
+def test_poisson_batches_and_no_shadows(tmp_path: Path) -> None:
+    run = open_run(train(tmp_path, "200", 40))
+    found = attack_findings(run, shadows=0, confidence=0.95, rng=np.random.default_rng(0))
+    assert found["membership"]["headline"] == "loss threshold"
+    assert "exposed" not in found
+
+
+def test_a_model_that_knows_its_records_by_heart_is_found_out(mine: Path) -> None:
+    """The positive control: a lookup table in the place of the private model is above the limit."""
+    run = open_run(mine)
+    known = {record.tobytes() for record in run.data.train.inputs.numpy()}
+
+    class Lookup(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.labels = dict(
+                zip((x.tobytes() for x in run.pool.inputs.numpy()), run.pool.targets.tolist(), strict=True)
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = [row.tobytes() for row in x.numpy()]
+            labels = torch.tensor([self.labels[row] for row in rows])
+            sure = torch.tensor([9.0 if row in known else 0.0 for row in rows])
+            return torch.nn.functional.one_hot(labels, 10) * sure[:, None] + torch.rand(len(x), 10) / 100
+
+    object.__setattr__(run, "model", Lookup())
+    found = attack_findings(run, shadows=0, confidence=0.95, rng=np.random.default_rng(0))
+    attack = found["membership"]["models"][0]["attacks"][0]
+    assert attack["above_the_limit"]
+    assert attack["auc"]["value"] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("no model", "no finished run"),
+        ("other model", "does not fit the model"),
+        ("nan", "not finite"),
+        ("damaged", "cannot be read as a model"),
+        ("other statement", "their mechanisms differ"),
+    ],
+)
+def test_what_cannot_be_attacked_is_refused(mine: Path, harm: str, words: str) -> None:
+    weights = mine / "model.safetensors"
+    match harm:
+        case "no model":
+            weights.unlink()
+        case "other model":
+            save_file({"a": torch.zeros(2)}, weights)
+        case "nan":
+            save_file({name: value * float("nan") for name, value in load_file(weights).items()}, weights)
+        case "damaged":
+            weights.write_bytes(b"not a model")
+        case _:
+            statement = mine / "statement.json"
+            data = json.loads(statement.read_text())
+            data["event"]["count"] += 1
+            statement.write_text(json.dumps(data))
+    with pytest.raises(InvalidInput, match=words):
+        open_run(mine)
+
+
+def test_bad_questions_are_refused(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["attack", str(mine / "nowhere")]) == 2
+    assert tacit(["attack", str(mine), "--shadows", "5"]) == 2
+    assert "even number" in capsys.readouterr().err
+    assert tacit(["attack", str(mine), "--shadows", "0", "--rate", "0.001"]) == 2
+    assert "5000 non-members" in " ".join(capsys.readouterr().err.split())
