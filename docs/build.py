@@ -82,6 +82,7 @@ def _experiment(path: Path) -> Iterator[str]:
         yield "|---|---|---|"
         for row in data["rows"]:
             yield f"| {row['accountant']} | {row['epsilon']:,.6g} | {row['delta']:g} |"
+    yield from _attacked(data["rows"])
     if path.with_suffix(".png").exists():
         yield f"\n![{path.stem}](../experiments/results/{path.stem}.png)"
     yield ""
@@ -105,6 +106,19 @@ def _attacks(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def _epsilon(row: dict[str, Any]) -> str:
     return "∞" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
+
+
+def _attacked(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What attacks found, under the names that the experiment gives its figures, parts of 1."""
+    shown = [row for row in rows if "attacked" in row["details"]]
+    if not shown:
+        return
+    names = list(shown[0]["details"]["attacked"])
+    yield f"\n| model | {' | '.join(names)} |"
+    yield "|---" * (len(names) + 1) + "|"
+    for row in shown:
+        values = (f"{row['details']['attacked'][name]:.3f}" for name in names)
+        yield f"| {row['model']} | {' | '.join(values)} |"
 
 
 def _accuracy(row: dict[str, Any]) -> str:

@@ -10,8 +10,10 @@ from tacit.experiments import (
     abadi_cifar10,
     abadi_composition,
     abadi_mnist,
+    attribute_inversion,
     clipping,
     membership,
+    model_inversion,
     names_memorisation,
     pictures_memorisation,
     scattering,
@@ -54,6 +56,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pictures-memorisation": Experiment(
         pictures_memorisation.run,
         "training pictures that a generative model gives back (Carlini et al., 2023)",
+    ),
+    "model-inversion": Experiment(
+        model_inversion.run, "faces out of a classifier, with and without privacy (Fredrikson et al., 2015)"
+    ),
+    "attribute-inversion": Experiment(
+        attribute_inversion.run,
+        "who is married, by a tree of income, and without it (Fredrikson et al., 2015)",
     ),
 }
 

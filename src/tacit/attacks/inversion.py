@@ -1,0 +1,238 @@
+"""MI-Face: a picture of a class, from the confidence of a classifier in it (Fredrikson, Jha, Ristenpart,
+"Model Inversion Attacks that Exploit Confidence Information", CCS 2015, section 5, Algorithm 1).
+
+The attacker knows the model and wants to see a class, such as a person's face.  He walks downhill on
+
+    c(x) = 1 - p_y(x) + AuxTerm(x),        x <- Process(clip(x - λ ∇c(x)))
+
+and keeps the best x of the walk.  What comes out looks like the *class*.  Where a class is a person, that is
+the person; where it is a digit, it is what digits have in common, which no privacy of records hides.
+
+Letters: p people attacked at once, c classes, h and w the sides of a picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.training.evaluation import evaluation_mode
+
+__all__ = ["Inversion", "Inverted", "blur", "mi_face", "sharpen"]
+
+Process: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """The settings of Algorithm 1; the defaults are those of the paper.
+
+    * ``steps``: α, at most so many.
+    * ``learning_rate``: λ.
+    * ``patience``: β; stop where the cost is no less than the largest of the last β.
+    * ``confidence``: stop where p_y reaches it.
+    * ``total_variation``, ``distance``: weights of the two parts of AuxTerm, the sum of the absolute
+      differences of neighbouring pixels, and |x - start|² / 2: what a face is like before the model is asked.
+    * ``low``, ``high``: the range that x is clipped to.
+
+    :raises InvalidInput: for a value out of its range.
+    """
+
+    steps: int = 5000
+    learning_rate: float = 0.1
+    patience: int = 100
+    confidence: float = 0.99
+    total_variation: float = 0.0
+    distance: float = 0.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps, low=1)
+        check_integer("patience", self.patience, low=1)
+        check_real("learning_rate", self.learning_rate, low=0.0, open_low=True)
+        check_real("confidence", self.confidence, low=0.0, high=1.0, open_low=True)
+        check_real("total_variation", self.total_variation, low=0.0)
+        check_real("distance", self.distance, low=0.0)
+        check_real("low", self.low)
+        check_real("high", self.high, low=self.low, open_low=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Inverted:
+    """The best x of every walk, of shape (p, ...); and of shape (p,): the model's confidence in it, its cost,
+    and how many steps the walk took."""
+
+    pictures: Tensor
+    confidence: Tensor
+    cost: Tensor
+    steps: Tensor
+
+
+def mi_face(
+    model: nn.Module,
+    classes: Tensor,
+    start: Tensor,
+    *,
+    settings: Inversion | None = None,
+    process: Process | None = None,
+) -> Inverted:
+    """Invert ``model`` for each of ``classes``; all walks run at once, and each stops by its own rule.
+
+    The walk starts from ``start`` and ends at once where that already satisfies the model.  A walk is not
+    judged by ``patience`` before it has made so many steps.
+
+    :param model: takes (p, ...) to logits (p, c), row by row; in evaluation mode meanwhile.
+    :param classes: integers in [0, c), of shape (p,).
+    :param start: what the attacker knows beforehand, such as the mean of *public* faces; of shape (p, ...).
+    :param settings: the paper's, if none are given.
+    :param process: applied to (p, ...) after every step: :func:`blur`, or for an autoencoder the way through
+        pictures and back (Algorithm 2).  A model of latent values is inverted in these, with their range in
+        ``settings``.
+    :raises InvalidInput: if shapes do not fit, a class does not exist, or the cost is not finite.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
+    >>> with torch.no_grad():
+    ...     _ = model[1].weight.copy_(torch.tensor([[9.0, -9.0, 9.0, -9.0], [-9.0, 9.0, -9.0, 9.0]]))
+    >>> found = mi_face(model, torch.tensor([0, 1]), torch.full((2, 2, 2), 0.5))
+    >>> found.pictures.argmax(2).tolist(), bool((found.confidence >= 0.99).all())
+    ([[0, 0], [1, 1]], True)
+    """
+    settings = settings or Inversion()
+    if settings.total_variation and start.ndim < 3:
+        raise InvalidInput(
+            f"total_variation is of pictures (p, ..., h, w); start has shape {tuple(start.shape)}. Set it "
+            "to 0."
+        )
+    with evaluation_mode(model):
+        _check_start(model, classes, start)
+        return _Walks(model, classes, start.detach(), settings, process).run()
+
+
+class _Walks:
+    """The walks of p people, of which those that stopped rest."""
+
+    def __init__(
+        self, model: nn.Module, classes: Tensor, x: Tensor, settings: Inversion, process: Process | None
+    ) -> None:
+        self.model, self.settings, self.process = model, settings, process
+        self.classes, self.mean = classes, x
+        self.best = Inverted(
+            x.clone(),
+            x.new_zeros(len(x)),
+            x.new_full((len(x),), math.inf),
+            torch.zeros(len(x), dtype=torch.int64, device=x.device),
+        )
+
+    def run(self) -> Inverted:
+        s, going, x = self.settings, torch.arange(len(self.mean), device=self.mean.device), self.mean
+        last = x.new_full((len(x), s.patience), math.inf)  # costs of the last β steps; none yet
+        for step in range(s.steps + 1):
+            cost, confidence, gradient = self._cost(x, going)
+            self._keep_best(going, x, cost, confidence, step)
+            stop = (confidence >= s.confidence) | (cost >= last[going].amax(1))
+            last[going, step % s.patience] = cost
+            going, x, gradient = going[~stop], x[~stop], gradient[~stop]
+            if len(going) == 0:
+                break
+            x = (x - s.learning_rate * gradient).clamp(s.low, s.high)
+            if self.process is not None:
+                x = self.process(x)
+        return self.best
+
+    def _cost(self, x: Tensor, going: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """c(x) and p_y(x), of shape (p,), and the gradient of c, of the shape of x."""
+        x = x.detach().requires_grad_()
+        s, y = self.settings, self.classes[going]
+        with torch.enable_grad():
+            p = self.model(x).softmax(1).gather(1, y[:, None])[:, 0]
+            cost = 1.0 - p
+            if s.total_variation:
+                cost = cost + s.total_variation * _total_variation(x)
+            if s.distance:
+                cost = cost + s.distance * (x - self.mean[going]).square().flatten(1).sum(1) / 2.0
+            (gradient,) = torch.autograd.grad(cost.sum(), x)
+        if not bool(torch.isfinite(cost).all() and torch.isfinite(gradient).all()):
+            raise InvalidInput(
+                "the model's confidence, or its gradient, is not finite on the way. Do its weights hold NaN, "
+                "or does it expect inputs on another scale?"
+            )
+        return cost.detach(), p.detach(), gradient
+
+    def _keep_best(self, going: Tensor, x: Tensor, cost: Tensor, confidence: Tensor, step: int) -> None:
+        best = self.best
+        best.steps[going] = step
+        better = cost < best.cost[going]
+        people = going[better]
+        best.pictures[people] = x[better].detach()
+        best.confidence[people] = confidence[better]
+        best.cost[people] = cost[better]
+
+
+def blur(pictures: Tensor, std: float) -> Tensor:
+    """A Gaussian blur of (..., h, w) by ``std`` pixels; the border is mirrored.
+
+    >>> blur(torch.eye(3), 0.5).diagonal().tolist() < torch.eye(3).diagonal().tolist()
+    True
+    """
+    check_real("std", std, low=0.0, open_low=True)
+    radius = min(math.ceil(3.0 * std), min(pictures.shape[-2:]) - 1)
+    places = torch.arange(-radius, radius + 1, dtype=pictures.dtype, device=pictures.device)
+    kernel = (-0.5 * (places / std).square()).exp()
+    kernel = kernel / kernel.sum()
+    h, w = pictures.shape[-2:]
+    flat = pictures.reshape(-1, 1, h, w)
+    flat = nn.functional.pad(flat, (radius,) * 4, mode="reflect")
+    flat = nn.functional.conv2d(flat, kernel[None, None, :, None])
+    flat = nn.functional.conv2d(flat, kernel[None, None, None, :])
+    return flat.reshape(pictures.shape)
+
+
+def sharpen(pictures: Tensor, std: float, strength: float = 1.0) -> Tensor:
+    """Unsharp masking of (..., h, w) in [0, 1]: the picture, and ``strength`` of what a blur takes away."""
+    return (pictures + strength * (pictures - blur(pictures, std))).clamp(0.0, 1.0)
+
+
+def _total_variation(x: Tensor) -> Tensor:
+    """The sum of the absolute differences of neighbours in the last two axes; (p, ..., h, w) to (p,)."""
+    down, right = x.diff(dim=-2).abs().flatten(1), x.diff(dim=-1).abs().flatten(1)
+    return down.sum(1) + right.sum(1)
+
+
+def _check_start(model: nn.Module, classes: Tensor, start: Tensor) -> None:
+    if classes.ndim != 1 or classes.dtype != torch.int64 or len(classes) == 0:
+        raise InvalidInput(
+            f"classes must be one row of int64 numbers, at least one; got {classes.dtype} of shape "
+            f"{tuple(classes.shape)}."
+        )
+    if not (start.is_floating_point() and bool(torch.isfinite(start).all())):
+        raise InvalidInput("start must be finite floating-point numbers; scale pixels to [0, 1].")
+    if start.ndim < 2 or len(start) != len(classes):
+        raise InvalidInput(
+            f"start must hold one record for each of the {len(classes)} classes; got shape "
+            f"{tuple(start.shape)}. One start for all: start.expand({len(classes)}, *start.shape)."
+        )
+    try:
+        with torch.no_grad():
+            logits = model(start)
+    except RuntimeError as problem:
+        raise InvalidInput(
+            f"the model does not take start, of shape {tuple(start.shape)}: {problem}. Give it the shape of "
+            "the records that the model was trained on."
+        ) from None
+    if logits.ndim != 2 or len(logits) != len(start) or logits.shape[1] < 2:
+        raise InvalidInput(
+            f"the model must give logits (p, c) for p = {len(start)} records and c >= 2 classes; it gives "
+            f"{tuple(logits.shape)}."
+        )
+    if not (int(classes.min()) >= 0 and int(classes.max()) < logits.shape[1]):
+        raise InvalidInput(
+            f"classes must lie in [0, {logits.shape[1] - 1}]; got {int(classes.min())} to "
+            f"{int(classes.max())}."
+        )

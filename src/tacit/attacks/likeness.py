@@ -1,0 +1,114 @@
+"""Is it the same face?  Figures that say how much a recovered picture looks like a person.
+
+A picture that resembles a training picture no more than an unseen picture of the same person shows what the
+*class* looks like.  So every figure is taken twice: against pictures that the model was trained on, and
+against pictures of the same people that it never saw.
+
+Letters: p recovered pictures, one for each person; k pictures per person; h and w their sides.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import gaussian_filter
+
+from tacit.errors import InvalidInput
+
+__all__ = ["correlation", "nearest_similarity", "recognised", "structural_similarity"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_WINDOW = 1.5  # standard deviation of the Gaussian window, in pixels
+_LUMINANCE, _CONTRAST = 0.01**2, 0.03**2  # K1² and K2² of the paper, for pixels in [0, 1]
+
+
+def correlation(pictures: ArrayLike, others: ArrayLike, *, without: ArrayLike | None = None) -> Array:
+    """Pearson's correlation of either picture's pixels, pair by pair; (..., h, w) twice to (...).
+
+    :param without: taken off both, such as the mean of public faces: all faces correlate with all others, and
+        only what is left beyond that says who it is.
+    :raises InvalidInput: if a picture is constant, or shapes do not fit.
+
+    >>> correlation([[1.0, 2.0], [3.0, 4.0]], [[8.0, 6.0], [4.0, 2.0]]).round(6).item()
+    -1.0
+    """
+    a, b = _pictures("pictures", pictures), _pictures("others", others)
+    if without is not None:
+        common = _pictures("without", without)
+        a, b = a - common, b - common
+    a = a - a.mean(axis=(-2, -1), keepdims=True)
+    b = b - b.mean(axis=(-2, -1), keepdims=True)
+    spread = np.sqrt((a**2).sum(axis=(-2, -1)) * (b**2).sum(axis=(-2, -1)))
+    if not (spread > 0.0).all():
+        raise InvalidInput("a picture is constant, or equals what is taken off it: nothing can correlate.")
+    found: Array = np.asarray((a * b).sum(axis=(-2, -1)) / spread)
+    return found
+
+
+def structural_similarity(pictures: ArrayLike, others: ArrayLike) -> Array:
+    """SSIM (Wang, Bovik, Sheikh, Simoncelli 2004, IEEE TIP 13(4), equation 13), pair by pair.
+
+    The window is a Gaussian of 1.5 pixels, cut off at 3.5 of these, with the border mirrored; pixels are in
+    [0, 1].  (..., h, w) twice to (...).
+
+    >>> structural_similarity(np.eye(8), np.eye(8)).item()
+    1.0
+    """
+    a, b = _pictures("pictures", pictures), _pictures("others", others)
+    mean_a, mean_b = _smooth(a), _smooth(b)
+    var_a = _smooth(a * a) - mean_a**2
+    var_b = _smooth(b * b) - mean_b**2
+    both = _smooth(a * b) - mean_a * mean_b
+    found = (2.0 * mean_a * mean_b + _LUMINANCE) * (2.0 * both + _CONTRAST)
+    found /= (mean_a**2 + mean_b**2 + _LUMINANCE) * (var_a + var_b + _CONTRAST)
+    return np.asarray(found.mean(axis=(-2, -1)))
+
+
+def nearest_similarity(recovered: ArrayLike, albums: ArrayLike) -> Array:
+    """SSIM of each recovered picture to the most similar in the person's own album.
+
+    :param recovered: of shape (p, h, w).
+    :param albums: of shape (p, k, h, w).  More pictures have a nearer nearest: compare albums of the same k.
+    """
+    x, album = _pictures("recovered", recovered), _pictures("albums", albums)
+    _check_albums(x, album)
+    similarity = structural_similarity(x[:, None], album)
+    return np.asarray(similarity.max(axis=1))
+
+
+def recognised(recovered: ArrayLike, albums: ArrayLike, *, without: ArrayLike) -> NDArray[np.bool_]:
+    """Who is it?  Whether the album with which a recovered picture correlates most is the person's own.
+
+    Correlation with the mean picture of each album, ``without`` taken off; of shape (p,).
+
+    :param recovered: of shape (p, h, w).
+    :param albums: of shape (p, k, h, w), of pictures that the model never saw.
+    :param without: the mean of public faces, of shape (h, w).
+    """
+    x, album = _pictures("recovered", recovered), _pictures("albums", albums)
+    _check_albums(x, album)
+    match = correlation(x[:, None], album.mean(axis=1)[None], without=without)  # (p, p)
+    return np.asarray(match.argmax(axis=1) == np.arange(len(x)))
+
+
+def _smooth(x: Array) -> Array:
+    std = (0.0,) * (x.ndim - 2) + (_WINDOW, _WINDOW)
+    return np.asarray(gaussian_filter(x, std, truncate=3.5))
+
+
+def _pictures(name: str, values: ArrayLike) -> Array:
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim < 2 or x.size == 0 or not np.isfinite(x).all():
+        raise InvalidInput(f"{name} must be pictures (..., h, w) of finite numbers; got shape {x.shape}.")
+    return x
+
+
+def _check_albums(x: Array, album: Array) -> None:
+    if x.ndim != 3 or album.ndim != 4 or (len(x), *x.shape[1:]) != (len(album), *album.shape[2:]):
+        raise InvalidInput(
+            f"there must be one album (k, h, w) for each recovered picture (h, w); got {x.shape} and "
+            f"{album.shape}."
+        )
