@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-reproduce bench-accounting check-noise results clean
+.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-reproduce bench-accounting check-noise check-slots results clean
 
 install: $(VENV)/.installed
 
@@ -59,6 +59,9 @@ bench-accounting: install  ## time our accountant against dp_accounting, prv_acc
 check-noise: install  ## the law of the noise on 1e8 draws, and its speed beside torch's normal
 	$(BIN)/python benchmarks/check_noise.py
 	$(BIN)/python docs/build.py
+
+check-slots: install  ## what audit slots prove and find on real runs; some minutes, for the night
+	$(BIN)/python benchmarks/check_slots.py
 
 results:  ## draw docs/results.md from the committed JSON
 	$(BIN)/python docs/build.py

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.attacks import Scores
-from tacit.audits import Claim, noise_law, rehearsed_slot_scores, scores_of_slots
+from tacit.audits import Claim, audit_slots, noise_law, rehearsed_slot_scores, scores_of_slots
 from tacit.audits.claim import look
 from tacit.audits.regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from tacit.noise import gaussian as gaussian_module
@@ -316,3 +316,17 @@ def test_a_clip_left_out_is_found_by_slots(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(FlatClipping, "factors", lambda rule, norms, C: torch.ones_like(norms))
     assert rejected_by_slots()
+
+
+def test_a_run_without_any_noise_is_audited_to_the_end() -> None:
+    """The noise that it behaves like is below what has a price."""
+    sampled = Plan.with_noise(
+        noise_multiplier=1.0, steps=50, records=500, batch_size=100, clipping=1.0, delta=1e-5,
+        adjacency="add-remove", unit="row",
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    coins = rng.random(300) < 0.5
+    seen = (coins & (rng.random((50, 300)) < 0.2)).astype(np.float32)
+    found = audit_slots(SlotEvidence(seen, coins), sampled, confidence=0.95, rng=rng)
+    assert found.claim.claim_rejected
+    assert found.claim.eps_lower > sampled.epsilon

@@ -48,6 +48,10 @@ Array: TypeAlias = NDArray[np.float64]
 
 _REHEARSED = 0.8  # of the error probability goes to the rehearsed thresholds
 _HALVINGS = 12  # of an interval around what is looked for
+_LEAST_NOISE = 0.1  # that a sampled composition has a price for
+_STEP = 1.25  # to more noise or less, of which next to none takes long to price
+_NOISE_HALVINGS = 6  # of such a step: 0.4 %
+_AS_GOOD_AS_NONE = 24.0  # nats: less noise than that is not looked for
 _FARTHEST = 64.0  # times less noise than claimed: as good as none; also nats and standard deviations
 
 
@@ -177,20 +181,27 @@ def _least_contradicted_noise(
     family: NoiseFamily, claim: Claim, contradicted: Callable[[Callable[[Array], Array]], bool]
 ) -> float | None:
     """A noise multiplier that is contradicted, and so all larger ones; None if there is none up to 64 times
-    the claimed one."""
+    the claimed one, or if it is too small to be priced."""
+
+    def epsilon(noise: float) -> float:
+        return account(family.event(noise), adjacency=claim.curve.adjacency).epsilon(claim.delta)
 
     def too_large(noise: float) -> bool:
         curve = account(family.event(noise), adjacency=claim.curve.adjacency)
         return contradicted(Claim(curve, delta=claim.delta, nodes=64).false_negatives)
 
-    low, high = family.claimed_noise / _FARTHEST, family.claimed_noise
+    low = high = family.claimed_noise
     while not too_large(high):
-        low, high = high, 2.0 * high
+        low, high = high, _STEP * high
         if high > _FARTHEST * family.claimed_noise:
             return None
-    if too_large(low):
-        return low
-    for _ in range(_HALVINGS):
+    while low == high:
+        low = high / _STEP
+        if low < _LEAST_NOISE or epsilon(high) > _AS_GOOD_AS_NONE:
+            return high
+        if too_large(low):
+            high = low
+    for _ in range(_NOISE_HALVINGS):
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if too_large(middle) else (middle, high)
     return high
