@@ -10,7 +10,7 @@ import torch
 
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
-from tacit.experiments import membership
+from tacit.experiments import membership, shokri
 from tacit.experiments.base import Request
 from tacit.experiments.registry import reproduce
 
@@ -60,3 +60,31 @@ def test_membership_experiment_goes_on_after_an_interruption(tmp_path: Path) -> 
     assert not any(attack["contradicted"] for attack in private.values())
     assert rows[0].details["most_exposed"] > 1.0
     assert rows[1].details["bound_found"] < 0.1
+
+
+def adult(n: int) -> Dataset:
+    """Rows in which nothing tells the occupation, so that it can only be learnt by heart."""
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randint(0, 14, (n,), generator=generator)
+    inputs = torch.cat([torch.randn(n, 20, generator=generator), torch.eye(15)[kinds]], dim=1)
+    names = (*(f"column {i}" for i in range(20)), *(f"occupation={i}" for i in range(15)))
+    rows = TensorPair(inputs, (inputs[:, 0] > 1.0).long())
+    return Dataset("adult", rows, rows, ("no", "yes"), "made up", "person", names)
+
+
+def test_shokri_experiment_leaks_more_with_more_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shokri, "load_adult", lambda: adult(1200))
+    for name, value in (("_TRAINED", (150, 500)), ("_TESTED", 200), ("_SHADOWS", 4)):
+        monkeypatch.setattr(shokri, name, value)
+    rows = reproduce("shokri", Request(tmp_path, dataset="adult", seeds=4))
+    saved = json.loads((tmp_path / "shokri.json").read_text())
+    assert len(saved["rows"]) == len(rows) == 8
+    assert (tmp_path / "shokri.png").stat().st_size > 10_000
+    leak = {(r.details["task"], r.details["classes"], r.details["trained"]): r.details for r in rows}
+    assert leak["occupation", 12, 150]["gap"] > leak["occupation", 12, 500]["gap"] > 0.1
+    small, large = (leak["occupation", 12, trained]["attack_accuracy"] for trained in (150, 500))
+    assert small > large > 0.55, "no class tells more than another: all is overfitting"
+    with pytest.raises(InvalidInput, match="without privacy"):
+        reproduce("shokri", Request(tmp_path, epsilons=(1.0,)))

@@ -17,6 +17,7 @@ from tacit.experiments import (
     names_memorisation,
     pictures_memorisation,
     scattering,
+    shokri,
     tempered_sigmoids,
 )
 from tacit.experiments.base import Request, Row
@@ -49,6 +50,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "membership": Experiment(
         membership.run, "attacks on membership with shadow models, without DP and with it, under their bound"
+    ),
+    "shokri": Experiment(
+        shokri.run, "more classes and more overfitting, more leak, on Adult and MNIST (Shokri et al., 2017)"
     ),
     "names-memorisation": Experiment(
         names_memorisation.run, "planted secrets in a language model of names (Carlini et al., 2019)"
