@@ -83,8 +83,8 @@ def test_shokri_experiment_leaks_more_with_more_classes(
     assert len(saved["rows"]) == len(rows) == 8
     assert (tmp_path / "shokri.png").stat().st_size > 10_000
     leak = {(r.details["task"], r.details["classes"], r.details["trained"]): r.details for r in rows}
-    assert leak["occupation", 12, 150]["gap"] > leak["occupation", 12, 500]["gap"] > 0.1
-    small, large = (leak["occupation", 12, trained]["attack_accuracy"] for trained in (150, 500))
-    assert small > large > 0.55, "no class tells more than another: all is overfitting"
+    many, few = leak["occupation", 12, 500], leak["income", 2, 500]
+    assert many["gap"] > 0.8 > 0.2 > few["gap"], "all is learnt by heart, or nearly nothing"
+    assert many["attack_accuracy"] > 0.9 > 0.7 > few["attack_accuracy"]
     with pytest.raises(InvalidInput, match="without privacy"):
         reproduce("shokri", Request(tmp_path, epsilons=(1.0,)))
