@@ -1,0 +1,225 @@
+"""Integers in, noisy integers out: who draws the noise of an answer, and how far it reaches.
+
+Two samplers of one protocol: Tacit's own (:mod:`tacit.noise.discrete`) and OpenDP's, where it is installed.
+Both add exact discrete noise to exact integers; which one drew is a matter of trust, not of law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from importlib import metadata
+from typing import Any, Protocol, final
+
+from tacit.errors import InvalidInput, MissingExtra, check_in, check_real
+from tacit.noise.discrete import discrete_gaussian, discrete_laplace
+
+__all__ = ["OpenDPSampler", "OwnSampler", "Sampler", "gaussian_interval", "laplace_interval", "sampler"]
+
+_LARGEST = 2**63 - 1  # of a 64-bit integer
+_LARGEST_SCALE = 2**52  # of OpenDP's noise: it stays within 64 bits but for a chance of exp(-2000)
+_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up term by term
+_ROUNDING = 1e-9  # relative, of a probability computed here: what is kept away from the level
+
+
+class Sampler(Protocol):
+    """Adds independent discrete noise to integers.
+
+    Guarantee
+    ---------
+    * ``laplace``: value + k with P(k) proportional to exp(-|k| / scale).  For vectors that differ by at most
+      D in the sum of absolute values between neighbours that is (D / scale)-DP.
+    * ``gaussian``: value + k with P(k) proportional to exp(-k^2 / (2 sigma^2)).  For vectors that differ by
+      at most D in Euclidean length that is (D / sigma)^2 / 2-zCDP (2004.00010, Theorem 4).
+    """
+
+    @property
+    def name(self) -> str:
+        """What a certificate says of it."""
+        ...
+
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
+        """``values`` plus discrete Laplace noise of this scale, in their units."""
+        ...
+
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
+        """``values`` plus discrete Gaussian noise of parameter sigma, in their units."""
+        ...
+
+
+@final
+class OwnSampler:
+    """Tacit's own: integer arithmetic on bits of the operating system (2004.00010, Algorithms 1 to 3).
+
+    >>> len(OwnSampler().laplace([10, 0, -7], Fraction(2)))
+    3
+    """
+
+    @property
+    def name(self) -> str:
+        """What a certificate says of it."""
+        return "Tacit, exact discrete noise (Canonne, Kamath & Steinke 2020), bits of the operating system"
+
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
+        """``values`` plus discrete Laplace noise; no integer is too large."""
+        return [x + k for x, k in zip(values, discrete_laplace(scale, len(values)), strict=True)]
+
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
+        """``values`` plus discrete Gaussian noise; no integer is too large."""
+        return [x + k for x, k in zip(values, discrete_gaussian(sigma**2, len(values)), strict=True)]
+
+
+@final
+class OpenDPSampler:
+    """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.  Turns on its feature "contrib",
+    which holds for the whole process.
+
+    Values beyond 64 bits are clamped first, which moves no two of them apart, and sums stop at 64 bits.
+    Its own statement of the cost, ``map``, is the same number rounded up by at most a part in 2^52.
+
+    :raises MissingExtra: where opendp is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import opendp.prelude as dp
+        except ImportError:
+            raise MissingExtra("opendp", "opendp", "Noise drawn by OpenDP") from None
+        dp.enable_features("contrib")
+        self._dp: Any = dp
+        self._version = metadata.version("opendp")
+
+    @property
+    def name(self) -> str:
+        """What a certificate says of it."""
+        return f"OpenDP {self._version}, discrete noise over 64-bit integers"
+
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
+        """``values`` plus discrete Laplace noise.
+
+        :raises InvalidInput: if ``scale`` is not a float in (0, 2^52], exactly: OpenDP takes no other.
+        """
+        return self._released(self.laplace_measurement(scale), values)
+
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
+        """``values`` plus discrete Gaussian noise; errors as for :meth:`laplace`."""
+        return self._released(self.gaussian_measurement(sigma), values)
+
+    def laplace_measurement(self, scale: Fraction) -> Any:
+        """OpenDP's own object; its ``map(D)`` is epsilon for an L1 sensitivity of D."""
+        domain, metric = self._vectors(), self._dp.l1_distance(T="i64")
+        return self._dp.m.make_laplace(domain, metric, scale=_as_float("scale", scale))
+
+    def gaussian_measurement(self, sigma: Fraction) -> Any:
+        """OpenDP's own object; its ``map(D)`` is rho for an L2 sensitivity of D."""
+        domain, metric = self._vectors(), self._dp.l2_distance(T=float)
+        return self._dp.m.make_gaussian(domain, metric, scale=_as_float("sigma", sigma))
+
+    def _vectors(self) -> Any:
+        return self._dp.vector_domain(self._dp.atom_domain(T="i64"))
+
+    def _released(self, measurement: Any, values: Sequence[int]) -> list[int]:
+        if not values:
+            return []
+        return list(measurement([min(max(x, -_LARGEST), _LARGEST) for x in values]))
+
+
+def sampler(name: str = "own") -> Sampler:
+    """The sampler of this name: ``own`` or ``opendp``.
+
+    :raises MissingExtra: if it is OpenDP's and opendp is not installed.
+
+    >>> sampler("own").laplace([], Fraction(1))
+    []
+    """
+    choice = check_in("sampler", name, ("own", "opendp"))
+    return OwnSampler() if choice == "own" else OpenDPSampler()
+
+
+# --- how far the noise reaches ----------------------------------------------------------------------------
+
+
+def laplace_interval(scale: Fraction | int, level: float) -> int:
+    """The smallest k with P(|noise| <= k) >= ``level``, for discrete Laplace noise.
+
+    :param scale: > 0, in the units of k.
+    :param level: 0.95 for a 95 % interval; at most 1 - 1e-9.
+    :raises InvalidInput: if either is out of range.
+
+    P(|noise| > k) = 2 exp(-(k + 1) / scale) / (1 + exp(-1 / scale)).
+
+    Guarantee
+    ---------
+    * k is never too small.  It is the smallest for 1 - ``level`` lowered by a part in 1e9.
+
+    >>> laplace_interval(10, 0.95)
+    30
+    """
+    b = _positive("scale", scale)
+
+    def beyond(k: int) -> float:
+        return 2.0 * _exp_minus((k + 1) / b) / (1.0 + _exp_minus(1 / b))
+
+    return _smallest(beyond, level)
+
+
+def gaussian_interval(sigma: Fraction | int, level: float) -> int:
+    """The same for discrete Gaussian noise of parameter ``sigma``; above 64 in the closed form of
+    :func:`_gaussian_beyond`, and k may be one more than needed.
+
+    >>> gaussian_interval(10, 0.95)
+    20
+    """
+    s = _positive("sigma", sigma)
+    return _smallest(_gaussian_tail(s) if s <= _SUMMED else lambda k: _gaussian_beyond(k, s), level)
+
+
+def _gaussian_tail(s: Fraction) -> Callable[[int], float]:
+    """P(|noise| > k), added up; terms beyond 12 sigma weigh less than 1e-30."""
+    reach = math.ceil(12 * s) + 1
+    weights = [_exp_minus((j / s) ** 2 / 2) for j in range(1, reach + 1)]
+    total = 1.0 + 2.0 * math.fsum(weights)
+    return lambda k: 2.0 * math.fsum(weights[k:]) / total
+
+
+def _gaussian_beyond(k: int, s: Fraction) -> float:
+    """P(|noise| > k) <= 2 P(N(0, s^2) > k + 1/2), up to exp(-19 s^2).
+
+    f(j) = exp(-j^2 / 2s^2) is convex beyond s, so f(j) is at most its mean over [j - 1/2, j + 1/2] and the
+    tail at most the integral from k + 1/2; within s it is concave, and the middle at least its integral.
+    The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2 s^2) + ... (Poisson).
+    """
+    return math.erfc(float((k + Fraction(1, 2)) / s) / math.sqrt(2.0))
+
+
+def _smallest(beyond: Callable[[int], float], level: float) -> int:
+    """The smallest k with ``beyond(k)``, which falls, at most 1 - ``level``."""
+    check_real("level", level, low=0.0, high=1.0 - 1e-9, open_low=True)
+    missed = (1.0 - level) * (1.0 - _ROUNDING)
+    low, high = -1, 0  # beyond(low) is above, beyond(high) will be at most what may be missed
+    while beyond(high) > missed:
+        low, high = high, 2 * high + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if beyond(middle) > missed else (low, middle)
+    return high
+
+
+def _exp_minus(x: Fraction) -> float:
+    return math.exp(-float(min(x, Fraction(1000))))
+
+
+def _positive(name: str, value: object) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, Fraction | int) or value <= 0:
+        raise InvalidInput(f"{name} must be a positive Fraction or int; got {value!r}.")
+    return Fraction(value)
+
+
+def _as_float(name: str, value: Fraction) -> float:
+    if 0 < value <= _LARGEST_SCALE and Fraction(float(value)) == value:
+        return float(value)
+    raise InvalidInput(
+        f"OpenDP takes {name} as a float in (0, 2^52]; got {value!r}. Choose the nearest larger float, or "
+        "Tacit's own sampler, which takes any fraction."
+    )
