@@ -3,13 +3,15 @@
 ``claim_test`` asks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
 ``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` watches single steps;
 ``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``; ``audit_slots`` makes those
-of a run that was trained with slots.  What no canary sees, ``noise_law`` and ``sampler_law`` test.
+of a run that was trained with slots.  What no canary sees, ``noise_law`` and ``sampler_law`` test;
+``audit_precision`` looks at the low bits of released numbers.
 """
 
 from tacit.audits.claim import NoiseFamily, claim_test
 from tacit.audits.laws import LawTest, noise_law, sampler_law
 from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
 from tacit.audits.per_step import audit_steps
+from tacit.audits.precision import audit_precision, lowest_bits
 from tacit.audits.repeated import audit_repeated_runs
 from tacit.audits.result import AuditResult
 from tacit.audits.slot_run import SlotAudit, audit_slots, plan_with_room, scores_of_slots
@@ -24,10 +26,12 @@ __all__ = [
     "SlotAudit",
     "audit_one_run",
     "audit_one_run_by_tradeoff",
+    "audit_precision",
     "audit_repeated_runs",
     "audit_slots",
     "audit_steps",
     "claim_test",
+    "lowest_bits",
     "noise_law",
     "plan_with_room",
     "rehearsed_slot_scores",
