@@ -4,8 +4,17 @@
 steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return one ``PrivacyCurve``.
 """
 
+from tacit.accounting.additive import renyi_cost
 from tacit.accounting.curve import PrivacyCurve
 from tacit.accounting.dispatch import METHODS, account
 from tacit.accounting.search import calibrate, epsilon_schedule, largest_steps
 
-__all__ = ["METHODS", "PrivacyCurve", "account", "calibrate", "epsilon_schedule", "largest_steps"]
+__all__ = [
+    "METHODS",
+    "PrivacyCurve",
+    "account",
+    "calibrate",
+    "epsilon_schedule",
+    "largest_steps",
+    "renyi_cost",
+]

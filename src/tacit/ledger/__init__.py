@@ -1,3 +1,37 @@
 """One durable budget per data set: training runs and queries are charged to it before data is touched."""
 
-__all__: list[str] = []
+from tacit.ledger.budgets import (
+    ApproximateBudget,
+    Budget,
+    Cost,
+    PureBudget,
+    RenyiBudget,
+    ZeroConcentratedBudget,
+)
+from tacit.ledger.chain import Anchor, Entry
+from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.policy import Column, Policy
+from tacit.ledger.records import Charge, DatasetStatus, Price
+
+__all__ = [
+    "Anchor",
+    "ApproximateBudget",
+    "Budget",
+    "Charge",
+    "Column",
+    "Conflict",
+    "Cost",
+    "DatasetStatus",
+    "Entry",
+    "LeaseLost",
+    "Ledger",
+    "LedgerUnavailable",
+    "Policy",
+    "Price",
+    "PureBudget",
+    "Refused",
+    "RenyiBudget",
+    "StillRunning",
+    "ZeroConcentratedBudget",
+]

@@ -1,0 +1,165 @@
+"""Costs that may be added up from release to release: what a running total is kept of.
+
+A total that decides, in view of earlier answers, whether the next release may happen has to be a sum of costs
+that are each fixed before their release (Rogers et al. 2016, 1605.08294).  Three such costs are given here
+for any event: a pure epsilon, rho of zero-concentrated privacy, and Renyi divergences at fixed orders.
+Whatever holds but for a chance delta is split into a *leak* of that chance and a mechanism without it: an
+(epsilon, delta)-DP mechanism is, for any two neighbours, an epsilon-DP one with probability 1 - delta and
+anything otherwise (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.2).
+
+Numbers that state a guarantee, such as ``ApproximateDP(0.1)``, are read as the decimals that they print as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from tacit.accounting.divergences import largest_order, renyi, summed
+from tacit.accounting.losses import Array
+from tacit.accounting.pure import amplified, is_hidden_in, pure_epsilon
+from tacit.accounting.steps import Base, Steps, flatten, in_units_of
+from tacit.accounting.zcdp import rho
+from tacit.errors import UnsupportedEvent, check_real
+from tacit.events import (
+    Adjacency,
+    ApproximateDP,
+    DiscreteLaplace,
+    Event,
+    ExponentialMechanism,
+    Laplace,
+    PoissonSampled,
+    SparseVector,
+    ZeroConcentratedDP,
+)
+
+__all__ = ["decimal", "pure_cost", "renyi_cost", "zcdp_cost"]
+
+
+def decimal(number: float) -> Fraction:
+    """The decimal that a float prints as, exactly.
+
+    >>> decimal(0.1), Fraction(0.1) == Fraction(1, 10)
+    (Fraction(1, 10), False)
+    """
+    return Fraction(repr(float(number)))
+
+
+def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction] | None:
+    """(epsilon, delta) of ``event`` by plain addition, exact wherever the mechanism's own is rational.
+
+    None if a mechanism inside has no epsilon without a delta of one's choice, as Gaussian noise.
+
+    >>> from tacit.events import Repeat
+    >>> pure_cost(Repeat(DiscreteLaplace(scale=10.0), 3), "add-remove")
+    (Fraction(3, 10), Fraction(0, 1))
+    """
+    relation = Adjacency.parse(adjacency)
+    steps, leak = _without_leaks(event, relation)
+    parts = [(_exactly_pure(base, relation), count) for base, count in steps]
+    total = Fraction(0)
+    for epsilon, count in parts:
+        if epsilon is None:
+            return None
+        total += count * epsilon
+    return total, leak
+
+
+def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction]:
+    """(rho, leak) of ``event``, rounded up: rho-zCDP but for a chance ``leak``.
+
+    :raises UnsupportedEvent: where no rho is known, as for sampled Gaussians.
+
+    >>> from tacit.events import Gaussian
+    >>> round(float(zcdp_cost(Gaussian(2.0), "add-remove")[0]), 9)
+    0.125
+    """
+    relation = Adjacency.parse(adjacency)
+    steps, leak = _without_leaks(event, relation)
+    total = Fraction(0)
+    for base, count in steps:
+        total += count * (decimal(base.rho) if isinstance(base, ZeroConcentratedDP) else _rho(base, relation))
+    return total, leak
+
+
+def _rho(base: Base, adjacency: Adjacency) -> Fraction:
+    """Exact where the mechanism is exactly pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
+    found = Fraction(rho(base, adjacency))
+    if isinstance(base, ExponentialMechanism):  # epsilon^2 / 8 is less
+        return found
+    pure = _exactly_pure(base, adjacency)
+    return found if pure is None else min(found, pure * pure / 2)
+
+
+def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str) -> tuple[Array, Fraction]:
+    """(Renyi divergences of ``event`` at ``orders``, leak), rounded up; infinite where none is known.
+
+    :param orders: each > 1; the divergences have the same shape.
+    :raises UnsupportedEvent: if a mechanism inside has no proven Renyi divergence; it is named.
+
+    Guarantee
+    ---------
+    * For neighbours D, D' and every order, but for a chance of ``leak`` the Renyi divergence of the outputs
+      is at most what is returned, in both directions; it adds up over releases chosen adaptively.
+
+    >>> divergences, leak = renyi_cost(ApproximateDP(1.0, 1e-6), (8.0,), "add-remove")
+    >>> divergences.round(6).tolist(), float(leak)
+    ([0.955248], 1e-06)
+    """
+    relation = Adjacency.parse(adjacency)
+    at = np.array([check_real("order", order, low=1.0, open_low=True) for order in orders])
+    steps, leak = _without_leaks(event, relation)
+    for base, _ in steps:
+        renyi(base, np.array([2.0]), relation)  # refuses by name what it has no divergence for
+    most = min((largest_order(base) for base, _ in steps), default=1e9)
+    divergences = np.full(at.shape, np.inf)
+    near = at - 1.0 <= most
+    if near.any():
+        divergences[near] = summed(steps, at[near], relation)
+    if (
+        np.isnan(divergences).any() or (divergences < 0.0).any()
+    ):  # pragma: no cover - a defect, never let through
+        raise ArithmeticError(f"a Renyi divergence of {event!r} came out as {divergences}; please report it.")
+    return divergences, leak
+
+
+def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]:
+    """The mechanisms of ``event`` in units of ``adjacency``, with their deltas taken out and added up."""
+    counts: dict[Base, int] = {}
+    leak = Fraction(0)
+    for base, count in in_units_of(adjacency, flatten(event)):
+        kept, chance = _split(base, adjacency)
+        counts[kept] = counts.get(kept, 0) + count
+        leak += count * chance
+    return tuple(counts.items()), leak
+
+
+def _split(base: Base, adjacency: Adjacency) -> tuple[Base, Fraction]:
+    match base:
+        case ApproximateDP(epsilon, delta) if delta > 0.0:
+            return ApproximateDP(epsilon), decimal(delta)
+        case PoissonSampled(rate, ApproximateDP(epsilon, delta)) if delta > 0.0 and is_hidden_in(
+            base.event, adjacency
+        ):  # Balle, Barthe & Gaboardi 2018 (1807.01647), Theorem 8
+            return ApproximateDP(amplified(epsilon, rate)), Fraction(rate) * decimal(delta)
+    return base, Fraction(0)
+
+
+def _exactly_pure(base: Base, adjacency: Adjacency) -> Fraction | None:
+    match base:
+        case Laplace(scale):
+            return 1 / Fraction(scale)
+        case DiscreteLaplace(scale, sensitivity):
+            return sensitivity / Fraction(scale)
+        case ApproximateDP(epsilon, 0.0) | ExponentialMechanism(epsilon):
+            return decimal(epsilon)
+        case SparseVector(threshold, queries):
+            return decimal(threshold) + decimal(queries)
+    found = pure_epsilon(base, adjacency)
+    if found is None:
+        return None
+    if not np.isfinite(found):
+        raise UnsupportedEvent(f"{base!r} has no finite epsilon: it would reveal what it is asked.")
+    return Fraction(found)

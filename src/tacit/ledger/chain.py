@@ -1,0 +1,121 @@
+"""The history of a data set: entries that each hold the hash of the one before.
+
+An entry's body is canonical JSON (keys sorted, no spaces, no NaN), and its hash SHA-256 of the previous hash
+and that text.  Whoever knows the last hash can tell whether any entry was changed, added or taken out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from tacit.errors import InvalidInput
+
+__all__ = ["GENESIS", "Anchor", "Entry", "Json", "canonical", "entry_hash", "moment"]
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+GENESIS = "0" * 64
+"""The hash before the first entry."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def canonical(value: object) -> str:
+    """``value`` as the one JSON text that stands for it.
+
+    :raises InvalidInput: if it is no JSON: NaN, infinity, keys that are no text, objects.
+
+    >>> canonical({"b": 1, "a": [True, None]})
+    '{"a":[true,null],"b":1}'
+    """
+    _check_json(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _check_json(value: object) -> None:
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float():
+            if value != value or value in (float("inf"), float("-inf")):
+                raise InvalidInput(f"JSON has no {value!r}; leave it out or say it in words.")
+        case list() | tuple():
+            for item in value:
+                _check_json(item)
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidInput(f"keys of a JSON object are texts; got {key!r}.")
+                _check_json(item)
+        case _:
+            raise InvalidInput(f"{value!r} is not JSON: use numbers, texts, lists and objects.")
+
+
+def entry_hash(previous: str, body: str) -> str:
+    """SHA-256 of the previous hash and the body, in hexadecimal.
+
+    >>> entry_hash(GENESIS, "{}")[:16]
+    '5649d09ed68c1715'
+    """
+    return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
+
+
+def moment(microseconds: int) -> datetime:
+    """The time that many microseconds after 1970, in UTC.
+
+    >>> moment(1_000_000).isoformat()
+    '1970-01-01T00:00:01+00:00'
+    """
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a history.
+
+    ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``version``,
+    ``raise-cap`` or ``burn``; ``text`` is the body as it was hashed, ``body`` the same, read.
+    """
+
+    seq: int
+    kind: str
+    body: Mapping[str, Any]
+    time: datetime
+    prev_hash: str
+    hash: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A point of a history to keep elsewhere: with it a restored backup or a rewritten history is found.
+
+    >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
+    >>> Anchor.parse(str(anchor)) == anchor
+    True
+    """
+
+    ledger: str
+    dataset: str
+    seq: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.dataset}:{self.seq}:{self.hash}"
+
+    @classmethod
+    def parse(cls, text: str) -> Anchor:
+        """Read ``ledger:dataset:seq:hash``.
+
+        :raises InvalidInput: if it is no anchor.
+        """
+        parts = text.strip().split(":")
+        right = len(parts) == 4 and all(parts) and parts[2].isdigit() and len(parts[3]) == 64
+        if not right:
+            raise InvalidInput(f"an anchor is ledger:dataset:number:hash, as tacit prints it; got {text!r}.")
+        return cls(parts[0], parts[1], int(parts[2]), parts[3].lower())

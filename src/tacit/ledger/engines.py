@@ -1,0 +1,200 @@
+"""The two database engines, with the settings under which a commit is a promise: all differences are here.
+
+SQLite (one host): write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may forget a commit when the
+power fails; a writer takes the lock when it begins, so that what it reads is what it changes; network file
+systems are refused.  PostgreSQL: READ COMMITTED with row locks, ``synchronous_commit`` on in every
+transaction, and a server with ``fsync`` or ``full_page_writes`` off is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.ledger.filesystems import refuse_network
+
+__all__ = ["Target", "connect", "engine_text", "now", "parse_target", "prepare", "start"]
+
+BUSY_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a ledger lives: a file, the memory of this process, or a PostgreSQL database."""
+
+    kind: str  # "file", "memory" or "postgresql"
+    path: Path | None = None
+    url: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return str(self.path)
+        if self.kind == "memory":
+            return "sqlite:// (in memory)"
+        return make_url(self.url).render_as_string(hide_password=True)
+
+
+def parse_target(url: str | os.PathLike[str]) -> Target:
+    """Read a URL or a path.
+
+    :raises InvalidInput: if it is neither.
+
+    >>> parse_target("ledger.db").kind, parse_target("sqlite://").kind
+    ('file', 'memory')
+    """
+    text = os.fspath(url)
+    if not text.strip():
+        raise InvalidInput(f"a ledger is named by a path or a URL; got {url!r}.")
+    if "://" not in text:
+        return Target("file", Path(text))
+    try:
+        parsed = make_url(text)
+    except ArgumentError:
+        raise InvalidInput(
+            f"not a URL of a ledger: {text!r}. Use a path, or postgresql+psycopg://..."
+        ) from None
+    match parsed.drivername:
+        case "sqlite" | "sqlite+pysqlite":
+            if parsed.query:
+                raise InvalidInput(f"a SQLite URL of a ledger takes no options; got {text!r}.")
+            if parsed.database in (None, "", ":memory:"):
+                return Target("memory")
+            return Target("file", Path(parsed.database))
+        case "postgresql" | "postgresql+psycopg":
+            return Target(
+                "postgresql", url=str(parsed.set(drivername="postgresql+psycopg").render_as_string(False))
+            )
+    raise InvalidInput(
+        f"a ledger lives in SQLite (a path, sqlite:///ledger.db) or PostgreSQL "
+        f"(postgresql+psycopg://user@host/name); got {parsed.drivername!r}."
+    )
+
+
+def prepare(target: Target) -> None:
+    """Make the empty file for a new SQLite ledger, readable by its owner alone.
+
+    :raises InvalidInput: if its folder is missing.
+    :raises PrivacyRefusal: if it would lie on a network file system.
+    """
+    if target.path is None:
+        return
+    if not target.path.parent.is_dir():
+        raise InvalidInput(f"the folder {str(target.path.parent)!r} does not exist; make it first.")
+    refuse_network(target.path)
+    if not target.path.exists():
+        os.close(os.open(target.path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def connect(target: Target) -> Engine:
+    """An engine with the settings of this module.
+
+    :raises InvalidInput: if there is no such file.
+    :raises PrivacyRefusal: if it lies on a network file system.
+    """
+    if target.kind == "postgresql":
+        return _postgresql(target.url)
+    if target.path is None:
+        return _sqlite(
+            lambda: sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None), "memory"
+        )
+    if not target.path.is_file():
+        raise InvalidInput(f"there is no ledger at {str(target.path)!r}. Make one with `tacit ledger init`.")
+    refuse_network(target.path)
+    name = f"file:{quote(str(target.path.resolve()))}?mode=rw"
+    return _sqlite(
+        lambda: sqlite3.connect(
+            name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
+        ),
+        "file",
+    )
+
+
+def _sqlite(creator: Any, kind: str) -> Engine:
+    if kind == "memory":
+        engine = create_engine("sqlite://", creator=creator, poolclass=StaticPool)
+    else:
+        engine = create_engine(
+            "sqlite://", creator=creator, poolclass=QueuePool, pool_size=2, max_overflow=-1
+        )
+
+    @event.listens_for(engine, "connect")
+    def settings(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS: fsync alone does not reach the disk there
+        connection.execute("PRAGMA checkpoint_fullfsync=ON")
+        connection.execute("PRAGMA trusted_schema=OFF")
+        if kind == "file":
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise PrivacyRefusal(
+                    f"SQLite cannot keep a write-ahead log here (journal mode {mode!r}), and without it a "
+                    "commit may be lost. Put the ledger on a local disk."
+                )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        reads = connection.get_execution_options().get("reads", False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _postgresql(url: str) -> Engine:
+    try:
+        engine = create_engine(url, pool_size=2, max_overflow=-1, pool_pre_ping=True)
+    except ModuleNotFoundError:
+        raise MissingExtra("psycopg", "postgres", "a ledger in PostgreSQL") from None
+
+    @event.listens_for(engine, "connect")
+    def check(connection: Any, _record: object) -> None:
+        for setting in ("fsync", "full_page_writes"):
+            value = connection.execute(f"SHOW {setting}").fetchone()[0]
+            if value != "on":
+                raise PrivacyRefusal(
+                    f"this PostgreSQL server runs with {setting}={value}: it may lose commits, and with them "
+                    "charges for answers that are out. Turn it on."
+                )
+        connection.rollback()
+
+    return engine
+
+
+def start(connection: Connection, *, reads: bool) -> None:
+    """What a transaction needs at its beginning."""
+    if connection.dialect.name != "postgresql":
+        return
+    if reads:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    else:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:.0f}s'")
+
+
+def now(connection: Connection) -> int:
+    """Microseconds since 1970: by the clock of the server, or of the one host that SQLite is for."""
+    if connection.dialect.name == "postgresql":
+        found = connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        return int(found.scalar_one())
+    return time.time_ns() // 1000
+
+
+def engine_text(target: Target, connection: Connection) -> str:
+    """The engine and its settings, for the certificate."""
+    if target.kind == "postgresql":
+        version = connection.exec_driver_sql("SHOW server_version").scalar_one()
+        return f"PostgreSQL {version}: row locks, synchronous_commit on, fsync on"
+    if target.kind == "memory":
+        return f"SQLite {sqlite3.sqlite_version} in memory: NOT durable, for trying out"
+    return f"SQLite {sqlite3.sqlite_version}: write-ahead log, synchronous FULL, BEGIN IMMEDIATE"

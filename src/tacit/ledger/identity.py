@@ -1,0 +1,30 @@
+"""Names for contents that tell nothing to whoever has no key.
+
+A plain hash of a table, or of a question, confirms a guess: hash the guess and compare.  Here a secret of the
+ledger goes in (HMAC-SHA-256), so that only who holds the ledger can compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+__all__ = ["keyed_hash"]
+
+
+def keyed_hash(secret: bytes, content: Iterable[bytes]) -> str:
+    """HMAC-SHA-256 of the bytes in ``content`` one after the other, in hexadecimal.
+
+    Guarantee
+    ---------
+    * It hangs on the bytes alone, not on how they are cut into pieces.
+    * Without ``secret`` no guess at the content can be confirmed.
+
+    >>> keyed_hash(b"key", [b"ab", b"c"]) == keyed_hash(b"key", [b"abc"])
+    True
+    """
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
+    for piece in content:
+        digest.update(piece)
+    return digest.hexdigest()

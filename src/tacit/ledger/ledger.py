@@ -1,0 +1,649 @@
+"""The durable ledger: price, reserve, run, settle.
+
+A charge is reserved, in one transaction, before data is touched; the answer is stored, in another, before
+anybody sees it.  Whatever crashes between, what may have been computed is spent, and there are no refunds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+from tacit.errors import InvalidInput, MissingExtra, check_real
+from tacit.events import Event, check_event, event_to_json
+from tacit.ledger.blocks import WHOLE, added, check_block, totals
+from tacit.ledger.budgets import Cost
+from tacit.ledger.chain import Anchor, Entry, Json, canonical, moment
+from tacit.ledger.errors import Conflict, LeaseLost, Refused
+from tacit.ledger.identity import keyed_hash
+from tacit.ledger.policy import Policy
+from tacit.ledger.records import Charge, DatasetStatus, Price
+
+if TYPE_CHECKING:
+    from tacit.ledger.store import ChargeRow, DatasetRow, Store, Transaction
+
+__all__ = ["Ledger"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LONGEST_LEASE = 366 * 86400.0
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What one charge comes to in one data set: in the one that is asked, and in each it is derived from."""
+
+    row: DatasetRow
+    block: str | None
+    cost: Cost
+
+
+@final
+class Ledger:
+    """One durable budget per data set, for every training run and every query on it.
+
+    Make one with :meth:`create`, later :meth:`open` it; ``url`` is a path (SQLite, one host) or
+    ``postgresql+psycopg://...``.  Threads and processes may share it.
+
+    Guarantee
+    ---------
+    * Everything released under charges of a data set is together within its cap, whoever asks, from whichever
+      process, in whatever order, and even if each request was chosen in view of all earlier answers.
+    * A charge is committed before its token exists; without a token nothing may be run.
+    * Nothing that is spent comes back: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
+    * The same key and request is charged once; the second time it gets the stored answer, or nothing.
+    * Refusals, prices and balances hang on public facts and earlier charges only: they cost nothing.
+
+    >>> from tacit.events import DiscreteLaplace
+    >>> from tacit.ledger import Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")  # in memory, to try it out
+    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
+    >>> ledger.open_dataset("visits", policy)
+    >>> charge = ledger.reserve("visits", DiscreteLaplace(2.0), key="q1", request={"count": "*"})
+    >>> charge.state, ledger.status("visits").remaining_epsilon
+    ('RESERVED', 0.5)
+    >>> ledger.settle(charge, {"count": 417}).answer
+    {'count': 417}
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        with store.read() as tx:
+            self._identity = tx.identity()
+
+    @classmethod
+    def create(cls, url: str | os.PathLike[str]) -> Ledger:
+        """Make a ledger where there is none.
+
+        :raises InvalidInput: if there is something already.
+        :raises PrivacyRefusal: if it would be a SQLite file on a network file system.
+        """
+        _need_sqlalchemy()
+        from tacit.ledger.engines import parse_target
+        from tacit.ledger.store import Identity, Store
+
+        identity = Identity(str(uuid.uuid4()), secrets.token_bytes(32))
+        return cls(Store.create(parse_target(url), identity))
+
+    @classmethod
+    def open(cls, url: str | os.PathLike[str]) -> Ledger:
+        """Open the ledger that is there.
+
+        :raises InvalidInput: if there is none.
+        """
+        _need_sqlalchemy()
+        from tacit.ledger.engines import parse_target
+        from tacit.ledger.store import Store
+
+        return cls(Store.open(parse_target(url)))
+
+    @property
+    def uuid(self) -> str:
+        """The name of this ledger, which its entries, anchors and certificates carry."""
+        return self._identity.uuid
+
+    @property
+    def engine(self) -> str:
+        """The database engine and its settings, for the certificate."""
+        return self._store.describe()
+
+    def close(self) -> None:
+        """Give the connections back; the ledger may be used again."""
+        self._store.close()
+
+    # --- data sets ------------------------------------------------------------------------------------------
+
+    def open_dataset(self, name: str, policy: Policy, *, fingerprint: str | None = None) -> None:
+        """Fix the policy of a data set, once; again with the same policy is nothing.
+
+        :param name: letters, digits, dots, dashes and underscores.
+        :param fingerprint: of the content, from :meth:`fingerprint`, to recognise it by.
+        :raises Conflict: if it is open with another policy (the fields that differ are named), or the same
+            content under another name; or the parent protects another unit or other neighbours.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(
+                f"the name of a data set is letters, digits, '.', '-' and '_', 100 at most; got {name!r}."
+            )
+        if not isinstance(policy, Policy):
+            raise InvalidInput(f"policy must be a Policy; got {policy!r}.")
+        with self._store.write() as tx:
+            tx.lock_ledger()
+            known = tx.dataset(name)
+            if known is not None:
+                _same_policy(known, policy)
+                return
+            _check_parent(tx, policy)
+            self._check_fingerprint(tx, name, policy, fingerprint)
+            row = tx.add_dataset(name, policy, policy.budget.cap, fingerprint)
+            facts = {
+                "policy": policy.to_data(),
+                "cap": list(policy.budget.cap),
+                "slots": list(policy.budget.slots),
+                "fingerprint": fingerprint,
+                "secret": hashlib.sha256(self._identity.secret).hexdigest(),
+            }
+            tx.append(row, "open", facts, ledger=self.uuid)
+
+    def _check_fingerprint(self, tx: Transaction, name: str, policy: Policy, fingerprint: str | None) -> None:
+        if fingerprint is None:
+            return
+        _check_digest(fingerprint)
+        others = [other for other in tx.fingerprinted(fingerprint) if other != policy.parent]
+        if others:
+            raise Conflict(
+                f"the content of {name!r} is already open as {others[0]!r}: a budget belongs to the people "
+                "in the data, so it is the same one. Use that data set, or name it as the parent."
+            )
+
+    def datasets(self) -> list[DatasetStatus]:
+        """The state of every data set, in the order of opening."""
+        with self._store.read() as tx:
+            return [_status(tx, row) for row in tx.datasets()]
+
+    def status(self, name: str) -> DatasetStatus:
+        """What is spent of a data set's budget, and what is left.
+
+        :raises InvalidInput: if it is not open.
+        """
+        with self._store.read() as tx:
+            return _status(tx, _row(tx, name))
+
+    def policy(self, name: str) -> Policy:
+        """The policy of a data set.
+
+        :raises InvalidInput: if it is not open.
+        """
+        with self._store.read() as tx:
+            return _row(tx, name).policy
+
+    def history(self, name: str) -> list[Entry]:
+        """All entries of a data set, from its opening.  Answers are not in it.
+
+        :raises InvalidInput: if it is not open.
+        """
+        with self._store.read() as tx:
+            return tx.entries(_row(tx, name).id)
+
+    def anchor(self, name: str) -> Anchor:
+        """The head of the history, to keep elsewhere: :meth:`verify` finds a restored backup with it.
+
+        :raises InvalidInput: if it is not open.
+        """
+        with self._store.read() as tx:
+            row = _row(tx, name)
+            return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
+
+    def fingerprint(self, content: Iterable[bytes]) -> str:
+        """A name for a content that only this ledger can give, by HMAC with a secret of its own."""
+        return keyed_hash(self._identity.secret, content)
+
+    # --- charges --------------------------------------------------------------------------------------------
+
+    def price(
+        self, name: str, event: Event, *, block: str | None = None, delta: float | None = None
+    ) -> Price:
+        """What ``event`` would cost now, and whether it fits.  Nothing is charged.
+
+        :param block: one of the policy's blocks, if only its rows are read.
+        :param delta: at which to state what has no epsilon without one, where the budget is (epsilon, delta).
+        :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
+        """
+        with self._store.read() as tx:
+            claims = _claims(tx, name, event, block, delta)
+            return _price(claims)
+
+    def reserve(
+        self,
+        name: str,
+        event: Event,
+        *,
+        key: str,
+        request: Mapping[str, Json],
+        block: str | None = None,
+        delta: float | None = None,
+        lease_s: float = 3600.0,
+        by: str = "",
+        label: str = "",
+    ) -> Charge:
+        """Charge ``event``, before data is touched.
+
+        :param key: a name for the request, chosen by the caller: asked twice, it is charged once.
+        :param request: what is asked, as JSON.  Its keyed hash alone is kept: it may name people.
+        :param lease_s: after so many seconds :meth:`recover` may give the reservation up for lost.
+        :param by: who asks, and ``label`` what, in public words: they go into the history as they are.
+        :returns: with a token if this call made the reservation; else as it was found.
+        :raises Refused: if it does not fit; nothing is charged, and the refusal is in the history.
+        :raises Conflict: if the key is that of another request.
+        """
+        _check_key(key)
+        lease = check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True)
+        hashed = keyed_hash(self._identity.secret, [canonical(dict(request)).encode()])
+        with self._store.read() as tx:
+            priced = _claims(tx, name, event, block, delta)  # outside of the lock: it may take long
+        facts = {
+            "key": key,
+            "request": hashed,
+            "event": event_to_json(event),
+            "delta": delta,
+            "by": _public("by", by),
+            "label": _public("label", label),
+        }
+        with self._store.write() as tx:
+            rows = tx.lock(claim.row.id for claim in priced)
+            claims = [replace(claim, row=rows[claim.row.id]) for claim in priced]
+            known = tx.charge(claims[0].row.id, key)
+            if known is not None:
+                return _found(claims[0].row, known, hashed)
+            refusal = _refusal(claims)
+            if refusal is None:
+                return self._charge(tx, claims, facts, round(lease * 1e6))
+            tx.append(
+                claims[0].row,
+                "refuse",
+                facts | {"cost": list(claims[0].cost), "block": block},
+                ledger=self.uuid,
+            )
+        raise refusal
+
+    def _charge(self, tx: Transaction, claims: list[_Claim], facts: Mapping[str, Any], lease: int) -> Charge:
+        """Write the charge and its mirrors in the data sets above."""
+        token = secrets.token_hex(16)
+        first = claims[0]
+        ends = max(tx.now(), first.row.head_time) + lease
+        origin: int | None = None
+        for claim in claims:
+            mirrors = {} if origin is None else {"for": {"dataset": first.row.name, "charge": origin}}
+            key = facts["key"] if origin is None else f"@{first.row.name}/{facts['key']}"
+            number = tx.add_charge(
+                claim.row.id,
+                origin=origin,
+                key=key,
+                request_hash=facts["request"],
+                cost=claim.cost,
+                block=claim.block,
+                token_hash=_token_hash(token),
+                lease_ends=ends,
+            )
+            spent = added(claim.row.spent, claim.block, claim.cost)
+            entry = {
+                **facts,
+                **mirrors,
+                "key": key,
+                "charge": number,
+                "cost": list(claim.cost),
+                "block": claim.block,
+            }
+            tx.append(claim.row, "reserve", entry, ledger=self.uuid, spent=spent)
+            origin = number if origin is None else origin
+        assert origin is not None
+        return Charge(
+            origin,
+            first.row.name,
+            facts["key"],
+            "RESERVED",
+            first.cost,
+            first.block,
+            moment(ends),
+            None,
+            token,
+        )
+
+    def settle(self, charge: Charge, answer: Json) -> Charge:
+        """Store the answer; when this returns, and not before, it may be shown.
+
+        :raises LeaseLost: if the reservation is no longer the caller's: then nothing may be shown.
+        """
+        text = canonical(answer)
+        facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
+        return self._finish(charge, "SETTLED", "settle", facts, text)
+
+    def forfeit(self, charge: Charge) -> Charge:
+        """Give a reservation up.  What it cost stays spent.
+
+        :raises LeaseLost: if the reservation is no longer the caller's.
+        """
+        return self._finish(charge, "FORFEITED", "forfeit", {"why": "given up"}, None)
+
+    def _finish(
+        self, charge: Charge, state: str, kind: str, facts: Mapping[str, Any], answer: str | None
+    ) -> Charge:
+        if charge.token is None:
+            raise LeaseLost(
+                "only who made the reservation may end it; this charge has no token: it was found, not made."
+            )
+        with self._store.write() as tx:
+            own, rows = _locked(tx, charge.id)
+            _check_token(own[0], charge.token)
+            if own[0].state == state and own[0].answer == answer:  # an earlier call whose reply was lost
+                return _charge_of(rows[own[0].dataset_id], own[0])
+            if own[0].state != "RESERVED":
+                raise LeaseLost(
+                    f"charge {charge.key!r} on {charge.dataset!r} is {own[0].state}, so nothing may be "
+                    "released under it now. If its lease ran out while the work went on, take it up again "
+                    "with Ledger.resume and the same token."
+                )
+            for row in own:
+                stored = answer if row.origin is None else None
+                _move(tx, row, "RESERVED", state, answer=stored)
+                tx.append(rows[row.dataset_id], kind, {**facts, "charge": row.id}, ledger=self.uuid)
+            return _charge_of(rows[own[0].dataset_id], replace(own[0], state=state, answer=answer))
+
+    def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
+        """Take up one's own reservation again, with the token: after a crash, or for a longer lease.
+
+        Also after its lease ran out and it was forfeited: it is spent, and the work may go on.  Whoever
+        resumes must do the very same release with the same randomness, or one of which nobody saw
+        anything the first time.
+
+        :returns: with the token, unless it is settled; then with its answer.
+        :raises InvalidInput: if there is no such charge.
+        :raises LeaseLost: if the token is another's.
+        """
+        lease = round(check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True) * 1e6)
+        with self._store.read() as tx:
+            found = tx.charge(_row(tx, name).id, key)
+        if found is None:
+            raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
+        with self._store.write() as tx:
+            own, rows = _locked(tx, found.id)
+            _check_token(own[0], token)
+            row = rows[own[0].dataset_id]
+            if own[0].state == "SETTLED":
+                return _charge_of(row, own[0])
+            ends = max(tx.now(), row.head_time) + lease
+            for mine in own:
+                _move(tx, mine, mine.state, "RESERVED", lease_ends=ends)
+                if mine.state == "FORFEITED":
+                    tx.append(rows[mine.dataset_id], "resume", {"charge": mine.id}, ledger=self.uuid)
+            resumed = _charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
+            return replace(resumed, token=token)
+
+    def recover(self, name: str) -> list[Charge]:
+        """Forfeit the reservations whose lease has ended: their holders are taken for dead.
+
+        What they cost stays spent.  Time is the engine's, and never runs backwards within a data set.
+
+        :raises InvalidInput: if the data set is not open.
+        """
+        forfeited: list[Charge] = []
+        with self._store.read() as tx:
+            row = _row(tx, name)
+            late = tx.overdue(row.id, max(tx.now(), row.head_time))
+        for number in late:
+            with self._store.write() as tx:
+                own, rows = _locked(tx, number)
+                row = rows[own[0].dataset_id]
+                if own[0].state != "RESERVED" or own[0].lease_ends > max(tx.now(), row.head_time):
+                    continue  # ended, or resumed, in the meantime
+                for mine in own:
+                    _move(tx, mine, "RESERVED", "FORFEITED")
+                    facts = {"charge": mine.id, "why": "lease ended"}
+                    tx.append(rows[mine.dataset_id], "forfeit", facts, ledger=self.uuid)
+                forfeited.append(_charge_of(row, replace(own[0], state="FORFEITED")))
+        return forfeited
+
+
+def _need_sqlalchemy() -> None:
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError:
+        raise MissingExtra("sqlalchemy", "ledger", "the ledger") from None
+
+
+# --- data sets ----------------------------------------------------------------------------------------------
+
+
+def _row(tx: Transaction, name: str) -> DatasetRow:
+    row = tx.dataset(name)
+    if row is None:
+        known = ", ".join(other.name for other in tx.datasets()) or "none"
+        raise InvalidInput(f"no data set {name!r} is open in this ledger; open are: {known}.")
+    return row
+
+
+def _same_policy(known: DatasetRow, policy: Policy) -> None:
+    old, new = known.policy.to_data(), policy.to_data()
+    differ = sorted(field for field in old if old[field] != new[field])
+    if differ:
+        shown = "; ".join(f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ)
+        raise Conflict(
+            f"data set {known.name!r} is open with another policy ({shown}). A policy is fixed at opening, "
+            "for what was promised hangs on it. Only the cap can be raised, by Ledger.raise_cap."
+        )
+
+
+def _check_parent(tx: Transaction, policy: Policy) -> None:
+    if policy.parent is None:
+        return
+    parent = _row(tx, policy.parent).policy
+    for field in ("unit", "adjacency"):
+        mine, theirs = getattr(policy, field), getattr(parent, field)
+        if mine != theirs:
+            raise Conflict(
+                f"a data set derived from {policy.parent!r} protects the same {field}: there {theirs!r}, "
+                f"here {mine!r}."
+            )
+    if policy.parent_block is not None and policy.parent_block not in parent.blocks:
+        raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
+
+
+def _status(tx: Transaction, row: DatasetRow) -> DatasetStatus:
+    policy, budget = row.policy, row.policy.budget
+    by_block = list(totals(policy, row.spent))
+    dearest = max((total for _, total in by_block), key=lambda total: (budget.epsilon_of(total)[0], total))
+    epsilon, delta = budget.epsilon_of(dearest)
+    whole = row.spent.get(WHOLE, (0,) * len(budget.slots))
+    blocks = {
+        b: added({WHOLE: whole}, WHOLE, row.spent[b])[WHOLE] if b in row.spent else whole
+        for b in policy.blocks
+    }
+    return DatasetStatus(
+        name=row.name,
+        policy=policy,
+        spent=dearest,
+        cap=row.cap,
+        spent_epsilon=epsilon,
+        spent_delta=delta,
+        cap_epsilon=budget.limit[0],
+        cap_delta=budget.limit[1],
+        remaining_epsilon=min(_remaining(claim) for claim in _lineage(tx, row, None)),
+        charges={"RESERVED": 0, "SETTLED": 0, "FORFEITED": 0} | tx.states(row.id),
+        blocks=blocks,
+        head_seq=row.head_seq,
+        head_hash=row.head_hash,
+        opened=moment(row.opened),
+    )
+
+
+# --- claims -------------------------------------------------------------------------------------------------
+
+
+def _lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[_Claim]:
+    """The data set and those it is derived from, each with the block that is charged, without costs."""
+    claims = [_Claim(row, block, ())]
+    while row.policy.parent is not None:
+        block, row = row.policy.parent_block, _row(tx, row.policy.parent)
+        claims.append(_Claim(row, block, ()))
+    return claims
+
+
+def _claims(tx: Transaction, name: str, event: Event, block: str | None, delta: float | None) -> list[_Claim]:
+    """What ``event`` on ``name`` costs there and in every data set above."""
+    check_event("event", event)
+    if delta is not None:
+        check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    claims = []
+    for claim in _lineage(tx, _row(tx, name), block):
+        policy = claim.row.policy
+        check_block(policy, claim.block, event)
+        cost = policy.budget.check_cost(policy.budget.price(event, policy.relation, delta=delta))
+        claims.append(replace(claim, cost=cost))
+    return claims
+
+
+def _after(claim: _Claim) -> list[Cost]:
+    """The totals after the charge, those that must stay under the cap."""
+    row = claim.row
+    return [total for _, total in totals(row.policy, added(row.spent, claim.block, claim.cost))]
+
+
+def _admitted(claim: _Claim) -> bool:
+    return all(claim.row.policy.budget.admits(total, claim.row.cap) for total in _after(claim))
+
+
+def _balance(claim: _Claim, all_totals: list[Cost]) -> float:
+    return max(claim.row.policy.budget.epsilon_of(total)[0] for total in all_totals)
+
+
+def _remaining(claim: _Claim) -> float:
+    """The largest epsilon of a release without delta, to the same block, that would be granted here."""
+    row, budget = claim.row, claim.row.policy.budget
+    mine = [
+        total
+        for blocks, total in totals(row.policy, row.spent)
+        if claim.block is None or claim.block in blocks.split(" + ")
+    ]
+    if not all(budget.admits(total, row.cap) for _, total in totals(row.policy, row.spent)):
+        return 0.0
+    return min(budget.would_fit(total, row.cap, row.policy.relation) for total in mine)
+
+
+def _price(claims: list[_Claim]) -> Price:
+    first = claims[0]
+    budget = first.row.policy.budget
+    epsilon, delta = budget.epsilon_of(first.cost)
+    return Price(
+        cost=first.cost,
+        epsilon=epsilon,
+        delta=delta,
+        balance=_balance(first, [total for _, total in totals(first.row.policy, first.row.spent)]),
+        after=_balance(first, _after(first)),
+        fits=all(_admitted(claim) for claim in claims),
+        remaining=min(_remaining(claim) for claim in claims),
+    )
+
+
+def _refusal(claims: list[_Claim]) -> Refused | None:
+    """The first reason why a charge does not fit; None if it does."""
+    for claim in claims:
+        if _admitted(claim):
+            continue
+        row, budget = claim.row, claim.row.policy.budget
+        before = _balance(claim, [total for _, total in totals(row.policy, row.spent)])
+        after, limit = _balance(claim, _after(claim)), budget.limit[0]
+        would_fit = min(_remaining(each) for each in claims)
+        slots = ", ".join(_over(claim)) or "epsilon"
+        where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
+        return Refused(
+            f"the budget of {where} does not hold this: it would take the balance from epsilon {before:.6g} "
+            f"to {after:.6g}, and the cap is {limit:.6g} (over in: {slots}). Nothing was charged. A release "
+            f"without delta of epsilon {would_fit:.6g} at most would fit.",
+            requested=after - before,
+            remaining=max(0.0, limit - before),
+            difference=max(0.0, after - limit),
+            would_fit=would_fit,
+        )
+    return None
+
+
+def _over(claim: _Claim) -> list[str]:
+    budget, cap = claim.row.policy.budget, claim.row.cap
+    worst = next(total for total in _after(claim) if not budget.admits(total, cap))
+    return [slot for slot, part, most in zip(budget.slots, worst, cap, strict=True) if part > most]
+
+
+# --- charges ------------------------------------------------------------------------------------------------
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not key or len(key) > 500 or key.startswith("@") or "\x00" in key:
+        raise InvalidInput(
+            f"a key is a text of 1 to 500 characters that does not begin with '@'; got {key!r}."
+        )
+
+
+def _public(name: str, text: object) -> str:
+    if not isinstance(text, str) or len(text) > 500:
+        raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
+    return text
+
+
+def _check_digest(fingerprint: object) -> None:
+    if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
+        raise InvalidInput(f"a fingerprint is what Ledger.fingerprint returns; got {fingerprint!r}.")
+
+
+def _token_hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _check_token(row: ChargeRow, token: str) -> None:
+    if not hmac.compare_digest(row.token_hash, _token_hash(token)):
+        raise LeaseLost(f"the token is not that of charge {row.key!r}: somebody else made the reservation.")
+
+
+def _locked(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
+    """A charge with its mirrors, itself first, and their data sets, locked."""
+    rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
+    own = tx.family(charge_id)  # again: as it is under the lock
+    if not own or own[0].id != charge_id:
+        raise InvalidInput(f"there is no charge {charge_id} in this ledger.")
+    return own, rows
+
+
+def _move(
+    tx: Transaction,
+    row: ChargeRow,
+    before: str,
+    after: str,
+    *,
+    answer: str | None = None,
+    lease_ends: int | None = None,
+) -> None:
+    if not tx.move(row, before, after, answer=answer, lease_ends=lease_ends):
+        raise LeaseLost(f"charge {row.key!r} is no longer {before}: someone else ended it.")
+
+
+def _found(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
+    """A charge that is there already, without its token."""
+    if not hmac.compare_digest(known.request_hash, request_hash):
+        raise Conflict(
+            f"the key {known.key!r} on {row.name!r} belongs to another request. A key names one request: "
+            "take a new key for a new one."
+        )
+    return _charge_of(row, known)
+
+
+def _charge_of(row: DatasetRow, known: ChargeRow) -> Charge:
+    answer = None if known.answer is None else json.loads(known.answer)
+    return Charge(
+        known.id, row.name, known.key, known.state, known.cost, known.block, moment(known.lease_ends), answer
+    )

@@ -1,0 +1,262 @@
+"""What is decided once about a data set, before anything is asked of it: unit, neighbours, budget, bounds.
+
+All of it is public, none of it is read from the data.  It goes into the first entry of the data set's
+history, and a data set is never opened a second time with another policy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from tacit.errors import InvalidInput, check_in, check_integer, check_real
+from tacit.events import Adjacency
+from tacit.ledger.budgets import Budget, budget_from_data
+
+__all__ = ["Column", "Policy"]
+
+_KINDS = ("number", "integer", "category", "boolean")
+_LARGEST_TABLE = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """Public facts about one column.
+
+    :param kind: ``number``, ``integer``, ``category`` or ``boolean``.
+    :param lower: values below are taken for this one, in sums, means and quantiles.
+    :param upper: likewise above.
+    :param step: the grid on which sums are exact; a 2^20th of the range by default, as a power of two.
+    :param keys: the values by which rows may be grouped, all of them, whether or not they occur.
+
+    >>> Column(kind="number", lower=0, upper=100).grid_step
+    0.0001220703125
+    """
+
+    kind: str
+    lower: float | None = None
+    upper: float | None = None
+    step: float | None = None
+    keys: tuple[str | int | bool, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_in("kind of a column", self.kind, _KINDS)
+        bounds = {"lower": self.lower, "upper": self.upper, "step": self.step}
+        for name, value in bounds.items():
+            if value is not None:
+                object.__setattr__(self, name, check_real(f"{name} of a column", value))
+        if (self.lower is None) != (self.upper is None):
+            raise InvalidInput(
+                f"a column has both bounds or none; got lower {self.lower!r}, upper {self.upper!r}."
+            )
+        if self.lower is not None and self.upper is not None and not self.lower < self.upper:
+            raise InvalidInput(f"lower must be below upper; got {self.lower!r} and {self.upper!r}.")
+        numeric = self.kind in ("number", "integer")
+        if not numeric and any(value is not None for value in bounds.values()):
+            raise InvalidInput(f"a column of kind {self.kind!r} has no bounds and no step.")
+        if self.step is not None and self.step <= 0.0:
+            raise InvalidInput(f"step must be above 0; got {self.step!r}.")
+        if self.keys is not None:
+            object.__setattr__(self, "keys", _checked_keys(self.kind, self.keys))
+
+    @property
+    def grid_step(self) -> float:
+        """The step of the grid: as declared, or for integers 1, or a 2^20th of the range as a power of two.
+
+        :raises InvalidInput: if the column has neither bounds nor step.
+        """
+        if self.step is not None:
+            return self.step
+        if self.kind == "integer":
+            return 1.0
+        if self.lower is None or self.upper is None:
+            raise InvalidInput("a column without bounds has no grid; declare lower and upper in the policy.")
+        return 2.0 ** (math.ceil(math.log2(self.upper - self.lower)) - 20)
+
+
+def _checked_keys(kind: str, keys: object) -> tuple[str | int | bool, ...]:
+    wanted = {"category": str, "integer": int, "boolean": bool}.get(kind)
+    if wanted is None:
+        raise InvalidInput(f"a column of kind {kind!r} has no keys; declare it as category or integer.")
+    if isinstance(keys, str) or not isinstance(keys, tuple | list) or not keys:
+        raise InvalidInput(f"keys must be a list of values with at least one in it; got {keys!r}.")
+    for key in keys:
+        if type(key) is not wanted:
+            raise InvalidInput(f"keys of a column of kind {kind!r} must be {wanted.__name__}; got {key!r}.")
+    if len(set(keys)) != len(keys):
+        raise InvalidInput(f"keys must differ from each other; got {keys!r}.")
+    return tuple(keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a budget protects, how much it is, and what is publicly known of the data.
+
+    :param unit: whose presence is protected: ``patient``, ``row``.
+    :param adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
+    :param budget: the limit and how it is counted.
+    :param unit_column: the column that says to whom a row belongs; None where one row is one unit.
+    :param rows_per_unit: rows of one unit that count, enforced by the queries.
+    :param groups_per_unit: groups of one answer that a unit may be counted in; None: ``rows_per_unit``.
+    :param largest_table: a number of rows that the table never exceeds, against overflow.
+    :param public_records: the number of records, where it is public, which ``replace-one`` asks for.
+    :param columns: public facts per column.
+    :param blocks: names of parts that are disjoint by person: one block's charges do not add to another's.
+    :param parent: the data set that this one is derived from: every charge is charged there, too.
+    :param parent_block: the block of the parent that this one lies in.
+    :param note: who approved it and why, until when: printed in the certificate.
+
+    >>> from tacit.ledger import PureBudget
+    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
+    >>> Policy.from_json(policy.to_json()) == policy
+    True
+    """
+
+    unit: str
+    adjacency: Adjacency | str
+    budget: Budget
+    unit_column: str | None = None
+    rows_per_unit: int = 1
+    groups_per_unit: int | None = None
+    largest_table: int = 10**9
+    public_records: int | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    blocks: tuple[str, ...] = ()
+    parent: str | None = None
+    parent_block: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        for name in ("unit", "note"):
+            _check_text(name, getattr(self, name), empty=name == "note")
+        for name in ("unit_column", "parent", "parent_block"):
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name))
+        put("adjacency", Adjacency.parse(self.adjacency))
+        if not isinstance(self.budget, Budget):
+            raise InvalidInput(f"budget must be a Budget, such as PureBudget(1.0); got {self.budget!r}.")
+        check_integer("rows_per_unit", self.rows_per_unit, low=1)
+        check_integer("largest_table", self.largest_table, low=1, high=_LARGEST_TABLE)
+        if self.groups_per_unit is not None:
+            check_integer("groups_per_unit", self.groups_per_unit, low=1, high=self.rows_per_unit)
+        if self.public_records is not None:
+            check_integer("public_records", self.public_records, low=1, high=self.largest_table)
+        put("columns", MappingProxyType(dict(self.columns)))
+        put("blocks", tuple(self.blocks))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.unit_column is None and self.rows_per_unit != 1:
+            raise InvalidInput(
+                f"rows_per_unit is {self.rows_per_unit}, but without unit_column one row is one unit. Say "
+                "which column tells to whom a row belongs."
+            )
+        if self.adjacency is Adjacency.REPLACE_ONE and self.public_records is None:
+            raise InvalidInput(
+                "under replace-one the number of records is public: state it as public_records, or use "
+                "add-remove, which keeps it secret."
+            )
+        if self.adjacency is Adjacency.ADD_REMOVE and self.public_records is not None:
+            raise InvalidInput(
+                "under add-remove the number of records is secret, so that public_records cannot be stated."
+            )
+        for name, column in self.columns.items():
+            _check_text("name of a column", name)
+            if not isinstance(column, Column):
+                raise InvalidInput(f"columns[{name!r}] must be a Column; got {column!r}.")
+        for block in self.blocks:
+            _check_text("name of a block", block)
+        if len(set(self.blocks)) != len(self.blocks):
+            raise InvalidInput(f"blocks must differ from each other; got {self.blocks!r}.")
+        if self.parent_block is not None and self.parent is None:
+            raise InvalidInput(f"parent_block {self.parent_block!r} needs a parent.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Policy.from_json, (self.to_json(),)
+
+    @property
+    def relation(self) -> Adjacency:
+        """``adjacency``, as what it is after reading."""
+        return Adjacency.parse(self.adjacency)
+
+    def to_data(self) -> dict[str, Any]:
+        """The policy as plain data, all fields in it."""
+        data: dict[str, Any] = {
+            item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "columns"
+        }
+        columns = {
+            name: {key: value for key, value in dataclasses.asdict(column).items() if value is not None}
+            for name, column in self.columns.items()
+        }
+        changed = {
+            "adjacency": self.relation.value,
+            "budget": self.budget.to_data(),
+            "blocks": list(self.blocks),
+            "columns": {n: {k: _plain(v) for k, v in column.items()} for n, column in columns.items()},
+        }
+        return data | changed
+
+    def to_json(self) -> str:
+        """The policy as JSON; :meth:`from_json` reads it back."""
+        return json.dumps(self.to_data(), sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Policy:
+        """Read a policy; fields that it does not know are refused by name.
+
+        :raises InvalidInput: if it is no policy.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as problem:
+            raise InvalidInput(f"not a policy in JSON: {problem}.") from None
+        return cls.from_data(data)
+
+    @classmethod
+    def from_data(cls, data: object) -> Policy:
+        """Read a policy from plain data, as :meth:`to_data` gives it; what has a default may be left out."""
+        known = {item.name for item in dataclasses.fields(cls)}
+        given = _object("a policy", data, known, {"unit", "adjacency", "budget"})
+        columns = given.pop("columns", {})
+        if not isinstance(columns, Mapping):
+            raise InvalidInput(f"columns must be an object of columns by name; got {columns!r}.")
+        known_of_column = {item.name for item in dataclasses.fields(Column)}
+        read = {
+            str(name): Column(**_object(f"column {name!r}", column, known_of_column, {"kind"}))
+            for name, column in columns.items()
+        }
+        blocks = given.pop("blocks", ())
+        if not isinstance(blocks, list | tuple):
+            raise InvalidInput(f"blocks must be a list of names; got {blocks!r}.")
+        budget = budget_from_data(given.pop("budget"))
+        return cls(**given, budget=budget, columns=read, blocks=tuple(blocks))
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _object(what: str, data: object, known: set[str], needed: set[str]) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{what} must be an object; got {data!r}.")
+    unknown, missing = set(data) - known, needed - set(data)
+    if unknown:
+        raise InvalidInput(
+            f"{what} has no field {', '.join(sorted(map(str, unknown)))}; known: {', '.join(sorted(known))}."
+        )
+    if missing:
+        raise InvalidInput(f"{what} needs the field {', '.join(sorted(missing))}.")
+    return dict(data)
+
+
+def _check_text(name: str, value: object, *, empty: bool = False) -> None:
+    if not isinstance(value, str) or (not value and not empty) or "\x00" in value:
+        raise InvalidInput(f"{name} must be a text{'' if empty else ' with something in it'}; got {value!r}.")

@@ -1,0 +1,81 @@
+"""What a ledger answers with: prices, charges, the state of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tacit.ledger.budgets import Cost
+from tacit.ledger.chain import Json
+from tacit.ledger.policy import Policy
+
+__all__ = ["Charge", "DatasetStatus", "Price"]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an event would cost now; nothing is charged by asking.
+
+    :param cost: in the units of the budget, slot by slot.
+    :param epsilon: what the event alone comes to, with ``delta``: for people.
+    :param balance: epsilon of everything so far, and ``after`` with this event too.
+    :param fits: whether it would be granted, here and in every data set that this one is derived from.
+    :param remaining: the largest epsilon of one further release without delta that would be granted.
+    """
+
+    cost: Cost
+    epsilon: float
+    delta: float
+    balance: float
+    after: float
+    fits: bool
+    remaining: float
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A charge to a data set.
+
+    ``token`` is not None if and only if the mechanism may be run by whoever holds this object: for each
+    charge that is the one caller who reserved it, or took it up again with the token.  A charge that is found
+    ``SETTLED`` has its ``answer``, for nothing.  What is ``FORFEITED`` stays spent and has no answer.
+    """
+
+    id: int
+    dataset: str
+    key: str
+    state: str
+    cost: Cost
+    block: str | None
+    lease_ends: datetime
+    answer: Json = None
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class DatasetStatus:
+    """What is spent of a data set's budget, and what is left.
+
+    :param spent: the total that is nearest to its cap: of the dearest block, where there are blocks.
+    :param spent_epsilon: what it comes to, a balance; the guarantee is the cap.
+    :param cap_epsilon: the limit on everything, with ``cap_delta``.
+    :param remaining_epsilon: the largest epsilon of one further release without delta that would be granted.
+    :param charges: how many charges are in which state.
+    :param blocks: the total of every block, with the charges to the whole in it.
+    """
+
+    name: str
+    policy: Policy
+    spent: Cost
+    cap: Cost
+    spent_epsilon: float
+    spent_delta: float
+    cap_epsilon: float
+    cap_delta: float
+    remaining_epsilon: float
+    charges: Mapping[str, int]
+    blocks: Mapping[str, Cost]
+    head_seq: int
+    head_hash: str
+    opened: datetime

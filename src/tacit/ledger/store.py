@@ -1,0 +1,501 @@
+"""Tables and statements: everything that is SQL, for both engines.
+
+``ledger``: one row, who it is.  ``dataset``: policy, cap, what is spent, the head of the history.
+``charge``: one row per request and data set, with its state and, once settled, its answer.  ``entry``: the
+history, only ever added to; its primary key (data set, number) is a second lock, behind that on the row of
+the data set."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tacit.errors import InvalidInput
+from tacit.ledger.blocks import Spent
+from tacit.ledger.budgets import Cost
+from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash, moment
+from tacit.ledger.engines import Target, connect, engine_text, now, prepare, start
+from tacit.ledger.errors import LedgerUnavailable
+from tacit.ledger.policy import Policy
+
+__all__ = ["ChargeRow", "DatasetRow", "Identity", "Store", "Transaction"]
+
+VERSION = 1
+
+_META = sa.MetaData()
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up "INTEGER" keys alone
+
+_LEDGER = sa.Table(
+    "ledger",
+    _META,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.Text, nullable=False),
+    sa.Column("secret", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+_DATASET = sa.Table(
+    "dataset",
+    _META,
+    sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("policy", sa.Text, nullable=False),
+    sa.Column("cap", sa.Text, nullable=False),
+    sa.Column("spent", sa.Text, nullable=False),
+    sa.Column("head_seq", sa.BigInteger, nullable=False),
+    sa.Column("head_hash", sa.Text, nullable=False),
+    sa.Column("head_time", sa.BigInteger, nullable=False),
+    sa.Column("opened", sa.BigInteger, nullable=False),
+    sa.Column("fingerprint", sa.Text),
+)
+_CHARGE = sa.Table(
+    "charge",
+    _META,
+    sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), nullable=False),
+    sa.Column("origin", _NUMBER, sa.ForeignKey("charge.id")),
+    sa.Column("idem_key", sa.Text, nullable=False),
+    sa.Column("request_hash", sa.Text, nullable=False),
+    sa.Column("cost", sa.Text, nullable=False),
+    sa.Column("block", sa.Text),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("token_hash", sa.Text, nullable=False),
+    sa.Column("lease_ends", sa.BigInteger, nullable=False),
+    sa.Column("answer", sa.Text),
+    sa.UniqueConstraint("dataset_id", "idem_key"),
+    sa.CheckConstraint("state IN ('RESERVED', 'SETTLED', 'FORFEITED')"),
+    sa.Index("charge_by_origin", "origin"),
+    sa.Index("charge_by_state", "dataset_id", "state"),
+)
+_ENTRY = sa.Table(
+    "entry",
+    _META,
+    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("prev_hash", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which ledger this is; ``secret`` keys fingerprints and the hashes of requests."""
+
+    uuid: str
+    secret: bytes
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """One data set, as stored."""
+
+    id: int
+    name: str
+    policy: Policy
+    cap: Cost
+    spent: Spent
+    head_seq: int
+    head_hash: str
+    head_time: int
+    opened: int
+    fingerprint: str | None
+
+
+@dataclass(frozen=True)
+class ChargeRow:
+    """One charge, as stored; ``origin`` is the charge to a derived data set that this one mirrors."""
+
+    id: int
+    dataset_id: int
+    origin: int | None
+    key: str
+    request_hash: str
+    cost: Cost
+    block: str | None
+    state: str
+    token_hash: str
+    lease_ends: int
+    answer: str | None
+
+
+_read_policy = lru_cache(maxsize=256)(Policy.from_json)
+
+
+def _spent_text(spent: Spent) -> str:
+    return canonical({block: list(cost) for block, cost in spent.items()})
+
+
+def _dataset_row(row: Any) -> DatasetRow:
+    return DatasetRow(
+        id=row.id,
+        name=row.name,
+        policy=_read_policy(row.policy),
+        cap=tuple(json.loads(row.cap)),
+        spent={block: tuple(cost) for block, cost in json.loads(row.spent).items()},
+        head_seq=row.head_seq,
+        head_hash=row.head_hash,
+        head_time=row.head_time,
+        opened=row.opened,
+        fingerprint=row.fingerprint,
+    )
+
+
+def _charge_row(row: Any) -> ChargeRow:
+    return ChargeRow(
+        id=row.id,
+        dataset_id=row.dataset_id,
+        origin=row.origin,
+        key=row.idem_key,
+        request_hash=row.request_hash,
+        cost=tuple(json.loads(row.cost)),
+        block=row.block,
+        state=row.state,
+        token_hash=row.token_hash,
+        lease_ends=row.lease_ends,
+        answer=row.answer,
+    )
+
+
+class Transaction:
+    """One transaction: all of it happens, or nothing."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """Microseconds since 1970, by the clock of the engine."""
+        return now(self._connection)
+
+    def identity(self) -> Identity:
+        """Which ledger this is."""
+        row = self._connection.execute(sa.select(_LEDGER)).one_or_none()
+        if row is None or row.version != VERSION:
+            raise InvalidInput(
+                f"this ledger is of version {None if row is None else row.version}, and this Tacit reads "
+                f"version {VERSION}. Use the Tacit that wrote it."
+            )
+        return Identity(row.uuid, bytes.fromhex(row.secret))
+
+    def datasets(self) -> list[DatasetRow]:
+        """All data sets, in the order of opening."""
+        return [
+            _dataset_row(row) for row in self._connection.execute(sa.select(_DATASET).order_by(_DATASET.c.id))
+        ]
+
+    def dataset(self, name: str) -> DatasetRow | None:
+        """The data set of that name, if there is one."""
+        row = self._connection.execute(sa.select(_DATASET).where(_DATASET.c.name == name)).one_or_none()
+        return None if row is None else _dataset_row(row)
+
+    def fingerprinted(self, fingerprint: str) -> list[str]:
+        """Names of the data sets that have that fingerprint."""
+        found = self._connection.execute(
+            sa.select(_DATASET.c.name).where(_DATASET.c.fingerprint == fingerprint)
+        )
+        return [row.name for row in found]
+
+    def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
+        """The charge under ``key``, if there is one."""
+        mine = (_CHARGE.c.dataset_id == dataset_id) & (_CHARGE.c.idem_key == key)
+        row = self._connection.execute(sa.select(_CHARGE).where(mine)).one_or_none()
+        return None if row is None else _charge_row(row)
+
+    def charges(self, dataset_id: int) -> list[ChargeRow]:
+        """All charges to a data set, in order."""
+        query = sa.select(_CHARGE).where(_CHARGE.c.dataset_id == dataset_id).order_by(_CHARGE.c.id)
+        return [_charge_row(row) for row in self._connection.execute(query)]
+
+    def states(self, dataset_id: int) -> dict[str, int]:
+        """How many charges are in which state."""
+        query = sa.select(_CHARGE.c.state, sa.func.count()).where(_CHARGE.c.dataset_id == dataset_id)
+        return {row[0]: row[1] for row in self._connection.execute(query.group_by(_CHARGE.c.state))}
+
+    def family(self, charge_id: int) -> list[ChargeRow]:
+        """A charge and its mirrors in the data sets that the charged one is derived from."""
+        query = sa.select(_CHARGE).where((_CHARGE.c.id == charge_id) | (_CHARGE.c.origin == charge_id))
+        return [_charge_row(row) for row in self._connection.execute(query.order_by(_CHARGE.c.id))]
+
+    def overdue(self, dataset_id: int, at: int) -> list[int]:
+        """The reservations, by the charge that they come from, whose lease ended at ``at`` or before."""
+        late = (_CHARGE.c.state == "RESERVED") & (_CHARGE.c.lease_ends <= at)
+        query = sa.select(_CHARGE.c.id, _CHARGE.c.origin).where((_CHARGE.c.dataset_id == dataset_id) & late)
+        return sorted(
+            {row.id if row.origin is None else row.origin for row in self._connection.execute(query)}
+        )
+
+    def entries(self, dataset_id: int) -> list[Entry]:
+        """The history of a data set, from its opening."""
+        query = sa.select(_ENTRY).where(_ENTRY.c.dataset_id == dataset_id).order_by(_ENTRY.c.seq)
+        return [_entry(row) for row in self._connection.execute(query)]
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def add_identity(self, identity: Identity) -> None:
+        """Say which ledger this is; once."""
+        values = {"id": 1, "uuid": identity.uuid, "secret": identity.secret.hex(), "version": VERSION}
+        self._connection.execute(sa.insert(_LEDGER).values(values))
+
+    def lock_ledger(self) -> None:
+        """Keep others from opening data sets until this transaction ends."""
+        self._connection.execute(sa.select(_LEDGER.c.id).with_for_update())
+
+    def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
+        """The rows of data sets, locked until this transaction ends; in the order of their ids, always."""
+        query = sa.select(_DATASET).where(_DATASET.c.id.in_(sorted(set(ids)))).order_by(_DATASET.c.id)
+        return {row.id: _dataset_row(row) for row in self._connection.execute(query.with_for_update())}
+
+    def add_dataset(self, name: str, policy: Policy, cap: Cost, fingerprint: str | None) -> DatasetRow:
+        """A data set with nothing spent and no entry yet."""
+        at = self.now()
+        values = {
+            "name": name,
+            "policy": policy.to_json(),
+            "cap": canonical(list(cap)),
+            "spent": _spent_text({}),
+            "head_seq": -1,
+            "head_hash": GENESIS,
+            "head_time": at,
+            "opened": at,
+            "fingerprint": fingerprint,
+        }
+        self._connection.execute(sa.insert(_DATASET).values(values))
+        row = self.dataset(name)
+        assert row is not None
+        return row
+
+    def change_dataset(
+        self,
+        row: DatasetRow,
+        *,
+        policy: Policy | None = None,
+        cap: Cost | None = None,
+        fingerprint: str | None = None,
+    ) -> None:
+        """Put another budget or fingerprint; what is None stays."""
+        values: dict[str, str] = {}
+        if policy is not None:
+            values["policy"] = policy.to_json()
+        if cap is not None:
+            values["cap"] = canonical(list(cap))
+        if fingerprint is not None:
+            values["fingerprint"] = fingerprint
+        self._connection.execute(sa.update(_DATASET).where(_DATASET.c.id == row.id).values(values))
+
+    def add_charge(
+        self,
+        dataset_id: int,
+        *,
+        origin: int | None,
+        key: str,
+        request_hash: str,
+        cost: Cost,
+        block: str | None,
+        token_hash: str,
+        lease_ends: int,
+    ) -> int:
+        """A reservation; returns its number."""
+        values = {
+            "dataset_id": dataset_id,
+            "origin": origin,
+            "idem_key": key,
+            "request_hash": request_hash,
+            "cost": canonical(list(cost)),
+            "block": block,
+            "state": "RESERVED",
+            "token_hash": token_hash,
+            "lease_ends": lease_ends,
+        }
+        done = self._connection.execute(sa.insert(_CHARGE).values(values))
+        assert done.inserted_primary_key is not None
+        return int(done.inserted_primary_key[0])
+
+    def move(
+        self,
+        charge: ChargeRow,
+        before: str,
+        after: str,
+        *,
+        answer: str | None = None,
+        lease_ends: int | None = None,
+    ) -> bool:
+        """Bring a charge from one state to another; False if it was not in the first one."""
+        values: dict[str, str | int] = {"state": after}
+        if answer is not None:
+            values["answer"] = answer
+        if lease_ends is not None:
+            values["lease_ends"] = lease_ends
+        mine = (_CHARGE.c.id == charge.id) & (_CHARGE.c.state == before)
+        return self._connection.execute(sa.update(_CHARGE).where(mine).values(values)).rowcount == 1
+
+    def append(
+        self,
+        row: DatasetRow,
+        kind: str,
+        facts: Mapping[str, Any],
+        *,
+        ledger: str,
+        spent: Spent | None = None,
+    ) -> DatasetRow:
+        """Add an entry, with ``spent`` as it is after it, and move the head; time never goes backwards."""
+        at = max(self.now(), row.head_time)
+        after = row.spent if spent is None else spent
+        body = canonical(
+            {
+                **facts,
+                "ledger": ledger,
+                "dataset": row.name,
+                "seq": row.head_seq + 1,
+                "kind": kind,
+                "time": at,
+                "spent": {block: list(cost) for block, cost in after.items()},
+            }
+        )
+        digest = entry_hash(row.head_hash, body)
+        values = {
+            "dataset_id": row.id,
+            "seq": row.head_seq + 1,
+            "body": body,
+            "prev_hash": row.head_hash,
+            "hash": digest,
+        }
+        self._connection.execute(sa.insert(_ENTRY).values(values))
+        head = {
+            "spent": _spent_text(after),
+            "head_seq": row.head_seq + 1,
+            "head_hash": digest,
+            "head_time": at,
+        }
+        self._connection.execute(sa.update(_DATASET).where(_DATASET.c.id == row.id).values(head))
+        return DatasetRow(
+            row.id,
+            row.name,
+            row.policy,
+            row.cap,
+            after,
+            row.head_seq + 1,
+            digest,
+            at,
+            row.opened,
+            row.fingerprint,
+        )
+
+
+def _entry(row: Any) -> Entry:
+    try:
+        body = json.loads(row.body)
+        kind, at = str(body["kind"]), int(body["time"])
+    except (ValueError, KeyError, TypeError):  # not as it was written: its hash will tell
+        body, kind, at = {}, "unreadable", 0
+    return Entry(row.seq, kind, body, moment(at), row.prev_hash, row.hash, row.body)
+
+
+class Store:
+    """A place to keep a ledger; safe to use from many threads, processes and, in PostgreSQL, hosts."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._engines: dict[int, sa.Engine] = {}
+        self._one_at_a_time = threading.Lock() if target.kind == "memory" else None
+        self._make = threading.Lock()
+
+    @classmethod
+    def create(cls, target: Target, identity: Identity) -> Store:
+        """Make the tables, and say which ledger it is.
+
+        :raises InvalidInput: if there is a ledger already.
+        """
+        prepare(target)
+        store = cls(target)
+        with store._guarded(), store._engine().begin() as connection:
+            found = sa.inspect(connection).get_table_names()
+            if "ledger" in found or (found and target.kind == "file"):
+                raise InvalidInput(
+                    f"there is a ledger, or something else, at {target} already: it holds "
+                    f"{', '.join(found)}. Open it, or choose another place."
+                )
+            _META.create_all(connection)
+            Transaction(connection).add_identity(identity)
+        return store
+
+    @classmethod
+    def open(cls, target: Target) -> Store:
+        """The ledger that is there.
+
+        :raises InvalidInput: if there is none.
+        """
+        if target.kind == "memory":
+            raise InvalidInput("a ledger in memory cannot be opened again; create one.")
+        store = cls(target)
+        with store._guarded(), store._engine().connect() as plain:
+            connection = plain.execution_options(reads=True)
+            if not sa.inspect(connection).has_table("ledger"):
+                raise InvalidInput(f"there is no ledger at {target}. Make one with `tacit ledger init`.")
+        return store
+
+    def _engine(self) -> sa.Engine:
+        """Of this process.  After a fork the parent's stays open: closing it would drop the child's locks."""
+        process = os.getpid()
+        with self._make:
+            if process not in self._engines:
+                self._engines[process] = connect(self.target)
+            return self._engines[process]
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """A transaction that may write; committed at the end, or nothing happened.
+
+        :raises LedgerUnavailable: if the engine cannot do it: disk full, no connection, too long a wait.
+        """
+        with self._turn(), self._guarded(), self._engine().begin() as connection:
+            start(connection, reads=False)
+            yield Transaction(connection)
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """A transaction that sees one moment of the ledger, and waits for nobody."""
+        with self._turn(), self._guarded(), self._engine().connect() as plain:
+            connection = plain.execution_options(reads=True)
+            with connection.begin():
+                start(connection, reads=True)
+                yield Transaction(connection)
+
+    def describe(self) -> str:
+        """The engine and its settings, for the certificate."""
+        with self._turn(), self._guarded(), self._engine().connect() as plain:
+            connection = plain.execution_options(reads=True)
+            return engine_text(self.target, connection)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        with self._make:
+            engine = self._engines.pop(os.getpid(), None)
+        if engine is not None:
+            engine.dispose()
+
+    def _turn(self) -> AbstractContextManager[Any]:
+        return self._one_at_a_time or nullcontext()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as problem:
+            raise LedgerUnavailable(
+                f"the ledger at {self.target} cannot do this now: {str(problem.orig).strip()}. Nothing may "
+                "be released; if it is not clear whether a charge was written, ask again with the same key."
+            ) from problem
+        except SQLAlchemyError as problem:
+            raise LedgerUnavailable(
+                f"the ledger at {self.target} cannot do this now: {problem}. Nothing may be released."
+            ) from problem
