@@ -1,0 +1,140 @@
+"""The condition after WHERE, with SQL's meaning of NULL and NOT.
+
+In SQL a row counts if its condition is TRUE, not if it is unknown because of a NULL.  The predicates of the
+algebra have two values only.  Both agree where no NOT stands above a comparison, so NOT is carried to the
+leaves by De Morgan's laws, which hold in SQL's three-valued logic too: ``NOT (age < 5 OR ward = 'A')`` is
+read as ``age >= 5 AND ward <> 'A'``, and a NULL satisfies neither form.
+"""
+
+from __future__ import annotations
+
+from tacit.errors import TacitError
+from tacit.queries.algebra import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.sql.reader import NUMERIC, Node, Reader, called
+
+__all__ = ["read_condition"]
+
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
+_OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+_SUPPORTED = (
+    "a condition compares a column with a literal (=, <>, <, <=, >, >=), or says IN (...), BETWEEN ... AND "
+    "..., IS NULL or IS TRUE of it, put together by AND, OR and NOT"
+)
+
+
+def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Predicate:
+    """The predicate that holds where the condition is TRUE or, if not ``positive``, where it is FALSE."""
+    from sqlglot import exp
+
+    match node:
+        case exp.Paren():
+            return read_condition(reader, reader.child(node, "this"), positive=positive)
+        case exp.Not():
+            return read_condition(reader, reader.child(node, "this"), positive=not positive)
+        case exp.And() | exp.Or():
+            parts = tuple(read_condition(reader, part, positive=positive) for part in _chain(reader, node))
+            return And(parts) if isinstance(node, exp.And) == positive else Or(parts)
+        case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+            return _comparison(reader, node, positive)
+        case exp.Between():
+            return _between(reader, node, positive)
+        case exp.In():
+            return _in(reader, node, positive)
+        case exp.Is():
+            return _is(reader, node, positive)
+        case exp.Column():
+            return _truth(reader, node, positive)
+        case exp.Boolean():
+            raise reader.refusal(node, "this holds for all rows or for none", "leave it out")
+    raise reader.refusal(node, f"{called(node)} is no supported condition", _SUPPORTED)
+
+
+def _chain(reader: Reader, node: Node) -> list[Node]:
+    """The operands of a chain of one connective, which the parser nests to the left."""
+    kind = type(node)
+    operands = []
+    while type(node) is kind:
+        reader.only(node, "this", "expression")
+        operands.append(node.expression)
+        node = node.this
+    return [node, *reversed(operands)]
+
+
+def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
+    from sqlglot import exp
+
+    reader.only(node, "this", "expression")
+    column, literal, op = node.this, node.expression, _OPERATORS[type(node).__name__]
+    if isinstance(column, exp.Column) and isinstance(literal, exp.Column):
+        raise _two_columns(reader, node, literal)
+    if isinstance(literal, exp.Column):
+        column, literal, op = literal, column, _MIRRORED[op]
+    if not isinstance(column, exp.Column):
+        raise reader.refusal(column, "no column is compared here", _SUPPORTED)
+    name = reader.column(column)
+    if op not in ("=", "!="):
+        _check_order(reader, column, name)
+    return Compare(name, op if positive else _NEGATED[op], reader.value(literal, name))
+
+
+def _two_columns(reader: Reader, node: Node, right: Node) -> TacitError:
+    reader.column(node.this)
+    if not right.this.args.get("quoted"):
+        reader.column(right)  # an unknown one is told as such
+    return reader.refusal(node, "two columns are compared", f"{_SUPPORTED}. Strings stand in 'single quotes'")
+
+
+def _check_order(reader: Reader, column: Node, name: str) -> None:
+    kind = reader.policy.columns[name].kind
+    if kind not in NUMERIC:
+        raise reader.refusal(column, f"{name!r} is a {kind} and has no order", "use =, <> or IN")
+
+
+def _between(reader: Reader, node: Node, positive: bool) -> Predicate:
+    reader.only(node, "this", "low", "high")
+    name = reader.column(node.this)
+    _check_order(reader, node.this, name)
+    low, high = (reader.value(node.args[side], name) for side in ("low", "high"))
+    if float(low) > float(high):
+        problem = f"nothing lies between {low:g} and {high:g}"
+        raise reader.refusal(node, problem, "write the lower end first")
+    if positive:
+        return And((Compare(name, ">=", low), Compare(name, "<=", high)))
+    return Or((Compare(name, "<", low), Compare(name, ">", high)))
+
+
+def _in(reader: Reader, node: Node, positive: bool) -> Predicate:
+    reader.only(node, "this", "expressions")
+    name = reader.column(node.this)
+    if not node.expressions:
+        raise reader.refusal(node, "the list after IN is empty", "list the values: IN ('A', 'B')")
+    listed = In(name, tuple(reader.value(value, name) for value in node.expressions))
+    return listed if positive else And((Not(listed), Not(IsNull(name))))
+
+
+def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
+    """``IS NULL`` and ``IS TRUE`` are never unknown, so their negation is plain."""
+    from sqlglot import exp
+
+    reader.only(node, "this", "expression")
+    name = reader.column(node.this)
+    found: Predicate
+    match node.expression:
+        case exp.Null():
+            reader.only(node.expression)
+            found = IsNull(name)
+        case exp.Boolean():
+            found = Compare(name, "=", reader.value(node.expression, name))
+        case other:
+            raise reader.refusal(node, f"IS {called(other)} is not supported", "write IS NULL or IS TRUE")
+    return found if positive else Not(found)
+
+
+def _truth(reader: Reader, node: Node, positive: bool) -> Predicate:
+    """A column that is a condition by itself."""
+    name = reader.column(node)
+    kind = reader.policy.columns[name].kind
+    if kind != "boolean":
+        raise reader.refusal(node, f"{name!r} is a {kind}, no condition", _SUPPORTED)
+    return Compare(name, "=", positive)

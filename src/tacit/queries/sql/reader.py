@@ -1,0 +1,285 @@
+"""What every part of a statement is read with: nodes that are marked as read, columns and literals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
+from tacit.ledger.policy import Column, Policy
+from tacit.queries.algebra import Value
+from tacit.queries.sql.words import SourceText, Word, closest
+
+__all__ = ["NUMERIC", "Node", "Reader", "called", "describe_columns"]
+
+Node = (
+    Any  # a node of sqlglot's tree; sqlglot is imported where it is used, and its base class has moved before
+)
+
+NUMERIC = ("number", "integer")
+"""The kinds of columns that can be summed and have an order."""
+
+
+def describe_columns(policy: Policy) -> list[tuple[str, str]]:
+    """Name and public facts of each column that may be asked about, for people.
+
+    >>> from tacit.ledger import Column, Policy, PureBudget
+    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", keys=("A",))
+    >>> columns = {"age": age, "ward": ward}
+    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=columns)
+    >>> describe_columns(policy)
+    [('age', 'number from 0 to 120'), ('ward', "category 'A'")]
+    """
+    return [(name, _facts(column)) for name, column in policy.columns.items()]
+
+
+def _facts(column: Column) -> str:
+    facts = [column.kind]
+    if column.lower is not None and column.upper is not None:
+        facts.append(f"from {column.lower:.12g} to {column.upper:.12g}")
+    elif column.kind in NUMERIC:
+        facts.append("without bounds")
+    if column.keys is not None:
+        facts.append(_listed(column.keys))
+    elif column.kind == "category":
+        facts.append("of undeclared keys")
+    return " ".join(facts)
+
+
+def _listed(keys: Iterable[Value]) -> str:
+    """Some keys, as one would write them in SQL."""
+    written = [f"'{key}'" if isinstance(key, str) else str(key) for key in keys]
+    return ", ".join(written[:12]) + (f" and {len(written) - 12} more" if len(written) > 12 else "")
+
+
+def called(node: Node) -> str:
+    """What to call a node in a message."""
+    from sqlglot import exp
+
+    match node:
+        case exp.Anonymous():
+            return f"{str(node.this).lower()}()"
+        case exp.And() | exp.Or():
+            return type(node).__name__.upper()
+        case exp.Func():
+            return f"{node.sql_name().lower()}()"
+        case exp.Column() | exp.Literal() | exp.Identifier():
+            return repr(node.name)
+        case exp.Boolean() | exp.Null() | exp.Star():
+            return str(node.sql())
+        case _:
+            return type(node).__name__.upper()
+
+
+class Reader:
+    """One statement while it is read: which nodes have been, and what names and literals mean."""
+
+    def __init__(self, source: SourceText, words: list[Word], policy: Policy) -> None:
+        self.source = source
+        self.words = words
+        self.policy = policy
+        self._read: dict[int, Node] = {}  # by identity; the values keep the nodes alive
+
+    # --- nodes --------------------------------------------------------------------------------------------
+
+    def only(self, node: Node, *names: str) -> None:
+        """Mark a node as read; refuse any argument of it that is not named here."""
+        self._read[id(node)] = node
+        for name, value in node.args.items():
+            if name not in names and value not in (None, False, [], ""):
+                words = name.strip("_").replace("_", " ")
+                place = value if _is_node(value) else node
+                raise self.refusal(place, f"{called(node)} takes no {words} here", "leave it out")
+
+    def child(self, node: Node, name: str) -> Node:
+        """The one argument of a node that has no other."""
+        self.only(node, name)
+        return node.args[name]
+
+    def refusal(
+        self, node: Node, problem: str, remedy: str, kind: type[TacitError] = InvalidInput
+    ) -> TacitError:
+        """An error that points at the node."""
+        return self.source.refusal(*self.span(node), problem, remedy, kind)
+
+    def span(self, node: Node) -> tuple[int, int]:
+        """The characters that a node was made from, as far as the parser says; else the whole statement."""
+        marks = [found.meta for found in node.walk() if "start" in found.meta]
+        if not marks:
+            return self.words[0].start, self.words[-1].end
+        return min(mark["start"] for mark in marks), max(mark["end"] for mark in marks) + 1
+
+    def check_all_read(self, root: Node) -> None:
+        """Refuse a tree with a node that nobody has read, or a text with a word that is in no node."""
+        for node in root.walk():
+            if id(node) not in self._read:
+                raise self.refusal(node, f"{called(node)} is not supported here", "leave it out")
+        starts = {node.meta["start"] for node in self._read.values() if "start" in node.meta}
+        for place, word in enumerate(self.words):
+            named = word.kind in ("IDENTIFIER", "NUMBER", "STRING")
+            if (named or (word.kind == "VAR" and not self._is_grammar(place))) and word.start not in starts:
+                shown = self.source.text[word.start : word.end]
+                problem = f"{shown} has no meaning here"
+                raise self.source.refusal(word.start, word.end, problem, "leave it out")
+
+    def _is_grammar(self, place: int) -> bool:
+        """Whether a word without quotes is the name of a function, or belongs to WITHIN GROUP."""
+        following = self.words[place + 1 : place + 2]
+        return any(
+            word.kind == "L_PAREN"
+            or (self.words[place].text.lower(), word.text.lower()) == ("within", "group")
+            for word in following
+        )
+
+    # --- names --------------------------------------------------------------------------------------------
+
+    def column(self, node: Node) -> str:
+        """The name of a declared column, as the policy writes it.
+
+        Errors: :class:`PrivacyRefusal` for the unit column, :class:`InvalidInput` for an unknown one.
+        """
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Column):
+            remedy = "aggregates and conditions are of bare columns: prepare what you need beforehand"
+            raise self.refusal(node, f"{called(node)} stands where a column should", remedy)
+        identifier = self.child(node, "this")
+        if not isinstance(identifier, exp.Identifier):
+            raise self.refusal(node, "this is no name of a column", "name the columns one by one")
+        written = self.identifier(identifier)
+        name = self._declared(written)
+        unit = self.policy.unit_column
+        if unit is not None and unit in (name, written):
+            problem = f"{unit!r} tells one {self.policy.unit} from another, so no answer may depend on it"
+            remedy = f"ask about groups; count(DISTINCT {unit}) counts their members"
+            raise self.refusal(identifier, problem, remedy, PrivacyRefusal)
+        if name is None:
+            raise self._unknown(identifier, written)
+        return name
+
+    def is_unit(self, node: Node) -> bool:
+        """Whether this is the unit column; marks it as read if it is."""
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Column) or self._declared(node.name) != self.policy.unit_column:
+            return False
+        if self.policy.unit_column is None:
+            return False
+        self.identifier(self.child(node, "this"))
+        return True
+
+    def _declared(self, written: str) -> str | None:
+        """The declared column of this name; the case of letters is ignored where that leaves one column."""
+        unit = self.policy.unit_column
+        names = dict.fromkeys((*self.policy.columns, *(() if unit is None else (unit,))))
+        if written in names:
+            return written
+        alike = [name for name in names if name.lower() == written.lower()]
+        return alike[0] if len(alike) == 1 else None
+
+    def _unknown(self, identifier: Node, written: str) -> TacitError:
+        listed = "; ".join(f"{name} ({facts})" for name, facts in describe_columns(self.policy))
+        quotes = "strings stand in 'single quotes'. " if identifier.args.get("quoted") else ""
+        near = closest(written, self.policy.columns)
+        remedy = f"{near or quotes}The policy declares {listed or 'no columns'}"
+        return self.refusal(identifier, f"there is no column {written!r}", remedy)
+
+    def identifier(self, node: Node) -> str:
+        """The name that is written."""
+        self.only(node, "this", "quoted")
+        return str(node.this)
+
+    def numbers(self, node: Node) -> str:
+        """A column that can be summed: of numbers, with bounds."""
+        name = self.column(node)
+        column = self.policy.columns[name]
+        if column.kind not in NUMERIC:
+            numeric = [name for name, column in self.policy.columns.items() if column.kind in NUMERIC]
+            remedy = f"columns of numbers are {', '.join(numeric) or 'declared nowhere in the policy'}"
+            raise self.refusal(node, f"{name!r} is a {column.kind}, not a number", remedy)
+        if column.lower is None or column.upper is None:
+            remedy = "bounds are public facts that the policy states; they are never read from the data"
+            raise self.refusal(node, f"the policy states no bounds of {name!r}", remedy)
+        return name
+
+    # --- literals -----------------------------------------------------------------------------------------
+
+    def number(self, node: Node) -> int | float:
+        """A finite number, with its sign."""
+        from sqlglot import exp
+
+        sign, literal = (-1, self.child(node, "this")) if isinstance(node, exp.Neg) else (1, node)
+        if not isinstance(literal, exp.Literal) or literal.is_string:
+            problem = f"{called(node)} stands where a number should"
+            raise self.refusal(node, problem, "write a number, like 65 or 1.5")
+        self.only(literal, "this", "is_string")
+        written = str(literal.this)
+        number = int(written) if written.isdecimal() and len(written) <= 30 else float(written)
+        if not math.isfinite(number):
+            raise self.refusal(literal, "this number is too large", "write one below 1e308")
+        return sign * number
+
+    def value(self, node: Node, name: str) -> Value:
+        """A literal of the kind that the column ``name`` has."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.Null):
+            problem, remedy = "nothing equals NULL", f"write {name} IS NULL, or {name} IS NOT NULL"
+            raise self.refusal(node.parent, problem, remedy)
+        match self.policy.columns[name].kind:
+            case "boolean":
+                return self._boolean(node, name)
+            case "number":
+                return float(self._plain_number(node, name))
+            case "integer":
+                return self._whole(node, name)
+            case _:
+                return self._key(node, name)
+
+    def _boolean(self, node: Node, name: str) -> bool:
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Boolean):
+            raise self.refusal(node, f"{name!r} is true or false", f"write {name} = TRUE, or just {name}")
+        self.only(node, "this")
+        return bool(node.this)
+
+    def _plain_number(self, node: Node, name: str) -> int | float:
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Neg | exp.Literal) or (isinstance(node, exp.Literal) and node.is_string):
+            kind = self.policy.columns[name].kind
+            problem = f"{name!r} is a {kind}; {called(node)} is not"
+            raise self.refusal(node, problem, "write a number, without quotes")
+        return self.number(node)
+
+    def _whole(self, node: Node, name: str) -> int:
+        number = self._plain_number(node, name)
+        if number != int(number) or abs(number) > 2**53:
+            remedy = "write a whole number of at most 2**53 in size"
+            raise self.refusal(node, f"{name!r} holds whole numbers; got {number:g}", remedy)
+        return int(number)
+
+    def _key(self, node: Node, name: str) -> str:
+        """A string and, where the keys of the column are declared, one of them."""
+        from sqlglot import exp
+
+        keys = self.policy.columns[name].keys or ()
+        if not isinstance(node, exp.Literal) or not node.is_string:
+            remedy = f"its keys are {_listed(keys)}" if keys else "write a string in 'single quotes'"
+            raise self.refusal(node, f"{name!r} holds strings; {called(node)} is none", remedy)
+        self.only(node, "this", "is_string")
+        value = str(node.this)
+        if keys and value not in keys:
+            near = closest(value, map(str, keys))
+            others = f"the rows of all other values are those of {name} NOT IN (...) with every key"
+            remedy = f"{near}The keys are {_listed(keys)}; {others}"
+            raise self.refusal(node, f"{value!r} is no declared key of {name!r}", remedy)
+        return value
+
+
+def _is_node(value: object) -> bool:
+    from sqlglot import exp
+
+    return isinstance(value, exp.Expr)

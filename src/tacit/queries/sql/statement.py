@@ -1,0 +1,159 @@
+"""A statement as a whole: SELECT, FROM, WHERE and GROUP BY, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tacit.errors import InvalidInput
+from tacit.ledger.policy import Policy
+from tacit.queries.algebra import Aggregate, Query
+from tacit.queries.sql.aggregates import SUPPORTED, read_aggregate
+from tacit.queries.sql.conditions import read_condition
+from tacit.queries.sql.reader import Node, Reader
+from tacit.queries.sql.words import ONE_TABLE, SourceText, checked_words
+
+__all__ = ["parse"]
+
+
+def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
+    """Read one statement of the supported subset; nothing is run, charged or looked up in the data.
+
+    ``table``: what the table is called after FROM; None: any single name.
+
+    **Guarantee**
+
+    * The outcome depends on the text and the policy, never on the data, and so does every error.
+    * Every node of the tree and every word of the text has been read into the query, or all is refused.
+    * The unit column is in no query but as ``count(DISTINCT unit_column)``.
+
+    Errors: :class:`InvalidInput` for what is not in the subset, does not fit the policy or cannot be parsed,
+    with its place; :class:`PrivacyRefusal` for a question about the unit column; :class:`MissingExtra`.
+
+    >>> from tacit.ledger import Column, Policy, PureBudget
+    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", keys=("A",))
+    >>> columns = {"age": age, "ward": ward}
+    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=columns)
+    >>> query = parse("SELECT ward, avg(age) AS years FROM visits WHERE NOT age < 18 GROUP BY ward", policy)
+    >>> query.aggregates, query.where, query.by, query.output_names
+    ((Mean(column='age'),), Compare(column='age', op='>=', value=18), ('ward',), ('years',))
+    """
+    if not isinstance(text, str):
+        raise InvalidInput(f"the statement must be a text; got {text!r}.")
+    source = SourceText(text)
+    unit = () if policy.unit_column is None else (policy.unit_column,)
+    reader = Reader(source, checked_words(source, (*policy.columns, *unit)), policy)
+    try:
+        tree = _tree(source)
+        query = _select(reader, tree, table)
+        reader.check_all_read(tree)
+    except RecursionError:
+        raise InvalidInput("the statement is nested too deeply to be read. Ask something simpler.") from None
+    return query
+
+
+def _tree(source: SourceText) -> Node:
+    """The parsed statement; errors of the parser are told with their place."""
+    import sqlglot
+    from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
+
+    try:
+        trees = sqlglot.parse(source.text, read="duckdb", error_level=ErrorLevel.IMMEDIATE)
+    except ParseError as problem:
+        found = problem.errors[0] if problem.errors else {}
+        line, column = int(found.get("line") or 1), int(found.get("col") or 1)
+        end = sum(map(len, source.text.splitlines(keepends=True)[: line - 1])) + column
+        start = max(0, end - len(str(found.get("highlight") or " ")))
+        described = str(found.get("description") or "no description").partition(" for <class")[0]
+        reason = f"this is not SQL that can be read ({described.rstrip('.')})"
+        raise source.refusal(start, max(end, start + 1), reason, "mend it here or just before") from None
+    except SqlglotError as problem:
+        raise InvalidInput(f"this is not SQL that can be read: {problem}") from None
+    (tree,) = [tree for tree in trees if tree is not None]  # one: a semicolon inside is refused as a word
+    return tree
+
+
+def _select(reader: Reader, tree: Node, table: str | None) -> Query:
+    if tree.args.get("joins"):
+        raise reader.refusal(tree.args["joins"][0], "this is a second table", ONE_TABLE)
+    reader.only(tree, "expressions", "from_", "where", "group")
+    if tree.args.get("from_") is None:
+        raise reader.refusal(tree, "FROM is missing", f"name the table: FROM {table or 'visits'}")
+    name = _table(reader, tree.args["from_"], table)
+    by = () if tree.args.get("group") is None else _group(reader, tree.args["group"])
+    where = None
+    if tree.args.get("where") is not None:
+        where = read_condition(reader, reader.child(tree.args["where"], "this"))
+    aggregates, names = _aggregates(reader, tree, by)
+    return Query(aggregates=aggregates, where=where, by=by, table=name, names=names)
+
+
+def _table(reader: Reader, clause: Node, table: str | None) -> str:
+    from sqlglot import exp
+
+    found = reader.child(clause, "this")
+    bare = isinstance(found, exp.Table) and isinstance(found.this, exp.Identifier)
+    if not bare or reader.source.text[reader.span(found)[0]] == "'":
+        remedy = "no functions, no files and no subqueries"
+        raise reader.refusal(found, "FROM takes the name of the table alone", remedy)
+    if found.args.get("alias") is not None:
+        remedy = "leave it out: there is only one table"
+        raise reader.refusal(found.args["alias"], "the table takes no other name", remedy)
+    identifier = reader.child(found, "this")
+    written = reader.identifier(identifier)
+    if table is not None and written.lower() != table.lower():
+        raise reader.refusal(identifier, f"there is no table {written!r}", f"the table is called {table!r}")
+    return table or written
+
+
+def _group(reader: Reader, clause: Node) -> tuple[str, ...]:
+    reader.only(clause, "expressions")
+    return _different(reader, [(node, reader.column(node)) for node in clause.expressions])
+
+
+def _aggregates(
+    reader: Reader, tree: Node, by: tuple[str, ...]
+) -> tuple[tuple[Aggregate, ...], tuple[str, ...]]:
+    """The aggregates and their names; the keys of GROUP BY may stand among them, in any order."""
+    from sqlglot import exp
+
+    found: list[Aggregate] = []
+    aliases: list[tuple[Node, str | None]] = []
+    for node in tree.expressions:
+        if isinstance(node, exp.Column):
+            _check_key(reader, node, by)
+            continue
+        inner, alias = node, None
+        if isinstance(node, exp.Alias):
+            reader.only(node, "this", "alias")
+            inner, alias = node.this, reader.identifier(node.args["alias"])
+        if isinstance(inner, exp.Column):
+            raise reader.refusal(inner, "a key takes no other name", "leave the alias out")
+        aggregate = read_aggregate(reader, inner)
+        if aggregate in found:
+            remedy = "ask for it once: what is asked twice shares its epsilon"
+            raise reader.refusal(inner, "this is asked for twice", remedy)
+        found.append(aggregate)
+        aliases.append((node, alias))
+    if not found:
+        raise reader.refusal(tree, "there is no aggregate", f"rows are never shown; {SUPPORTED}")
+    defaults = Query(tuple(found)).output_names
+    named = [(node, alias or usual) for (node, alias), usual in zip(aliases, defaults, strict=True)]
+    _different(reader, [*((tree, key) for key in by), *named])
+    return tuple(found), tuple(name for _, name in named)
+
+
+def _check_key(reader: Reader, node: Node, by: tuple[str, ...]) -> None:
+    name = reader.column(node)
+    if name not in by:
+        remedy = f"put it after GROUP BY, or ask for an aggregate of it; {SUPPORTED}"
+        raise reader.refusal(node, f"the bare column {name!r} would show rows", remedy)
+
+
+def _different(reader: Reader, named: Iterable[tuple[Node, str]]) -> tuple[str, ...]:
+    """The names, each but once whatever the case of its letters."""
+    seen: dict[str, str] = {}
+    for node, name in named:
+        if name.lower() in seen:
+            raise reader.refusal(node, f"{name!r} stands here for the second time", "name every column once")
+        seen[name.lower()] = name
+    return tuple(seen.values())

@@ -1,0 +1,225 @@
+"""Which words a statement may consist of, and errors that point at the word that may not be there.
+
+This is the first of two fences around a statement; the tree is the other.  It works on the words alone,
+before anything is parsed, so that what a parser would drop in silence, as in ``count(ALL x)``, is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tacit.errors import InvalidInput, MissingExtra, TacitError
+
+__all__ = ["ONE_TABLE", "SourceText", "Word", "checked_words", "closest"]
+
+_LONGEST = 20_000  # characters; far above any question that a person asks
+_MOST_WORDS = 4_000
+_DEEPEST = 40  # brackets, or NOTs in a row; the parser works by recursion
+_SHOWN = 76  # characters of the line shown in an error
+
+ONE_TABLE = (
+    "a statement asks one table: a second one would repeat a person's rows, and noise for one person would "
+    "no longer hide them. Join beforehand, and open the result with a policy whose parent is the first table"
+)
+"""Why there are no joins, and what to do."""
+
+_NO_ROWS = "rows are never shown, only aggregates with noise"
+_NO_ARITHMETIC = (
+    "there is no arithmetic on columns, whose result would have no declared bounds: prepare the column "
+    "beforehand and declare it in the policy"
+)
+_NO_FUNCTIONS = "only names of columns and literals stand in a condition: prepare the column beforehand"
+_ONE_QUESTION = "ask one question at a time: each is priced and charged by itself"
+_READ_ONLY = "a statement only asks; nothing is written, set or loaded through it"
+_SORTED = "rows come in the order of their keys, which tells nothing: sort or cut the answer, which is free"
+_NO_CASTS = "there are no casts: the policy says of what kind a column is"
+_NO_PATTERNS = "there are no patterns: list the values with IN"
+_PLAIN_STRING = "write a string in plain single quotes, a quote inside it twice"
+_NO_WINDOWS = f"window functions speak of single rows, and {_NO_ROWS}"
+
+# Why a word is refused, and the way out. Keys are sqlglot's names for kinds of words.
+_REASONS = {
+    ONE_TABLE: "JOIN STRAIGHT_JOIN CROSS NATURAL LATERAL ASOF USING ON INNER OUTER LEFT RIGHT FULL SEMI ANTI "
+    "POSITIONAL UNION EXCEPT INTERSECT WITH EXISTS RECURSIVE TABLE_SAMPLE PIVOT UNPIVOT UNNEST VALUES ONLY "
+    "FINAL FROM",
+    _READ_ONLY: "INTO COPY INSERT UPDATE DELETE CREATE DROP ALTER PRAGMA ATTACH DETACH SET COMMAND LOAD "
+    "INSTALL EXECUTE TRUNCATE MERGE USE CALL RESET BEGIN COMMIT ROLLBACK",
+    _NO_ROWS: "DESCRIBE SUMMARIZE SHOW EXPLAIN ANALYZE",
+    _NO_ARITHMETIC: "PLUS SLASH DIV MOD CARET DPIPE AMP PIPE DSTAR",
+    _NO_CASTS: "DCOLON CAST TRY_CAST",
+    _NO_PATTERNS: "LIKE ILIKE GLOB RLIKE SIMILAR_TO TILDE IRLIKE",
+    "write the value itself into the statement": "PARAMETER PLACEHOLDER COLON SESSION_PARAMETER",
+    _PLAIN_STRING: "BYTE_STRING HEREDOC_STRING RAW_STRING HEX_STRING BIT_STRING NATIONAL_STRING "
+    "UNICODE_STRING",
+    _NO_WINDOWS: "OVER WINDOW QUALIFY PARTITION_BY",
+    _SORTED: "LIMIT OFFSET FETCH ORDER_BY SORT_BY",
+    _NO_FUNCTIONS: "CASE WHEN THEN ELSE END ANY SOME ARROW DARROW L_BRACE STRUCT MAP INTERVAL",
+    "filter the answer, which is free: every group is released anyway": "HAVING",
+    "write the condition after WHERE; two conditions are two questions": "FILTER",
+    "nothing stands beside this comma: leave it out": "COMMA",
+    "only persons are counted without repetition: count(DISTINCT unit_column)": "DISTINCT",
+    "name the columns of GROUP BY one by one, and leave ALL out elsewhere": "ALL",
+    "there is one table and no schema: write the bare name. A number begins with a digit": "DOT",
+    f"a minus stands only before a number; {_NO_ARITHMETIC}": "DASH",
+    "brackets stand only around the edges of a histogram: histogram(age, [0, 20, 40])": "L_BRACKET R_BRACKET",
+    f"there are no subqueries: {ONE_TABLE}": "SELECT",
+    _ONE_QUESTION: "SEMICOLON WHERE GROUP_BY",
+}
+_REASON_OF = {kind: reason for reason, kinds in _REASONS.items() for kind in kinds.split()}
+
+_ONCE = frozenset(["SELECT", "FROM", "WHERE", "GROUP_BY"])
+_PLAIN = (
+    "VAR IDENTIFIER NUMBER STRING STAR COMMA L_PAREN R_PAREN ALIAS AND OR NOT IN IS NULL TRUE FALSE BETWEEN "
+    "EQ NEQ LT LTE GT GTE"
+)
+_OPENING = ("SELECT", "GROUP_BY", "COMMA", "L_PAREN", "L_BRACKET")
+_CLOSING = ("FROM", "WHERE", "GROUP_BY", "COMMA", "R_PAREN", "R_BRACKET")
+_ALLOWED = _ONCE.union(_PLAIN.split())
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a statement: its kind in sqlglot's names, its text, and the characters ``[start, end)``."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The text of a statement, and errors that show a place in it."""
+
+    text: str
+
+    def refusal(
+        self, start: int, end: int, problem: str, remedy: str, kind: type[TacitError] = InvalidInput
+    ) -> TacitError:
+        """An error that shows the characters ``[start, end)`` with carets below them."""
+        line_start = self.text.rfind("\n", 0, start) + 1
+        line = self.text[line_start:].partition("\n")[0]
+        number, column = self.text.count("\n", 0, start) + 1, start - line_start
+        cut = max(0, min(column - _SHOWN // 2, len(line) - _SHOWN))
+        shown = "".join(letter if letter.isprintable() else " " for letter in line[cut : cut + _SHOWN])
+        carets = "^" * max(1, min(end - start, len(line) - column, cut + _SHOWN - column))
+        return kind(
+            f"line {number}, column {column + 1}: {problem}\n"
+            f"  {shown}\n"
+            f"  {' ' * (column - cut)}{carets}\n"
+            f"{remedy[:1].upper()}{remedy[1:]}."
+        )
+
+    def words(self) -> list[Word]:
+        """The statement cut into words, comments left out.
+
+        Errors: :class:`InvalidInput` for a text too long, a NUL, or a string or comment without an end.
+        """
+        if len(self.text) > _LONGEST:
+            length = f"{len(self.text):,} characters; at most {_LONGEST:,} are read"
+            raise InvalidInput(f"the statement has {length}. Ask less at once.")
+        if "\0" in self.text:
+            place = self.text.index("\0")
+            raise self.refusal(place, place + 1, "a NUL character", "leave it out")
+        try:
+            from sqlglot.dialects import DuckDB
+            from sqlglot.errors import TokenError
+        except ImportError as problem:
+            raise MissingExtra("sqlglot", "query", "reading SQL") from problem
+        try:
+            tokens = DuckDB().tokenize(self.text)
+        except TokenError:
+            reason = "a string, a quoted name or a comment has no end"
+            raise self.refusal(0, len(self.text), reason, "close it") from None
+        return [Word(token.token_type.name, token.text, token.start, token.end + 1) for token in tokens]
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A question naming the known name nearest to this one; empty if none is near.
+
+    >>> closest("wrad", ["ward", "age"])
+    "did you mean 'ward'? "
+    """
+    by_lower = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"did you mean {by_lower[near[0]]!r}? " if near else ""
+
+
+def checked_words(source: SourceText, columns: Iterable[str] = ()) -> list[Word]:
+    """The words of the statement, if each is one that a supported statement may hold where it stands.
+
+    ``columns``: names of columns, for the hint that one called like a keyword stands in double quotes.
+
+    Errors: :class:`InvalidInput` at the first word that may not be there, with the reason and the way out.
+
+    >>> [word.kind for word in checked_words(SourceText("SELECT count(*) FROM visits"))]
+    ['SELECT', 'VAR', 'L_PAREN', 'STAR', 'R_PAREN', 'FROM', 'VAR']
+    """
+    words = source.words()
+    while words and words[-1].kind == "SEMICOLON":
+        words.pop()
+    first = words[0] if words else Word("", "", 0, 1)
+    if first.kind != "SELECT":
+        reason = _REASON_OF.get(first.kind, "write for example: SELECT count(*) FROM visits WHERE age > 65")
+        raise source.refusal(first.start, first.end, "a statement begins with SELECT", reason)
+    if len(words) > _MOST_WORDS:
+        raise InvalidInput(f"the statement has {len(words):,} words; at most {_MOST_WORDS:,} are read.")
+    quoted = {name.lower(): name for name in columns}
+    seen: set[str] = set()
+    for place, word in enumerate(words):
+        if word.kind in seen or not _may_stand(words, place):
+            raise _refused(source, word, quoted)
+        seen.update(_ONCE & {word.kind})
+    _check_depth(source, words)
+    return words
+
+
+def _may_stand(words: list[Word], place: int) -> bool:
+    before = words[max(0, place - 3) : place]
+    match words[place].kind:
+        case "DASH":
+            number = place + 1 < len(words) and words[place + 1].kind == "NUMBER"
+            return number and before[-1].kind not in ("VAR", "IDENTIFIER", "NUMBER", "R_PAREN", "STRING")
+        case "COMMA":  # the parser drops one that stands beside nothing
+            following = words[place + 1].kind if place + 1 < len(words) else "FROM"
+            return before[-1].kind not in _OPENING and following not in _CLOSING
+        case "DISTINCT":
+            return [word.text.lower() for word in before[-2:]] == ["count", "("]
+        case "ORDER_BY":
+            return [word.text.lower() for word in before] == ["within", "group", "("]
+        case "L_BRACKET" | "R_BRACKET":
+            return _inside_histogram(words, place)
+        case kind:
+            return kind in _ALLOWED
+
+
+def _inside_histogram(words: list[Word], place: int) -> bool:
+    """Whether the innermost open parenthesis around this bracket is that of ``histogram(``."""
+    depth = 0
+    for back in range(place - 1, 0, -1):
+        depth += (words[back].kind == "R_PAREN") - (words[back].kind == "L_PAREN")
+        if depth < 0:
+            return words[back - 1].text.lower() == "histogram"
+    return False
+
+
+def _refused(source: SourceText, word: Word, columns: dict[str, str]) -> TacitError:
+    written = source.text[word.start : word.end]
+    if written.lower() in columns:
+        remedy = f'if you mean the column, write "{columns[written.lower()]}"'
+        return source.refusal(word.start, word.end, f"{written} is a keyword of SQL", remedy)
+    reason = _REASON_OF.get(word.kind, "leave it out; the page on queries shows what is supported")
+    shown = " ".join(written.split())[:40]
+    return source.refusal(word.start, word.end, f"{shown} is not supported here", reason)
+
+
+def _check_depth(source: SourceText, words: list[Word]) -> None:
+    depth = nots = 0
+    for word in words:
+        depth += (word.kind == "L_PAREN") - (word.kind == "R_PAREN")
+        nots = nots + 1 if word.kind == "NOT" else 0
+        if depth > _DEEPEST or nots > _DEEPEST:
+            problem = "brackets or NOTs are nested too deeply"
+            raise source.refusal(word.start, word.end, problem, "ask something simpler")
