@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -491,6 +492,14 @@ def test_a_word_that_no_node_holds_is_refused() -> None:
         reader.check_all_read(tree)
 
 
+@pytest.mark.parametrize(
+    "text", ["SELECT count(*) FROM visits WHERE * smoker", "SELECT count(*) FROM visits *"]
+)
+def test_a_star_that_the_parser_drops_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"no meaning|not SQL that can be read"):
+        parse(text, POLICY)
+
+
 def test_parts_may_be_read_by_themselves() -> None:
     reader, tree = reader_of("SELECT max(age) FROM visits WHERE age < 3")
     assert read_aggregate(reader, tree.expressions[0]) == Quantile("age", 1.0)
@@ -609,8 +618,8 @@ CONDITIONS = st.recursive(
 def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
     """The algebra's own meaning, of two values."""
     comparisons: dict[str, Callable[[Any, Any], bool]] = {
-        "=": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
-        ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+        "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+        ">=": operator.ge,
     }  # fmt: skip
     match predicate:
         case Compare(column, op, value):

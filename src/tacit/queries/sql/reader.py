@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,13 @@ Node = (
 
 NUMERIC = ("number", "integer")
 """The kinds of columns that can be summed and have an order."""
+
+# Words of the grammar, and the nodes of which there is exactly one for each of them.
+_COUNTED = {
+    "AND": "And Between", "OR": "Or", "NOT": "Not", "IN": "In", "IS": "Is", "BETWEEN": "Between",
+    "NULL": "Null", "TRUE FALSE": "Boolean", "STAR": "Star", "DASH": "Neg", "EQ": "EQ", "NEQ": "NEQ",
+    "LT": "LT", "LTE": "LTE", "GT": "GT", "GTE": "GTE", "DISTINCT": "Distinct",
+}  # fmt: skip
 
 
 def describe_columns(policy: Policy) -> list[tuple[str, str]]:
@@ -111,7 +119,7 @@ class Reader:
         return min(mark["start"] for mark in marks), max(mark["end"] for mark in marks) + 1
 
     def check_all_read(self, root: Node) -> None:
-        """Refuse a tree with a node that nobody has read, or a text with a word that is in no node."""
+        """Refuse a tree with a node that nobody has read, or a text with a word that is in no node read."""
         for node in root.walk():
             if id(node) not in self._read:
                 raise self.refusal(node, f"{called(node)} is not supported here", "leave it out")
@@ -119,9 +127,16 @@ class Reader:
         for place, word in enumerate(self.words):
             named = word.kind in ("IDENTIFIER", "NUMBER", "STRING")
             if (named or (word.kind == "VAR" and not self._is_grammar(place))) and word.start not in starts:
-                shown = self.source.text[word.start : word.end]
-                problem = f"{shown} has no meaning here"
-                raise self.source.refusal(word.start, word.end, problem, "leave it out")
+                raise self._meaningless(word)
+        counted = Counter(type(node).__name__ for node in self._read.values())
+        for kinds, nodes in _COUNTED.items():
+            words = [word for word in self.words if word.kind in kinds.split()]
+            if len(words) != sum(counted[node] for node in nodes.split()):
+                raise self._meaningless(words[-1] if words else self.words[0])
+
+    def _meaningless(self, word: Word) -> TacitError:
+        shown = self.source.text[word.start : word.end]
+        return self.source.refusal(word.start, word.end, f"{shown} has no meaning here", "leave it out")
 
     def _is_grammar(self, place: int) -> bool:
         """Whether a word without quotes is the name of a function, or belongs to WITHIN GROUP."""
