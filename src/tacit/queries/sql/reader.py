@@ -12,7 +12,7 @@ from tacit.ledger.policy import Column, Policy
 from tacit.queries.algebra import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
-__all__ = ["NUMERIC", "Node", "Reader", "called", "describe_columns"]
+__all__ = ["NUMERIC", "Reader", "called", "describe_columns"]
 
 Node = (
     Any  # a node of sqlglot's tree; sqlglot is imported where it is used, and its base class has moved before
