@@ -56,7 +56,7 @@ class Ledger:
     ---------
     * Everything released under charges of a data set is together within its cap, whoever asks, from whichever
       process, in whatever order, and even if each request was chosen in view of all earlier answers.
-    * A charge is committed before its token exists; without a token nothing may be run.
+    * A charge is committed before its token is given out; without a token nothing may be run.
     * Nothing that is spent comes back: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
     * The same key and request is charged once; the second time it gets the stored answer, or nothing.
     * Refusals, prices and balances hang on public facts and earlier charges only: they cost nothing.
@@ -232,6 +232,7 @@ class Ledger:
         lease_s: float = 3600.0,
         by: str = "",
         label: str = "",
+        token: str | None = None,
     ) -> Charge:
         """Charge ``event``, before data is touched.
 
@@ -239,6 +240,8 @@ class Ledger:
         :param request: what is asked, as JSON.  Its keyed hash alone is kept: it may name people.
         :param lease_s: after so many seconds :meth:`recover` may give the reservation up for lost.
         :param by: who asks, and ``label`` what, in public words: they go into the history as they are.
+        :param token: a secret of the caller's own, where it must be known before the reservation is made, for
+            :meth:`resume` whatever was saved meanwhile; None for a fresh one.
         :returns: with a token if this call made the reservation; else as it was found.
         :raises Refused: if it does not fit; nothing is charged, and the refusal is in the history.
         :raises Conflict: if the key is that of another request.
@@ -264,7 +267,8 @@ class Ledger:
                 return _found(claims[0].row, known, hashed)
             refusal = _refusal(claims)
             if refusal is None:
-                return self._charge(tx, claims, facts, round(lease * 1e6))
+                secret = secrets.token_hex(16) if token is None else token
+                return self._charge(tx, claims, facts, round(lease * 1e6), secret)
             tx.append(
                 claims[0].row,
                 "refuse",
@@ -273,9 +277,10 @@ class Ledger:
             )
         raise refusal
 
-    def _charge(self, tx: Transaction, claims: list[_Claim], facts: Mapping[str, Any], lease: int) -> Charge:
+    def _charge(
+        self, tx: Transaction, claims: list[_Claim], facts: Mapping[str, Any], lease: int, token: str
+    ) -> Charge:
         """Write the charge and its mirrors in the data sets above."""
-        token = secrets.token_hex(16)
         first = claims[0]
         ends = max(tx.now(), first.row.head_time) + lease
         origin: int | None = None
