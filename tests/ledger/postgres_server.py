@@ -1,0 +1,88 @@
+"""A PostgreSQL server of one's own, for the tests that need one: on a socket in a folder, gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_USER = "postgres"  # PostgreSQL refuses to run as root
+
+
+def binaries() -> Path | None:
+    """The folder with ``initdb`` and ``pg_ctl``: on the path, else the newest where distributions put it."""
+    found = shutil.which("pg_ctl")
+    if found is not None:
+        return Path(found).resolve().parent
+    installed = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if (path / "pg_ctl").exists()]
+    return max(installed, key=lambda path: int(path.parent.name), default=None)
+
+
+def missing() -> str:
+    """Why there can be no server here; empty if there can."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        return "psycopg is not installed"
+    return "" if binaries() is not None else "PostgreSQL is not installed"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server and its data. ``url`` is SQLAlchemy's."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://{_USER}@/postgres?host={self.folder}"
+
+    def start(self, *settings: str) -> None:
+        """Start it; ``settings`` like ``fsync=off``."""
+        options = " ".join(
+            f"-c {setting}"
+            for setting in ("listen_addresses=", f"unix_socket_directories={self.folder}", *settings)
+        )
+        log = str(self.folder / "log")
+        self._control("start", "--wait", "--silent", f"--log={log}", f"--options={options}")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it: ``fast``, or ``immediate``, as after a crash."""
+        self._control("stop", "--wait", "--silent", f"--mode={mode}")
+
+    def _control(self, *arguments: str) -> None:
+        _run("pg_ctl", *arguments, f"--pgdata={self.folder / 'data'}")
+
+
+def _run(program: str, *arguments: str) -> None:
+    folder = binaries()
+    assert folder is not None
+    command = [str(folder / program), *arguments]
+    if os.geteuid() == 0:
+        command = ["runuser", "-u", _USER, "--", *command]
+    with open(os.devnull, "w") as nothing:  # a pipe would stay open as long as the server runs
+        subprocess.run(command, stdout=nothing, stderr=nothing, cwd="/", check=True)
+
+
+@contextlib.contextmanager
+def running(*settings: str) -> Iterator[Server]:
+    """A fresh server until the end of the block."""
+    folder = Path(tempfile.mkdtemp(prefix="tacit-pg-"))
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, _USER, _USER)
+        server = Server(folder)
+        _run("initdb", f"--pgdata={folder / 'data'}", f"--username={_USER}", "--auth=trust", "--no-sync")
+        server.start(*settings)
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(subprocess.CalledProcessError):  # a test may have stopped it
+                server.stop("immediate")
+    finally:
+        shutil.rmtree(folder)
