@@ -13,6 +13,7 @@ from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused,
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Column, Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
+from tacit.ledger.verification import Verification
 
 __all__ = [
     "Anchor",
@@ -33,5 +34,6 @@ __all__ = [
     "Refused",
     "RenyiBudget",
     "StillRunning",
+    "Verification",
     "ZeroConcentratedBudget",
 ]

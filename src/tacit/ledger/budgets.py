@@ -20,6 +20,7 @@ import numpy as np
 from tacit.accounting import account
 from tacit.accounting.additive import decimal, pure_cost, renyi_cost, zcdp_cost
 from tacit.accounting.conversion import epsilon_at_orders
+from tacit.accounting.steps import flatten
 from tacit.accounting.zcdp import curve
 from tacit.errors import InvalidInput, UnsupportedEvent, check_real
 from tacit.events import Adjacency, ApproximateDP, Event
@@ -133,6 +134,11 @@ def _up(value: Fraction, unit: int) -> int:
 
 def _down(value: Fraction, unit: int) -> int:
     return math.floor(value * unit)
+
+
+def _least(event: Event) -> int:
+    """One unit for whatever releases something, even where its divergence is too small for a float."""
+    return 1 if flatten(event) else 0
 
 
 def _above(units: int) -> float:
@@ -331,7 +337,7 @@ class ZeroConcentratedBudget(Budget):
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """rho, and the chance of a leak."""
         found, leak = zcdp_cost(event, adjacency)
-        return _up(found, UNIT), _up(leak, DELTA_UNIT)
+        return max(_least(event), _up(found, UNIT)), _up(leak, DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """By the best order."""
@@ -455,7 +461,10 @@ class RenyiBudget(Budget):
 @lru_cache(maxsize=4096)
 def _renyi_price(event: Event, orders: tuple[float, ...], adjacency: Adjacency) -> Cost:
     divergences, leak = renyi_cost(event, orders, adjacency)
-    parts = (_up(Fraction(value), UNIT) if value < 1e15 else ENDLESS for value in divergences.tolist())
+    least = _least(event)
+    parts = (
+        max(least, _up(Fraction(value), UNIT)) if value < 1e15 else ENDLESS for value in divergences.tolist()
+    )
     return (*parts, _up(leak, DELTA_UNIT))
 
 

@@ -14,18 +14,21 @@ import re
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
-from tacit.events import Event, check_event, event_to_json
-from tacit.ledger.blocks import WHOLE, added, check_block, totals
-from tacit.ledger.budgets import Cost
+from tacit.events import Event, event_to_json
+from tacit.ledger.amendments import burn, new_version, raise_cap
+from tacit.ledger.blocks import added
+from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor, Entry, Json, canonical, moment
-from tacit.ledger.errors import Conflict, LeaseLost, Refused
+from tacit.ledger.claims import Claim, claims_of, price_of, refusal_of, row_of, status_of
+from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.identity import keyed_hash
 from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
+from tacit.ledger.verification import Verification, replay
 
 if TYPE_CHECKING:
     from tacit.ledger.store import ChargeRow, DatasetRow, Store, Transaction
@@ -34,15 +37,6 @@ __all__ = ["Ledger"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_LEASE = 366 * 86400.0
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """What one charge comes to in one data set: in the one that is asked, and in each it is derived from."""
-
-    row: DatasetRow
-    block: str | None
-    cost: Cost
 
 
 @final
@@ -156,7 +150,7 @@ class Ledger:
         if fingerprint is None:
             return
         _check_digest(fingerprint)
-        others = [other for other in tx.fingerprinted(fingerprint) if other != policy.parent]
+        others = [other for other in tx.fingerprinted(fingerprint) if other not in (name, policy.parent)]
         if others:
             raise Conflict(
                 f"the content of {name!r} is already open as {others[0]!r}: a budget belongs to the people "
@@ -166,7 +160,7 @@ class Ledger:
     def datasets(self) -> list[DatasetStatus]:
         """The state of every data set, in the order of opening."""
         with self._store.read() as tx:
-            return [_status(tx, row) for row in tx.datasets()]
+            return [status_of(tx, row) for row in tx.datasets()]
 
     def status(self, name: str) -> DatasetStatus:
         """What is spent of a data set's budget, and what is left.
@@ -174,7 +168,7 @@ class Ledger:
         :raises InvalidInput: if it is not open.
         """
         with self._store.read() as tx:
-            return _status(tx, _row(tx, name))
+            return status_of(tx, row_of(tx, name))
 
     def policy(self, name: str) -> Policy:
         """The policy of a data set.
@@ -182,7 +176,7 @@ class Ledger:
         :raises InvalidInput: if it is not open.
         """
         with self._store.read() as tx:
-            return _row(tx, name).policy
+            return row_of(tx, name).policy
 
     def history(self, name: str) -> list[Entry]:
         """All entries of a data set, from its opening.  Answers are not in it.
@@ -190,7 +184,7 @@ class Ledger:
         :raises InvalidInput: if it is not open.
         """
         with self._store.read() as tx:
-            return tx.entries(_row(tx, name).id)
+            return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
         """The head of the history, to keep elsewhere: :meth:`verify` finds a restored backup with it.
@@ -198,12 +192,63 @@ class Ledger:
         :raises InvalidInput: if it is not open.
         """
         with self._store.read() as tx:
-            row = _row(tx, name)
+            row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes]) -> str:
         """A name for a content that only this ledger can give, by HMAC with a secret of its own."""
         return keyed_hash(self._identity.secret, content)
+
+    def new_version(self, name: str, fingerprint: str) -> None:
+        """Say that the content has changed: it has another fingerprint now, and the same budget.
+
+        :raises Conflict: if that content is open under another name.
+        """
+        with self._store.write() as tx:
+            tx.lock_ledger()
+            self._check_fingerprint(tx, name, row_of(tx, name).policy, fingerprint)
+            new_version(tx, name, fingerprint, ledger=self.uuid)
+
+    def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
+        """Allow more than was promised at opening: a loud entry, which every later certificate shows.
+
+        What was promised to the people in the data is void from then on; the larger cap holds for everything.
+
+        :param budget: of the same mode, with the same orders, and at least as large in every slot.
+        :raises Conflict: if it counts differently.
+        :raises InvalidInput: if it is not larger, or no reason is given.
+        """
+        for what, text in (("reason", reason), ("by", by)):
+            if not _public(what, text).strip():
+                raise InvalidInput(f"{what} must be stated: raising a cap breaks a promise; got {text!r}.")
+        with self._store.write() as tx:
+            raise_cap(tx, name, budget, reason=reason, by=by, ledger=self.uuid)
+
+    def recover_from_backup(self, name: str, anchor: Anchor) -> None:
+        """After an old backup was restored: spend what is left, here and in all that this is derived from.
+
+        ``anchor`` is of a moment after the backup was made, so that something was spent that is no longer
+        known.  Reservations in the backup are forfeited for good.  Do it for every data set of the ledger.
+
+        :raises InvalidInput: if the history holds the anchor: nothing is missing.
+        :raises Conflict: if the anchor is of another data set or ledger.
+        """
+        if (anchor.ledger, anchor.dataset) != (self.uuid, name):
+            raise Conflict(f"the anchor {anchor} is not of data set {name!r} in ledger {self.uuid}.")
+        with self._store.write() as tx:
+            burn(tx, name, anchor, ledger=self.uuid)
+
+    def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
+        """Replay the history and hold it against what is stored, and against an anchor kept elsewhere.
+
+        :raises InvalidInput: if it is not open.
+        """
+        with self._store.read() as tx:
+            row = row_of(tx, name)
+            entries, charges = tx.entries(row.id), tx.charges(row.id)
+            parent = row.policy.parent
+            above = [] if parent is None else tx.charges(row_of(tx, parent).id)
+        return replay(row, entries, charges, above, identity=self._identity, anchor=anchor)
 
     # --- charges --------------------------------------------------------------------------------------------
 
@@ -217,8 +262,8 @@ class Ledger:
         :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
         """
         with self._store.read() as tx:
-            claims = _claims(tx, name, event, block, delta)
-            return _price(claims)
+            claims = claims_of(tx, name, event, block, delta)
+            return price_of(claims)
 
     def reserve(
         self,
@@ -247,10 +292,12 @@ class Ledger:
         :raises Conflict: if the key is that of another request.
         """
         _check_key(key)
+        if token is not None and len(token) < 16:
+            raise InvalidInput("a token of the caller's own is a secret of at least 16 characters.")
         lease = check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True)
         hashed = keyed_hash(self._identity.secret, [canonical(dict(request)).encode()])
         with self._store.read() as tx:
-            priced = _claims(tx, name, event, block, delta)  # outside of the lock: it may take long
+            priced = claims_of(tx, name, event, block, delta)  # outside of the lock: it may take long
         facts = {
             "key": key,
             "request": hashed,
@@ -265,7 +312,7 @@ class Ledger:
             known = tx.charge(claims[0].row.id, key)
             if known is not None:
                 return _found(claims[0].row, known, hashed)
-            refusal = _refusal(claims)
+            refusal = refusal_of(claims)
             if refusal is None:
                 secret = secrets.token_hex(16) if token is None else token
                 return self._charge(tx, claims, facts, round(lease * 1e6), secret)
@@ -278,7 +325,7 @@ class Ledger:
         raise refusal
 
     def _charge(
-        self, tx: Transaction, claims: list[_Claim], facts: Mapping[str, Any], lease: int, token: str
+        self, tx: Transaction, claims: list[Claim], facts: Mapping[str, Any], lease: int, token: str
     ) -> Charge:
         """Write the charge and its mirrors in the data sets above."""
         first = claims[0]
@@ -374,7 +421,7 @@ class Ledger:
         """
         lease = round(check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True) * 1e6)
         with self._store.read() as tx:
-            found = tx.charge(_row(tx, name).id, key)
+            found = tx.charge(row_of(tx, name).id, key)
         if found is None:
             raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
         with self._store.write() as tx:
@@ -400,7 +447,7 @@ class Ledger:
         """
         forfeited: list[Charge] = []
         with self._store.read() as tx:
-            row = _row(tx, name)
+            row = row_of(tx, name)
             late = tx.overdue(row.id, max(tx.now(), row.head_time))
         for number in late:
             with self._store.write() as tx:
@@ -426,14 +473,6 @@ def _need_sqlalchemy() -> None:
 # --- data sets ----------------------------------------------------------------------------------------------
 
 
-def _row(tx: Transaction, name: str) -> DatasetRow:
-    row = tx.dataset(name)
-    if row is None:
-        known = ", ".join(other.name for other in tx.datasets()) or "none"
-        raise InvalidInput(f"no data set {name!r} is open in this ledger; open are: {known}.")
-    return row
-
-
 def _same_policy(known: DatasetRow, policy: Policy) -> None:
     old, new = known.policy.to_data(), policy.to_data()
     differ = sorted(field for field in old if old[field] != new[field])
@@ -448,7 +487,7 @@ def _same_policy(known: DatasetRow, policy: Policy) -> None:
 def _check_parent(tx: Transaction, policy: Policy) -> None:
     if policy.parent is None:
         return
-    parent = _row(tx, policy.parent).policy
+    parent = row_of(tx, policy.parent).policy
     for field in ("unit", "adjacency"):
         mine, theirs = getattr(policy, field), getattr(parent, field)
         if mine != theirs:
@@ -458,131 +497,6 @@ def _check_parent(tx: Transaction, policy: Policy) -> None:
             )
     if policy.parent_block is not None and policy.parent_block not in parent.blocks:
         raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
-
-
-def _status(tx: Transaction, row: DatasetRow) -> DatasetStatus:
-    policy, budget = row.policy, row.policy.budget
-    by_block = list(totals(policy, row.spent))
-    dearest = max((total for _, total in by_block), key=lambda total: (budget.epsilon_of(total)[0], total))
-    epsilon, delta = budget.epsilon_of(dearest)
-    whole = row.spent.get(WHOLE, (0,) * len(budget.slots))
-    blocks = {
-        b: added({WHOLE: whole}, WHOLE, row.spent[b])[WHOLE] if b in row.spent else whole
-        for b in policy.blocks
-    }
-    return DatasetStatus(
-        name=row.name,
-        policy=policy,
-        spent=dearest,
-        cap=row.cap,
-        spent_epsilon=epsilon,
-        spent_delta=delta,
-        cap_epsilon=budget.limit[0],
-        cap_delta=budget.limit[1],
-        remaining_epsilon=min(_remaining(claim) for claim in _lineage(tx, row, None)),
-        charges={"RESERVED": 0, "SETTLED": 0, "FORFEITED": 0} | tx.states(row.id),
-        blocks=blocks,
-        head_seq=row.head_seq,
-        head_hash=row.head_hash,
-        opened=moment(row.opened),
-    )
-
-
-# --- claims -------------------------------------------------------------------------------------------------
-
-
-def _lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[_Claim]:
-    """The data set and those it is derived from, each with the block that is charged, without costs."""
-    claims = [_Claim(row, block, ())]
-    while row.policy.parent is not None:
-        block, row = row.policy.parent_block, _row(tx, row.policy.parent)
-        claims.append(_Claim(row, block, ()))
-    return claims
-
-
-def _claims(tx: Transaction, name: str, event: Event, block: str | None, delta: float | None) -> list[_Claim]:
-    """What ``event`` on ``name`` costs there and in every data set above."""
-    check_event("event", event)
-    if delta is not None:
-        check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    claims = []
-    for claim in _lineage(tx, _row(tx, name), block):
-        policy = claim.row.policy
-        check_block(policy, claim.block, event)
-        cost = policy.budget.check_cost(policy.budget.price(event, policy.relation, delta=delta))
-        claims.append(replace(claim, cost=cost))
-    return claims
-
-
-def _after(claim: _Claim) -> list[Cost]:
-    """The totals after the charge, those that must stay under the cap."""
-    row = claim.row
-    return [total for _, total in totals(row.policy, added(row.spent, claim.block, claim.cost))]
-
-
-def _admitted(claim: _Claim) -> bool:
-    return all(claim.row.policy.budget.admits(total, claim.row.cap) for total in _after(claim))
-
-
-def _balance(claim: _Claim, all_totals: list[Cost]) -> float:
-    return max(claim.row.policy.budget.epsilon_of(total)[0] for total in all_totals)
-
-
-def _remaining(claim: _Claim) -> float:
-    """The largest epsilon of a release without delta, to the same block, that would be granted here."""
-    row, budget = claim.row, claim.row.policy.budget
-    mine = [
-        total
-        for blocks, total in totals(row.policy, row.spent)
-        if claim.block is None or claim.block in blocks.split(" + ")
-    ]
-    if not all(budget.admits(total, row.cap) for _, total in totals(row.policy, row.spent)):
-        return 0.0
-    return min(budget.would_fit(total, row.cap, row.policy.relation) for total in mine)
-
-
-def _price(claims: list[_Claim]) -> Price:
-    first = claims[0]
-    budget = first.row.policy.budget
-    epsilon, delta = budget.epsilon_of(first.cost)
-    return Price(
-        cost=first.cost,
-        epsilon=epsilon,
-        delta=delta,
-        balance=_balance(first, [total for _, total in totals(first.row.policy, first.row.spent)]),
-        after=_balance(first, _after(first)),
-        fits=all(_admitted(claim) for claim in claims),
-        remaining=min(_remaining(claim) for claim in claims),
-    )
-
-
-def _refusal(claims: list[_Claim]) -> Refused | None:
-    """The first reason why a charge does not fit; None if it does."""
-    for claim in claims:
-        if _admitted(claim):
-            continue
-        row, budget = claim.row, claim.row.policy.budget
-        before = _balance(claim, [total for _, total in totals(row.policy, row.spent)])
-        after, limit = _balance(claim, _after(claim)), budget.limit[0]
-        would_fit = min(_remaining(each) for each in claims)
-        slots = ", ".join(_over(claim)) or "epsilon"
-        where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
-        return Refused(
-            f"the budget of {where} does not hold this: it would take the balance from epsilon {before:.6g} "
-            f"to {after:.6g}, and the cap is {limit:.6g} (over in: {slots}). Nothing was charged. A release "
-            f"without delta of epsilon {would_fit:.6g} at most would fit.",
-            requested=after - before,
-            remaining=max(0.0, limit - before),
-            difference=max(0.0, after - limit),
-            would_fit=would_fit,
-        )
-    return None
-
-
-def _over(claim: _Claim) -> list[str]:
-    budget, cap = claim.row.policy.budget, claim.row.cap
-    worst = next(total for total in _after(claim) if not budget.admits(total, cap))
-    return [slot for slot, part, most in zip(budget.slots, worst, cap, strict=True) if part > most]
 
 
 # --- charges ------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ class DatasetStatus:
     remaining_epsilon: float
     charges: Mapping[str, int]
     blocks: Mapping[str, Cost]
+    fingerprint: str | None
     head_seq: int
     head_hash: str
     opened: datetime

@@ -328,6 +328,7 @@ class Transaction:
         *,
         answer: str | None = None,
         lease_ends: int | None = None,
+        token_hash: str | None = None,
     ) -> bool:
         """Bring a charge from one state to another; False if it was not in the first one."""
         values: dict[str, str | int] = {"state": after}
@@ -335,6 +336,8 @@ class Transaction:
             values["answer"] = answer
         if lease_ends is not None:
             values["lease_ends"] = lease_ends
+        if token_hash is not None:
+            values["token_hash"] = token_hash
         mine = (_CHARGE.c.id == charge.id) & (_CHARGE.c.state == before)
         return self._connection.execute(sa.update(_CHARGE).where(mine).values(values)).rowcount == 1
 

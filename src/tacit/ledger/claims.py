@@ -1,0 +1,161 @@
+"""What one charge comes to in every data set that it touches: prices, totals, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Event, check_event
+from tacit.ledger.blocks import WHOLE, added, check_block, totals
+from tacit.ledger.budgets import Cost
+from tacit.ledger.chain import moment
+from tacit.ledger.errors import Refused
+from tacit.ledger.records import DatasetStatus, Price
+
+if TYPE_CHECKING:
+    from tacit.ledger.store import DatasetRow, Transaction
+
+__all__ = ["Claim", "claims_of", "lineage", "price_of", "refusal_of", "row_of", "status_of"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one charge comes to in one data set: in the one that is asked, and in each it is derived from."""
+
+    row: DatasetRow
+    block: str | None
+    cost: Cost
+
+
+def row_of(tx: Transaction, name: str) -> DatasetRow:
+    row = tx.dataset(name)
+    if row is None:
+        known = ", ".join(other.name for other in tx.datasets()) or "none"
+        raise InvalidInput(f"no data set {name!r} is open in this ledger; open are: {known}.")
+    return row
+
+
+def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
+    policy, budget = row.policy, row.policy.budget
+    by_block = list(totals(policy, row.spent))
+    dearest = max((total for _, total in by_block), key=lambda total: (budget.epsilon_of(total)[0], total))
+    epsilon, delta = budget.epsilon_of(dearest)
+    whole = row.spent.get(WHOLE, (0,) * len(budget.slots))
+    blocks = {
+        b: added({WHOLE: whole}, WHOLE, row.spent[b])[WHOLE] if b in row.spent else whole
+        for b in policy.blocks
+    }
+    return DatasetStatus(
+        name=row.name,
+        policy=policy,
+        spent=dearest,
+        cap=row.cap,
+        spent_epsilon=epsilon,
+        spent_delta=delta,
+        cap_epsilon=budget.limit[0],
+        cap_delta=budget.limit[1],
+        remaining_epsilon=min(_remaining(claim) for claim in lineage(tx, row, None)),
+        charges={"RESERVED": 0, "SETTLED": 0, "FORFEITED": 0} | tx.states(row.id),
+        blocks=blocks,
+        fingerprint=row.fingerprint,
+        head_seq=row.head_seq,
+        head_hash=row.head_hash,
+        opened=moment(row.opened),
+    )
+
+
+def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
+    """The data set and those it is derived from, each with the block that is charged, without costs."""
+    claims = [Claim(row, block, ())]
+    while row.policy.parent is not None:
+        block, row = row.policy.parent_block, row_of(tx, row.policy.parent)
+        claims.append(Claim(row, block, ()))
+    return claims
+
+
+def claims_of(
+    tx: Transaction, name: str, event: Event, block: str | None, delta: float | None
+) -> list[Claim]:
+    """What ``event`` on ``name`` costs there and in every data set above."""
+    check_event("event", event)
+    if delta is not None:
+        check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    claims = []
+    for claim in lineage(tx, row_of(tx, name), block):
+        policy = claim.row.policy
+        check_block(policy, claim.block, event)
+        cost = policy.budget.check_cost(policy.budget.price(event, policy.relation, delta=delta))
+        claims.append(replace(claim, cost=cost))
+    return claims
+
+
+def _after(claim: Claim) -> list[Cost]:
+    """The totals after the charge, those that must stay under the cap."""
+    row = claim.row
+    return [total for _, total in totals(row.policy, added(row.spent, claim.block, claim.cost))]
+
+
+def _admitted(claim: Claim) -> bool:
+    return all(claim.row.policy.budget.admits(total, claim.row.cap) for total in _after(claim))
+
+
+def _balance(claim: Claim, all_totals: list[Cost]) -> float:
+    return max(claim.row.policy.budget.epsilon_of(total)[0] for total in all_totals)
+
+
+def _remaining(claim: Claim) -> float:
+    """The largest epsilon of a release without delta, to the same block, that would be granted here."""
+    row, budget = claim.row, claim.row.policy.budget
+    mine = [
+        total
+        for blocks, total in totals(row.policy, row.spent)
+        if claim.block is None or claim.block in blocks.split(" + ")
+    ]
+    if not all(budget.admits(total, row.cap) for _, total in totals(row.policy, row.spent)):
+        return 0.0
+    return min(budget.would_fit(total, row.cap, row.policy.relation) for total in mine)
+
+
+def price_of(claims: list[Claim]) -> Price:
+    first = claims[0]
+    budget = first.row.policy.budget
+    epsilon, delta = budget.epsilon_of(first.cost)
+    return Price(
+        cost=first.cost,
+        epsilon=epsilon,
+        delta=delta,
+        balance=_balance(first, [total for _, total in totals(first.row.policy, first.row.spent)]),
+        after=_balance(first, _after(first)),
+        fits=all(_admitted(claim) for claim in claims),
+        remaining=min(_remaining(claim) for claim in claims),
+    )
+
+
+def refusal_of(claims: list[Claim]) -> Refused | None:
+    """The first reason why a charge does not fit; None if it does."""
+    for claim in claims:
+        if _admitted(claim):
+            continue
+        row, budget = claim.row, claim.row.policy.budget
+        before = _balance(claim, [total for _, total in totals(row.policy, row.spent)])
+        after, limit = _balance(claim, _after(claim)), budget.limit[0]
+        would_fit = min(_remaining(each) for each in claims)
+        slots = ", ".join(_over(claim)) or "epsilon"
+        where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
+        return Refused(
+            f"the budget of {where} does not hold this: it would take the balance from epsilon {before:.6g} "
+            f"to {after:.6g}, and the cap is {limit:.6g} (over in: {slots}). Nothing was charged. A release "
+            f"without delta of epsilon {would_fit:.6g} at most would fit.",
+            requested=after - before,
+            remaining=max(0.0, limit - before),
+            difference=max(0.0, after - limit),
+            would_fit=would_fit,
+        )
+    return None
+
+
+def _over(claim: Claim) -> list[str]:
+    budget, cap = claim.row.policy.budget, claim.row.cap
+    worst = next(total for total in _after(claim) if not budget.admits(total, cap))
+    return [slot for slot, part, most in zip(budget.slots, worst, cap, strict=True) if part > most]

@@ -1,0 +1,299 @@
+"""Replay of a history: do the entries, the balance and the charges still say what was written?
+
+Found: any entry changed, moved, added or taken out; a lowered balance; a changed cost, state, answer, policy
+or cap; a charge below the price of its event; a charge that the parent does not have.  Whoever can write to
+the database and knows all this can also rewrite the whole history, or put an old backup in its place: that is
+found with an anchor that was kept elsewhere, and not otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tacit.errors import TacitError
+from tacit.events import event_from_json
+from tacit.ledger.blocks import WHOLE, added, totals
+from tacit.ledger.budgets import Cost, budget_from_data
+from tacit.ledger.chain import GENESIS, Anchor, Entry, entry_hash
+from tacit.ledger.policy import Policy
+
+if TYPE_CHECKING:
+    from tacit.ledger.store import ChargeRow, DatasetRow, Identity
+
+__all__ = ["Verification", "replay"]
+
+_LOOSE = 1.0 + 1e-9
+"""How much a price may differ between versions of the accountants and machines."""
+_MOVES = {
+    "settle": ("RESERVED", "SETTLED"),
+    "forfeit": ("RESERVED", "FORFEITED"),
+    "resume": ("FORFEITED", "RESERVED"),
+}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a replay found.
+
+    :param problems: what does not fit together; empty means that everything does.
+    :param notes: what was done in the open and changes what the guarantee means: a raised cap, a recovery.
+    :param spent: the total by the replay: of the dearest block, where there are blocks.
+    :param entries: how many there are.
+    """
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    spent: Cost
+    entries: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything fits together."""
+        return not self.problems
+
+
+@dataclass
+class _Replay:
+    """The state of a data set, as its entries make it."""
+
+    policy: Policy | None = None
+    cap: Cost = ()
+    spent: dict[str, Cost] = field(default_factory=dict)
+    fingerprint: str | None = None
+    charges: dict[int, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    burnt: list[str] = field(default_factory=list)
+
+    def says(self, seq: int, problem: str) -> None:
+        self.problems.append(f"entry {seq}: {problem}")
+
+
+def replay(
+    row: DatasetRow,
+    entries: Sequence[Entry],
+    charges: Sequence[ChargeRow],
+    mirrored: Sequence[ChargeRow],
+    *,
+    identity: Identity,
+    anchor: Anchor | None = None,
+) -> Verification:
+    """Go through the history of a data set, and hold it against what is stored.
+
+    :param charges: those to the data set; ``mirrored``: those to its parent, if it has one.
+
+    Guarantee
+    ---------
+    * No problems means: every total was under the cap when it was charged, every charge costs at least what
+      its event costs, and what is stored is what the entries add up to.
+    * With an anchor: the history up to there is the one that the anchor was taken from.
+    """
+    state = _Replay()
+    _check_chain(state, row, entries, identity)
+    for entry in entries:
+        try:
+            _apply(state, entry, identity)
+        except (TacitError, KeyError, TypeError, ValueError, AttributeError) as problem:
+            state.says(entry.seq, f"cannot be read as {entry.kind!r}: {problem}")
+    _compare(state, row, charges, mirrored)
+    if anchor is not None:
+        _check_anchor(state, row, entries, anchor, identity)
+    dearest: Cost = ()
+    if state.policy is not None:
+        budget = state.policy.budget
+        dearest = max(
+            (total for _, total in totals(state.policy, state.spent)),
+            key=lambda total: (budget.epsilon_of(total)[0], total),
+        )
+    return Verification(tuple(state.problems), tuple(state.notes), dearest, len(entries))
+
+
+def _check_chain(state: _Replay, row: DatasetRow, entries: Sequence[Entry], identity: Identity) -> None:
+    """Numbers, hashes, names, times."""
+    previous, at = GENESIS, 0
+    for number, entry in enumerate(entries):
+        if entry.seq != number:
+            state.says(number, f"is missing: the next one is number {entry.seq}")
+            return
+        if entry.prev_hash != previous:
+            state.says(number, "does not hold the hash of the entry before it")
+        if entry.hash != entry_hash(entry.prev_hash, entry.text):
+            state.says(number, "is not what was hashed")
+        about = {"ledger": identity.uuid, "dataset": row.name, "seq": number}
+        for name, value in about.items():
+            if entry.body.get(name) != value:
+                state.says(number, f"says {name} {entry.body.get(name)!r}, not {value!r}")
+        if entry.body.get("time", -1) < at:
+            state.says(number, "is earlier than the entry before it")
+        previous, at = entry.hash, entry.body.get("time", at)
+    if not entries:
+        state.problems.append("there are no entries")
+    if (row.head_seq, row.head_hash) != (len(entries) - 1, previous):
+        state.problems.append(f"the head is entry {row.head_seq}, but the last entry is {len(entries) - 1}")
+
+
+def _apply(state: _Replay, entry: Entry, identity: Identity) -> None:
+    body = entry.body
+    match entry.kind:
+        case "open":
+            _open(state, entry, identity)
+        case "reserve":
+            _reserve(state, entry)
+        case "settle" | "forfeit" | "resume":
+            _move(state, entry)
+        case "refuse":
+            pass
+        case "version":
+            state.fingerprint = body["fingerprint"]
+        case "raise-cap":
+            _raise(state, entry)
+        case "burn":
+            _burn(state, entry)
+        case _:
+            state.says(entry.seq, f"is of no known kind: {entry.kind!r}")
+    if {block: tuple(cost) for block, cost in body["spent"].items()} != state.spent:
+        state.says(entry.seq, f"says spent {body['spent']}, and the costs so far add up to {state.spent}")
+
+
+def _open(state: _Replay, entry: Entry, identity: Identity) -> None:
+    if entry.seq != 0:
+        state.says(entry.seq, "opens the data set again")
+        return
+    state.policy = Policy.from_data(entry.body["policy"])
+    state.cap, state.fingerprint = tuple(entry.body["cap"]), entry.body["fingerprint"]
+    _check_cap(state, entry)
+    if entry.body["secret"] != hashlib.sha256(identity.secret).hexdigest():
+        state.says(entry.seq, "was written with another secret than the ledger has now")
+
+
+def _check_cap(state: _Replay, entry: Entry) -> None:
+    assert state.policy is not None
+    most = state.policy.budget.cap
+    if len(most) != len(state.cap) or any(c > m * _LOOSE for c, m in zip(state.cap, most, strict=True)):
+        state.says(entry.seq, f"has the cap {state.cap}, and the budget allows {most}")
+
+
+def _reserve(state: _Replay, entry: Entry) -> None:
+    assert state.policy is not None, "before the data set is open"
+    body, budget = entry.body, state.policy.budget
+    cost = budget.check_cost(body["cost"])
+    price = budget.price(event_from_json(body["event"]), state.policy.relation, delta=body["delta"])
+    if any(part * _LOOSE < least for part, least in zip(cost, price, strict=True)):
+        state.says(entry.seq, f"charges {cost} for an event that costs {price}")
+    if body["block"] is not None and body["block"] not in state.policy.blocks:
+        state.says(entry.seq, f"charges the unknown block {body['block']!r}")
+    state.spent = added(state.spent, body["block"], cost)
+    if not all(budget.admits(total, state.cap) for _, total in totals(state.policy, state.spent)):
+        state.says(entry.seq, "takes the total over the cap")
+    if body["charge"] in state.charges:
+        state.says(entry.seq, f"makes the charge {body['charge']} a second time")
+    state.charges[body["charge"]] = {"cost": cost, "state": "RESERVED", "answer": None} | {
+        name: body[name] for name in ("key", "request", "block")
+    }
+    state.charges[body["charge"]]["origin"] = body["for"]["charge"] if "for" in body else None
+
+
+def _move(state: _Replay, entry: Entry) -> None:
+    before, after = _MOVES[entry.kind]
+    charge = state.charges[entry.body["charge"]]
+    if charge["state"] != before:
+        state.says(entry.seq, f"is a {entry.kind} of a charge that is {charge['state']}")
+    charge["state"] = after
+    charge["answer"] = entry.body.get("answer")
+
+
+def _raise(state: _Replay, entry: Entry) -> None:
+    assert state.policy is not None, "before the data set is open"
+    body = entry.body
+    before = state.policy.budget.limit
+    state.policy = replace(state.policy, budget=budget_from_data(body["budget"]))
+    state.cap = tuple(body["cap"])
+    _check_cap(state, entry)
+    state.notes.append(
+        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: the cap was raised from (epsilon, delta) {before} to "
+        f"{state.policy.budget.limit}: {body['reason']!r}, by {body['by']!r}. The promise at opening is void."
+    )
+
+
+def _burn(state: _Replay, entry: Entry) -> None:
+    nothing = (0,) * len(state.cap)
+    whole = state.spent.get(WHOLE, nothing)
+    state.spent = {**state.spent, WHOLE: tuple(max(a, b) for a, b in zip(whole, state.cap, strict=True))}
+    state.burnt.append(entry.body["anchor"])
+    state.notes.append(
+        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: a backup was restored, older than "
+        f"{entry.body['anchor']}; what was left of the budget was burnt."
+    )
+
+
+def _compare(
+    state: _Replay, row: DatasetRow, charges: Sequence[ChargeRow], mirrored: Sequence[ChargeRow]
+) -> None:
+    """The stored state against that of the replay."""
+    if state.policy is None:
+        return
+    if row.policy.to_data() != state.policy.to_data():
+        state.problems.append("the stored policy is not the one of the history")
+    if row.cap != state.cap:
+        state.problems.append(f"the stored cap is {row.cap}, by the history {state.cap}")
+    if dict(row.spent) != state.spent:
+        state.problems.append(f"the stored total is {dict(row.spent)}, by the history {state.spent}")
+    if row.fingerprint != state.fingerprint:
+        state.problems.append("the stored fingerprint is not the one of the history")
+    stored = {charge.id: charge for charge in charges}
+    for number in sorted(set(stored) ^ set(state.charges)):
+        where = "the history, but is not stored" if number in state.charges else "no entry"
+        state.problems.append(f"charge {number} is in {where}")
+    for number in sorted(set(stored) & set(state.charges)):
+        _compare_charge(state, stored[number], state.charges[number])
+    if row.policy.parent is not None:
+        above = {charge.origin for charge in mirrored}
+        for charge in charges:
+            if (charge.id if charge.origin is None else charge.origin) not in above:
+                state.problems.append(
+                    f"charge {charge.id} is not charged to the parent {row.policy.parent!r}"
+                )
+
+
+def _compare_charge(state: _Replay, stored: ChargeRow, replayed: Mapping[str, Any]) -> None:
+    found = {
+        "cost": stored.cost,
+        "state": stored.state,
+        "key": stored.key,
+        "request": stored.request_hash,
+        "block": stored.block,
+        "origin": stored.origin,
+    }
+    if stored.origin is None:
+        found["answer"] = (
+            None if stored.answer is None else hashlib.sha256(stored.answer.encode()).hexdigest()
+        )
+    for name, value in found.items():
+        if value != replayed[name]:
+            state.problems.append(
+                f"charge {stored.id} is stored with {name} {value!r}, by the history it is {replayed[name]!r}"
+            )
+
+
+def _check_anchor(
+    state: _Replay, row: DatasetRow, entries: Sequence[Entry], anchor: Anchor, identity: Identity
+) -> None:
+    if (anchor.ledger, anchor.dataset) != (identity.uuid, row.name):
+        state.problems.append(
+            f"the anchor is of data set {anchor.dataset!r} in ledger {anchor.ledger}, and this is "
+            f"{row.name!r} in {identity.uuid}: a copy of a ledger, or another one, has a budget of its own"
+        )
+    elif str(anchor) in state.burnt:
+        state.notes.append(f"the anchor {anchor} is the one that the recovery names")
+    elif anchor.seq >= len(entries):
+        state.problems.append(
+            f"the history ends at entry {len(entries) - 1}, and the anchor was taken at {anchor.seq}: an old "
+            "backup was put in its place. Use Ledger.recover_from_backup."
+        )
+    elif entries[anchor.seq].hash != anchor.hash:
+        state.problems.append(
+            f"entry {anchor.seq} is not the one that the anchor was taken at: history was rewritten"
+        )
