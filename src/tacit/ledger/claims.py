@@ -118,6 +118,7 @@ def _remaining(claim: Claim) -> float:
 
 
 def price_of(claims: list[Claim]) -> Price:
+    """What a charge comes to, for people: in the data set that is asked; whether it fits, in all of them."""
     first = claims[0]
     budget = first.row.policy.budget
     epsilon, delta = budget.epsilon_of(first.cost)
