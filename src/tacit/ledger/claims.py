@@ -29,6 +29,10 @@ class Claim:
 
 
 def row_of(tx: Transaction, name: str) -> DatasetRow:
+    """The row of a data set.
+
+    :raises InvalidInput: if it is not open; those that are, are named.
+    """
     row = tx.dataset(name)
     if row is None:
         known = ", ".join(other.name for other in tx.datasets()) or "none"
@@ -37,6 +41,7 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
 
 
 def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
+    """What is spent and left, in one moment of the ledger."""
     policy, budget = row.policy, row.policy.budget
     by_block = list(totals(policy, row.spent))
     dearest = max((total for _, total in by_block), key=lambda total: (budget.epsilon_of(total)[0], total))
