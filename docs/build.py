@@ -278,6 +278,30 @@ def _noise(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _slots(data: dict[str, Any]) -> Iterator[str]:
+    setting, claimed, tight = data["setting"], data["claimed"], data["tightness"]
+    yield "## Audit slots\n"
+    yield (
+        f"{_origin(data)} Every run is a session with a fresh key. {len(tight)} runs of 30 full batches with "
+        f"{setting['canaries']:,} slots, claimed ε {claimed['full batch']:.2f}; proven at 95 %, mean (least "
+        "to most):\n"
+    )
+    yield "| method | proven ε |"
+    yield "|---|---|"
+    for method in [name for name in tight[0] if name != "seconds"]:
+        found = [row[method] for row in tight]
+        yield f"| {method} | {sum(found) / len(found):.2f} ({min(found):.2f} to {max(found):.2f}) |"
+    yield (
+        f"\nThe claim test at level {setting['level']:g} on runs of 200 Poisson samples with "
+        f"{setting['canaries of the power']:,} slots, claimed ε {claimed['sampled']:.2f}:\n"
+    )
+    yield "| noise too small by a factor of | claim rejected |"
+    yield "|---|---|"
+    for row in data["power"]:
+        yield f"| {row['noise too small by']:g} | {row['rejected']} of {row['runs']} |"
+    yield ""
+
+
 def _p_value(row: dict[str, Any]) -> str:
     counts = f" ({row['found']:,} for {row['expected']:,.1f})" if "found" in row else ""
     return f"{row['p']:.2g}{counts}"
@@ -330,6 +354,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": _loaders,
     "reproduce": _reproduce,
     "noise": _noise,
+    "slots": _slots,
     "accounting": _accountants,
 }
 

@@ -295,11 +295,11 @@ def test_the_claim_test_rejects_true_claims_no_more_often_than_stated(name: str)
 
 def test_the_median_of_halvings_rejects_true_claims_no_more_often_than_stated() -> None:
     alarms = 0
-    for seed in range(RUNS // 4):
+    for seed in range(RUNS):
         rng = np.random.default_rng(seed)
         seen = look(Scores.of(*one_gaussian(rng)), ONE_GAUSSIAN, confidence=1 - LEVEL, rng=rng, splits=3)
         alarms += any(part.contradicts(ONE_GAUSSIAN.false_negatives) for part in seen)
-    assert not too_many(alarms, RUNS // 4), alarms
+    assert not too_many(alarms, RUNS), alarms
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -326,19 +326,32 @@ def test_one_run_bounds_exceed_the_truth_no_more_often_than_stated(name: str) ->
     assert not too_many(tradeoff), tradeoff
 
 
-def test_repeated_runs_and_steps_exceed_the_truth_no_more_often_than_stated() -> None:
-    repeated = steps = 0
+@pytest.mark.parametrize("name", WORLDS)
+def test_bounds_of_repeated_runs_exceed_the_truth_no_more_often_than_stated(name: str) -> None:
+    """``eps_lower`` supposes Gaussian differential privacy, where it says so: what does not may exceed it."""
+    experiment, claim = WORLDS[name]
+    alarms = 0
+    for seed in range(RUNS):
+        rng = np.random.default_rng(seed)
+        scores = Scores.of(*experiment(rng))
+        found = audit_repeated_runs(scores, delta=DELTA, confidence=1 - LEVEL, rng=rng, claim=claim)
+        bound = found.eps_lower if name == "Gaussian" else found.eps_lower_any
+        alarms += bound > claim.epsilon or bool(found.claim_rejected)
+    assert not too_many(alarms), alarms
+
+
+def test_noise_of_single_steps_is_below_the_truth_no_more_often_than_stated() -> None:
+    """Steps with the canary and without are one Gaussian against another, also where the run is sampled."""
+    alarms = 0
     family = NoiseFamily(Gaussian, claimed_noise=1.0, name="one Gaussian")
     for seed in range(RUNS):
         rng = np.random.default_rng(seed)
         scores = Scores.of(*one_gaussian(rng))
-        found = audit_repeated_runs(scores, delta=DELTA, confidence=1 - LEVEL, rng=rng, claim=ONE_GAUSSIAN)
-        assert found.mu_lower is not None
-        repeated += found.eps_lower > ONE_GAUSSIAN.epsilon or bool(found.claim_rejected)
-        step = audit_steps(scores, family, delta=DELTA, adjacency="add-remove", confidence=1 - LEVEL, rng=rng)
-        steps += step.noise_at_most is not None and step.noise_at_most < 1.0
-    assert not too_many(repeated), repeated
-    assert not too_many(steps), steps
+        found = audit_steps(
+            scores, family, delta=DELTA, adjacency="add-remove", confidence=1 - LEVEL, rng=rng
+        )
+        alarms += found.noise_at_most is not None and found.noise_at_most < 1.0
+    assert not too_many(alarms), alarms
 
 
 def test_the_check_on_false_alarms_sees_an_invalid_auditor() -> None:

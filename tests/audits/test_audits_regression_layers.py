@@ -93,6 +93,14 @@ def none_on_biases(g: Any, shape: Any, **kw: Any) -> Tensor:
     return gaussian(g, shape, **kw) * (len(shape) > 1)
 
 
+def none_on_one_parameter(g: Any, shape: Any, *, index: int, **kw: Any) -> Tensor:
+    return gaussian(g, shape, index=index, **kw) * (index != 2)
+
+
+def again_after_30_steps(g: Any, shape: Any, *, step: int, **kw: Any) -> Tensor:
+    return gaussian(g, shape, step=step % 30, **kw)
+
+
 def laplace(g: Any, shape: Any, *, std: float, step: int, index: int, **kw: Any) -> Tensor:
     words = torch.from_numpy(np.random.default_rng([step, index]).laplace(0.0, std / 2**0.5, shape))
     return words.to(kw["dtype"])
@@ -106,7 +114,9 @@ NOISE_BUGS: dict[str, Noise] = {
     "sigma C on the mean": with_std(float(B)),
     "a tenth too little": with_std(1 / 1.1),
     "biases without noise": none_on_biases,
+    "a parameter that was not registered, without noise": none_on_one_parameter,
     "fixed generator": with_address(step=0, index=0),
+    "period of 30 steps": again_after_30_steps,
     "same noise each step": with_address(step=0),
     "seed shared by tensors": with_address(index=0),
     "equal seeds over ranks": same_on_all_ranks,
@@ -321,12 +331,12 @@ def test_a_clip_left_out_is_found_by_slots(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_run_without_any_noise_is_audited_to_the_end() -> None:
     """The noise that it behaves like is below what has a price."""
     sampled = Plan.with_noise(
-        noise_multiplier=1.0, steps=50, records=500, batch_size=100, clipping=1.0, delta=1e-5,
+        noise_multiplier=1.0, steps=100, records=500, batch_size=100, clipping=1.0, delta=1e-5,
         adjacency="add-remove", unit="row",
     )  # fmt: skip
     rng = np.random.default_rng(0)
     coins = rng.random(300) < 0.5
-    seen = (coins & (rng.random((50, 300)) < 0.2)).astype(np.float32)
+    seen = (coins & (rng.random((100, 300)) < 0.2)).astype(np.float32)
     found = audit_slots(SlotEvidence(seen, coins), sampled, confidence=0.95, rng=rng)
     assert found.claim.claim_rejected
     assert found.claim.eps_lower > sampled.epsilon

@@ -368,6 +368,24 @@ def test_a_planted_bug_of_the_step_is_seen(name: str, monkeypatch: pytest.Monkey
     assert not differences(linear)
 
 
+def test_a_clip_of_the_last_microbatch_only_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of a batch come in threes; of all but the last three the whole gradient is added."""
+
+    def noisy_step(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: Any, **more: Any) -> Any:
+        out = REAL_STEP(engine, plan, records, indices, thresholds, **more)
+        if len(earlier := indices[: max(0, len(indices) - 1) // 3 * 3]):
+            taken = list(records.taken)
+            G = finite(each_alone(engine, records.take(earlier, seed=0))[0])
+            records.taken[:] = taken
+            left = torch.split((G - clip(G)).sum(0), [p.numel() for p in engine.parameters.values()])
+            for name, part in zip(engine.names, left, strict=True):
+                out.gradients[name] += part.view_as(out.gradients[name]) / plan.expected_batch_size
+        return out
+
+    monkeypatch.setattr(session_module, "noisy_step", noisy_step)
+    assert differences()
+
+
 def test_an_empty_batch_that_is_skipped_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def skipped(out: Any, plan: Plan, records: Any, indices: Any, *_: Any) -> Any:
         return scaled(out, 0.0) if len(indices) == 0 else out
