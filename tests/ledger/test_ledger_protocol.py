@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tacit.ledger import (
     Conflict,
     LeaseLost,
     Ledger,
+    LedgerUnavailable,
     Policy,
     PureBudget,
     Refused,
@@ -27,6 +29,12 @@ from tacit.ledger import (
     ZeroConcentratedBudget,
 )
 from tacit.ledger.budgets import UNIT
+
+_spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
+assert _spec is not None
+assert _spec.loader is not None
+places: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(places)
 
 
 def policy(epsilon: float = 1.0, **fields: Any) -> Policy:
@@ -46,9 +54,25 @@ def ask(ledger: Ledger, epsilon: float, key: str, **more: Any) -> Charge:
     return ledger.reserve("visits", count(epsilon), key=key, request={"count": key}, **more)
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with places.server() as started:
+        yield started
+
+
+@pytest.fixture(params=places.PLACES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "file":
+            return str(tmp_path / "ledger.db")
+        case "memory":
+            return "sqlite://"
+    return str(places.new_database(request.getfixturevalue("server")))
+
+
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger.create(tmp_path / "ledger.db")
+def ledger(url: str) -> Iterator[Ledger]:
+    made = Ledger.create(url)
     made.open_dataset("visits", policy())
     yield made
     made.close()
@@ -145,9 +169,13 @@ def test_an_ended_lease_is_forfeited_and_may_be_resumed_with_the_token(ledger: L
     assert ledger.forfeit(waiting).state == "FORFEITED"
 
 
-def test_another_ledger_object_sees_the_same(ledger: Ledger, tmp_path: Path) -> None:
+def test_another_ledger_object_sees_the_same(ledger: Ledger, url: str) -> None:
     ask(ledger, 0.5, "q")
-    other = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    if url == "sqlite://":
+        with pytest.raises(InvalidInput, match="in memory cannot be opened again"):
+            Ledger.open(url)
+        return
+    other = Ledger.open(url if "://" in url else f"sqlite:///{url}")
     assert other.status("visits") == ledger.status("visits")
     assert other.uuid == ledger.uuid
     other.close()
@@ -229,6 +257,18 @@ def test_every_mode_charges_and_refuses(ledger: Ledger, budget: Any) -> None:
     assert fits < 0.125 + 1e-9 or budget.mode in ("renyi", "zcdp")
     if fits > 0:
         ledger.reserve("other", count(fits), key="last", request={})
+
+
+def test_a_server_that_may_lose_commits_is_refused() -> None:
+    reason = places.postgres_server.missing()
+    if reason:
+        pytest.skip(reason)
+    with places.postgres_server.running("fsync=off") as careless:
+        with pytest.raises(PrivacyRefusal, match="fsync=off"):
+            Ledger.create(careless.url)
+        careless.stop()
+        with pytest.raises(LedgerUnavailable, match="Nothing may be released"):
+            Ledger.create(careless.url)
 
 
 def test_policies_are_data_that_can_be_carried_about() -> None:
