@@ -221,6 +221,35 @@ class Plan:
             return Compose(self.preparation)
         return self._event(self.noise_multiplier, steps)
 
+    @property
+    def charging_unit(self) -> int:
+        """Steps that can only be paid for together: an epoch of shuffled batches, else one."""
+        return self.sampling.steps_per_epoch if isinstance(self.sampling, ShuffledBatches) else 1
+
+    def event_between(self, first: int, stop: int) -> Event:
+        """What the steps ``first``, ..., ``stop - 1`` do; the preparation too, if ``first`` is 0.
+
+        The parts of a run that is cut at multiples of :attr:`charging_unit` compose to its whole event.
+
+        Raises:
+            InvalidInput: ``first`` is no such multiple.
+
+        >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
+        ...     clipping=1.0, adjacency="add-remove", unit="patient", preparation=[Gaussian(8.0)])
+        >>> plan.event_between(15, 20)
+        Repeat(event=PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0)), count=5)
+        """
+        check_integer("first", first, low=0, high=self.steps - 1)
+        check_integer("stop", stop, low=first + 1, high=self.steps)
+        if first == 0:
+            return self.event_after(stop)
+        if first % self.charging_unit:
+            raise InvalidInput(
+                f"first must be a multiple of {self.charging_unit}, the steps of an epoch, because the "
+                f"batches of one epoch are paid for together; got {first}."
+            )
+        return self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
+
     def _event(self, noise_multiplier: float, steps: int) -> Event:
         training = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
         return Compose((*self.preparation, training)) if self.preparation else training

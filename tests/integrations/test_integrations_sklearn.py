@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Gaussian, PoissonSampled, Repeat
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
+from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -351,3 +354,61 @@ def test_without_scikit_learn_the_error_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'tacit-dp[sklearn]'" in done.stderr
+
+
+# --- the ledger ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger.create(tmp_path / "budget.db")
+    budget = RenyiBudget(epsilon=12.0, delta=1e-3, orders=(3.0, 6.0))
+    made.open_dataset("rows", Policy(unit="row", adjacency="replace-one", budget=budget, public_records=60))
+    yield made
+    made.close()
+
+
+def test_every_fit_is_one_charge_of_the_whole_plan(ledger: Ledger, tmp_path: Path) -> None:
+    url = str(tmp_path / "budget.db")
+    model = clone(classifier(ledger=url, dataset="rows"))
+    assert (model.ledger, model.dataset) == (url, "rows")
+    model.fit(*rows())
+    status = ledger.status("rows")
+    assert status.charges["SETTLED"] == 1
+    assert status.spent == RenyiBudget(epsilon=12.0, delta=1e-3, orders=(3.0, 6.0)).price(
+        model.plan_.event, Adjacency.REPLACE_ONE
+    )
+    named = model.statement_.data["ledger"]
+    assert (named["ledger"], named["dataset"], named["steps"]) == (ledger.uuid, "rows", 4)
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(rows()[0]) == model.predict(rows()[0])).all()
+    model.fit(*rows())
+    assert ledger.status("rows").charges["SETTLED"] == 2
+
+
+def test_a_fit_that_does_not_fit_touches_nothing(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = regressor(ledger=str(tmp_path / "budget.db"), dataset="rows", epsilon=50.0)
+    monkeypatch.setattr(PrivateSession, "step", None)
+    with pytest.raises(BudgetExceeded, match="of its steps would fit"):
+        model.fit(rows()[0], rows()[0][:, 0])
+    assert not hasattr(model, "model_")
+    assert sum(ledger.status("rows").charges.values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ledger": "budget.db"}, "go together"),
+        ({"dataset": "rows"}, "go together"),
+        ({"ledger": "nowhere.db", "dataset": "rows"}, "nowhere.db"),
+    ],
+    ids=["no-dataset", "no-ledger", "nowhere"],
+)
+def test_half_a_ledger_is_refused(
+    changes: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=words):
+        classifier(**changes).fit(*rows())

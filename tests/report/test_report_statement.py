@@ -58,7 +58,7 @@ def test_every_field() -> None:
     data = json.loads(made.to_json())
     assert list(data) == [
         "statement", "format", "private", "guarantee", "mechanism", "accountant", "event", "data",
-        "public_data", "model", "randomness", "covered", "not_covered", "notes", "versions",
+        "ledger", "public_data", "model", "randomness", "covered", "not_covered", "notes", "versions",
     ]  # fmt: skip
     assert data["guarantee"]["unit"] == "patient"
     assert data["guarantee"]["adjacency"] == "add-remove"
@@ -71,6 +71,7 @@ def test_every_field() -> None:
     assert data["mechanism"]["noise_multiplier_of_the_gradients"] > 2.0
     assert data["mechanism"]["views_per_record"] == 3
     assert "bound=4.0" in data["mechanism"]["loss_report"]
+    assert data["ledger"] == "none"
     assert data["accountant"] == {"name": "tacit", "method": "pld", "version": __version__}
     assert data["versions"]["tacit"] == __version__
     text = words(made)

@@ -6,15 +6,19 @@ import json
 import math
 import shlex
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console, messages
+from tacit.errors import check_integer
 
 if TYPE_CHECKING:
+    from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
+    from tacit.runs.config import LedgerSection
 
 __all__ = ["INTERRUPTED", "as_data", "command", "print_json", "run_to_end", "show_outcome"]
 
@@ -28,6 +32,17 @@ def command(
         typer.Option(help="Folder of the run; else the configuration's, or runs/NAME.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
+    ledger: Annotated[
+        str | None,
+        typer.Option(help="Charge the run to this ledger: a file or a database URL.", show_default=False),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The records' name in the ledger.", show_default=False)
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(help="Steps that are paid for at once; else a twentieth.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Train a model with differential privacy.
@@ -36,37 +51,93 @@ def command(
     after the current step and saves; the same command with --resume goes on exactly as if nothing had
     happened, also after a crash.
 
+    With --ledger and --dataset, or a section [ledger] in the configuration, every chunk of steps is charged
+    to the budget of the data set before it is done. A plan that does not fit is refused before it starts;
+    when others have used up the budget meanwhile, the run ends with the model so far, and exit code 1.
+
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
 
-    Example:  tacit train digits.toml --out runs/first
+    Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
     from tacit.runs import prepare
 
     with Preparations() as progress:
-        run = prepare(config, out=out, resume=resume, progress=progress)
+        section = _ledger_section(ledger, dataset, chunk)
+        run = prepare(config, out=out, resume=resume, ledger=section, progress=progress)
     if not as_json:
         _announce(run)
-    outcome = run_to_end(run, config, config.stem)
+    outcome = run_to_end(run, config, config.stem, _options(ledger, dataset, chunk))
     if outcome is None:
         if as_json:
             done, steps = run.session.steps_done, run.plan.steps
             print_json({"folder": str(run.folder), "finished": False, "steps_done": done, "steps": steps})
         return INTERRUPTED
     if as_json:
-        print_json(as_data(outcome))
+        print_json(as_data(outcome) | {"balance": _balance(run)})
     else:
         show_outcome(outcome)
-    return 0
+        _show_balance(run, "Afterwards")
+    return 0 if outcome.stopped is None else 1
 
 
-def run_to_end(run: Run, config: Path, title: str) -> Outcome | None:
-    """Train with a bar; None if Ctrl-C ended it, and then it is said how to go on."""
+def _ledger_section(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
+    """What the command line says of the ledger; None leaves it to the configuration."""
+    from tacit.runs.config import LedgerSection
+
+    if (url, dataset, chunk) == (None, None, None):
+        return None
+    if chunk is not None:
+        check_integer("--chunk", chunk, low=1)
+    return LedgerSection(url=url, dataset=dataset, chunk=chunk)
+
+
+def _options(url: str | None, dataset: str | None, chunk: int | None) -> list[str]:
+    """The same, as it was typed."""
+    given = (("--ledger", url), ("--dataset", dataset), ("--chunk", chunk))
+    return [word for name, value in given if value is not None for word in (name, str(value))]
+
+
+def _status(run: Run) -> DatasetStatus | None:
+    """The budget of the data set that a run is charged to; None for a run that keeps no ledger."""
+    charges = run.session.charges
+    return None if charges is None else charges.ledger.status(charges.dataset)
+
+
+def _balance(run: Run) -> dict[str, object] | None:
+    """The same as plain data."""
+    status = _status(run)
+    return (
+        None
+        if status is None
+        else {
+            "dataset": status.name,
+            "epsilon_spent": status.spent_epsilon,
+            "epsilon_cap": status.cap_epsilon,
+            "delta": status.cap_delta,
+            "epsilon_left_for_a_query": status.remaining_epsilon,
+        }
+    )
+
+
+def _show_balance(run: Run, when: str) -> None:
+    from tacit.report.statement import round_up
+
+    status = _status(run)
+    if status is not None:
+        console.print(
+            f"{when} the data set {status.name} has spent ε = {round_up(status.spent_epsilon)} of "
+            f"{status.cap_epsilon:g} at δ = {status.cap_delta:g}."
+        )
+
+
+def run_to_end(run: Run, config: Path, title: str, options: Sequence[str] = ()) -> Outcome | None:
+    """Train with a bar; None if Ctrl-C ended it, and then it is said how to go on, with what ``options``."""
     done = run.session.steps_done
     bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
         outcome = run.start((bar,), stop)
     if outcome is None:
-        again = shlex.join(["tacit", "train", str(config), "--out", str(run.folder), "--resume"])
+        again = shlex.join(["tacit", "train", str(config), "--out", str(run.folder), "--resume", *options])
         messages.print(
             f"Stopped after step {run.session.steps_done} of {run.plan.steps}; the state is saved in "
             f"{run.folder}. Go on with:\n  {again}",
@@ -86,6 +157,7 @@ def _announce(run: Run) -> None:
     )
     if run.resumed:
         console.print(f"Going on after step {done} of {plan.steps}.")
+    _show_balance(run, "Before the run")
 
 
 def show_outcome(outcome: Outcome) -> None:
@@ -94,6 +166,8 @@ def show_outcome(outcome: Outcome) -> None:
 
     console.print()
     console.print(outcome.statement.to_text(), soft_wrap=True)
+    if outcome.stopped is not None:
+        console.print(f"The ledger ended the run early: {outcome.stopped}", soft_wrap=True)
     kind = "test accuracy" if outcome.evaluation.per_class else "test R²"
     figures = f"{kind} {outcome.evaluation.score:.4f} at ε = {round_up(outcome.statement.epsilon)}"
     console.print(figures, style="bold")
@@ -124,7 +198,8 @@ def as_data(outcome: Outcome) -> dict[str, object]:
     """The outcome as plain data, for JSON."""
     return {
         "folder": str(outcome.folder),
-        "finished": True,
+        "finished": outcome.stopped is None,
+        "stopped": outcome.stopped,
         "files": [str(outcome.folder / name) for name in outcome.files],
         "test_score": outcome.evaluation.score,
         "test_loss": outcome.evaluation.loss,

@@ -10,7 +10,8 @@ Letters: n records; d columns; k classes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +23,12 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Adjacency
+from tacit.ledger import Ledger, charged_run
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.report.statement import Statement, make_statement
-from tacit.training import PrivateSession, Row, train
+from tacit.training import PrivateSession, Row, StepCharges, train
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -75,6 +77,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         engine: "fast", or "reference" for the definition itself.
         physical_batch_size: most records in memory at once; a matter of speed and memory only.
         verbose: write progress with the epsilon spent to the standard error stream.
+        ledger: the file or database URL of a ledger; every call of fit is then one charge of the whole plan
+            to the budget of ``dataset``, made before the rows are touched.  None keeps no ledger.
+        dataset: the name of these records in the ledger.
 
     Attributes:
         classes_: the declared classes, sorted, (k,).
@@ -90,11 +95,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
       one call of fit, as ``statement_`` says.
     * Classes and bounds come from the arguments, never from the data.
     * A row outside the bounds moves the model no further than one inside.
+    * With a ledger, no step is taken before the charge for all of them is committed.
 
     Raises:
+        BudgetExceeded: from fit, where the ledger has not enough left for the plan.
         InvalidInput: from fit, for a setting that is missing or makes no sense, or values that are not
             numbers.
-        PrivacyRefusal: from fit, where the plan cannot be accounted for.
+        PrivacyRefusal: from fit, where the plan cannot be accounted for, or the data set in the ledger
+            promises something else.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
@@ -128,6 +136,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         engine: str = "fast",
         physical_batch_size: int = 2048,
         verbose: bool = False,
+        ledger: str | None = None,
+        dataset: str | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -148,6 +158,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.engine = engine
         self.physical_batch_size = physical_batch_size
         self.verbose = verbose
+        self.ledger = ledger
+        self.dataset = dataset
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateClassifier:
         """Train on ``X`` (n, d) and labels ``y`` (n,); a new spend of epsilon on these records.
@@ -233,6 +245,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         engine: str = "fast",
         physical_batch_size: int = 2048,
         verbose: bool = False,
+        ledger: str | None = None,
+        dataset: str | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -253,6 +267,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.engine = engine
         self.physical_batch_size = physical_batch_size
         self.verbose = verbose
+        self.ledger = ledger
+        self.dataset = dataset
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateRegressor:
         """Train on ``X`` (n, d) and numbers ``y`` (n,); a new spend of epsilon on these records.
@@ -303,26 +319,44 @@ def _train(
     model = _model(estimator, inputs.shape[1], outputs, generator)
     rate = check_real("learning_rate", estimator.learning_rate, low=0.0, open_low=True)
     momentum = check_real("momentum", estimator.momentum, low=0.0, high=1.0, open_high=True)
-    session = PrivateSession(
-        model,
-        torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-        (inputs, targets if outputs > 1 else targets.float()),
-        plan,
-        loss=loss,
-        engine=estimator.engine,
-        physical_batch_size=estimator.physical_batch_size,
-        generator=generator,
-    )
-    if estimator.verbose:
-        train(session, rows=_ROWS, watchers=(_Progress(plan.steps),))
-    else:
-        for batch in session.batches():
-            session.step(batch)
+    with _charged(estimator, plan, generator) as charges:
+        session = PrivateSession(
+            model,
+            torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
+            (inputs, targets if outputs > 1 else targets.float()),
+            plan,
+            loss=loss,
+            engine=estimator.engine,
+            physical_batch_size=estimator.physical_batch_size,
+            charges=charges,
+            generator=generator,
+        )
+        if estimator.verbose:
+            train(session, rows=_ROWS, watchers=(_Progress(plan.steps),))
+        else:
+            for batch in session.batches():
+                session.step(batch)
+        statement = _statement(session, inputs.shape[1], model)
     # The session goes, and with it the key of the noise: a pickled estimator may be released.
-    estimator.model_ = model
-    estimator.plan_ = plan
-    estimator.statement_ = _statement(session, inputs.shape[1], model)
-    estimator.epsilon_ = estimator.statement_.epsilon
+    estimator.model_, estimator.plan_ = model, plan
+    estimator.statement_, estimator.epsilon_ = statement, statement.epsilon
+
+
+@contextmanager
+def _charged(
+    estimator: PrivateClassifier | PrivateRegressor, plan: Plan, generator: Generator
+) -> Iterator[StepCharges | None]:
+    """One charge of the whole plan: a fit that is cut short leaves nothing to go on with."""
+    if (estimator.ledger is None) != (estimator.dataset is None):
+        raise InvalidInput(
+            f"ledger and dataset go together, the ledger and the name of the records in it; got ledger="
+            f"{estimator.ledger!r} and dataset={estimator.dataset!r}. Give both, or neither."
+        )
+    if estimator.ledger is None or estimator.dataset is None:
+        yield None
+        return
+    with closing(Ledger.open(estimator.ledger)) as ledger:
+        yield StepCharges(ledger, estimator.dataset, plan, chunk=plan.steps, generator=generator)
 
 
 def _plan(estimator: PrivateClassifier | PrivateRegressor, rows: int) -> Plan:
@@ -373,6 +407,8 @@ def _model(
 
 def _statement(session: PrivateSession, columns: int, model: nn.Module) -> Statement:
     parameters = sum(p.numel() for p in model.parameters())
+    charges = session.charges
+    charged = None if charges is None else charged_run(charges.ledger, charges.dataset, charges.run)
     return make_statement(
         session.plan,
         steps_done=session.steps_done,
@@ -381,6 +417,7 @@ def _statement(session: PrivateSession, columns: int, model: nn.Module) -> State
         data_source=f"arrays with {columns} columns, clamped to declared bounds and scaled to [-1, 1]",
         model=f"{type(model).__name__}, {parameters:,} parameters",
         notes=_NOTES,
+        ledger=charged,
     )
 
 

@@ -9,6 +9,7 @@ from tacit.ledger.budgets import (
     ZeroConcentratedBudget,
 )
 from tacit.ledger.chain import Anchor, Entry
+from tacit.ledger.charged import ChargedRun, charge_key, charged_run
 from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Column, Policy
@@ -20,6 +21,7 @@ __all__ = [
     "ApproximateBudget",
     "Budget",
     "Charge",
+    "ChargedRun",
     "Column",
     "Conflict",
     "Cost",
@@ -36,4 +38,6 @@ __all__ = [
     "StillRunning",
     "Verification",
     "ZeroConcentratedBudget",
+    "charge_key",
+    "charged_run",
 ]

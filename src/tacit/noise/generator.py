@@ -53,6 +53,7 @@ class Purpose(IntEnum):
     INITIALISATION = 7
     READING = 8
     AUDIT = 9
+    LEDGER = 10
 
 
 class Generator:

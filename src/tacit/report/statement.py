@@ -20,6 +20,7 @@ from tacit import __version__
 from tacit.accounting import PrivacyCurve, account
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, event_to_json
+from tacit.ledger import ChargedRun
 from tacit.plan import Plan
 
 __all__ = ["Statement", "group_epsilon", "make_statement", "round_up"]
@@ -43,10 +44,15 @@ _COVERED = (
     "the final model, every model between, and averages of them",
     "the number of steps, the noise multiplier, all settings in this statement",
 )
+_OTHERS = "other runs and queries on the same records: their costs add up"
+_OTHERS_CHARGED = (
+    "other runs and queries on the same records: what they cost is in the ledger, whose certificate has the "
+    "total; what is not charged to it adds up beside it"
+)
 _NOT_COVERED = (
     "the test records: accuracy and loss on them are exact",
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
-    "other runs and queries on the same records: their costs add up",
+    _OTHERS,
     "somebody who has several records: see the group figures",
     "the resume state (folder 'private'), which holds the key of the noise and must not be released",
     "running time and other side channels",
@@ -111,6 +117,8 @@ def make_statement(
     model: str = "NOT STATED",
     public_data: Sequence[str] = (),
     notes: Sequence[str] = (),
+    ledger: ChargedRun | None = None,
+    stopped: str | None = None,
 ) -> Statement:
     """The statement of a run of ``plan`` in which ``steps_done`` steps were taken.
 
@@ -118,6 +126,8 @@ def make_statement(
         randomness, private: from the session.
         public_data: data that was used and is not protected; empty means that none was used.
         notes: further lines, such as where the settings come from.
+        ledger: what the run was charged to its data set's ledger, by :func:`tacit.ledger.charged_run`.
+        stopped: why the ledger ended the run before the end of its plan.
     """
     if not 0 <= steps_done <= plan.steps:
         raise InvalidInput(f"steps_done must be in [0, {plan.steps}]; got {steps_done}.")
@@ -127,6 +137,7 @@ def make_statement(
     covered = [*_COVERED]
     if plan.loss_report is not None:
         covered.append("the noisy training loss of each step, whose noise is part of the step's")
+    others = {_OTHERS: _OTHERS if ledger is None else _OTHERS_CHARGED}
     return Statement(
         {
             "statement": "tacit privacy statement",
@@ -144,11 +155,12 @@ def make_statement(
             "accountant": {"name": "tacit", "method": curve.method, "version": __version__},
             "event": json.loads(event_to_json(event)),
             "data": data_source,
+            "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": stopped},
             "public_data": list(public_data) or ["none"],
             "model": model,
             "randomness": randomness,
             "covered": covered,
-            "not_covered": [*_NOT_COVERED],
+            "not_covered": [others.get(line, line) for line in _NOT_COVERED],
             "notes": list(notes),
             "versions": _versions(),
         }
@@ -252,10 +264,21 @@ def _details(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("Accountant", "{name} {version}, method {method}".format(**data["accountant"])),
         ("Data", data["data"]),
         ("Public data", ", ".join(data["public_data"])),
+        ("Ledger", _ledger_line(data.get("ledger", "none"))),
         ("Model", data["model"]),
         ("Randomness", data["randomness"]),
         ("Versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items())),
     ]
+
+
+def _ledger_line(ledger: str | dict[str, Any]) -> str:
+    if isinstance(ledger, str):
+        return ledger
+    line = (
+        f"{ledger['ledger']}, data set {ledger['dataset']}, run {ledger['run']}: {ledger['steps']} steps "
+        f"charged in entries {ledger['first_entry']} to {ledger['last_entry']}; head {ledger['head']}"
+    )
+    return line if ledger["stopped"] is None else f"{line}. It ended the run: {ledger['stopped']}"
 
 
 def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:

@@ -170,7 +170,11 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
     stated = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
-    contradictions = [*against_the_plan(data, event, adjacency), *_about_randomness(data)]
+    contradictions = [
+        *against_the_plan(data, event, adjacency),
+        *_about_randomness(data),
+        *_about_ledger(data),
+    ]
     curve = _price(event, adjacency, delta, data["accountant"].get("method"))
     if isinstance(curve, str):
         contradictions.append(curve)
@@ -233,6 +237,23 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
 def _about_randomness(data: Mapping[str, Any]) -> list[str]:
     if data["private"] and "FIXED TEST KEY" in data["randomness"]:
         return ["it says private, but also that the randomness came from a fixed test key, which is not."]
+    return []
+
+
+def _about_ledger(data: Mapping[str, Any]) -> list[str]:
+    """The ledger must have paid for every step; older statements have no such field."""
+    ledger = data.get("ledger", "none")
+    if ledger == "none":
+        return []
+    charged = ledger.get("steps") if isinstance(ledger, dict) else None
+    if not isinstance(charged, int) or isinstance(charged, bool):
+        raise InvalidInput(
+            f"the statement's ledger cannot be read: {str(ledger)[:60]!r} does not say how many steps were "
+            "charged. Get the statement again from where it comes from."
+        )
+    taken = data["mechanism"]["steps"]
+    if taken > charged:
+        return [f"it says that {taken} steps were taken, and that {charged} were charged to the ledger."]
     return []
 
 

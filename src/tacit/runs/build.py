@@ -26,6 +26,7 @@ from tacit.plan import LossReport, Plan
 from tacit.runs.config import Config, ModelSection, OptimizerSection, TrainingSection
 from tacit.sampling import FullBatch, Sampling, ShuffledBatches
 from tacit.training.augmentation import FlipAndCrop
+from tacit.training.charges import StepCharges
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.session import PrivateSession
 from tacit.training.slots import AuditSlots
@@ -56,16 +57,25 @@ Progress = Callable[[str, int, int], None]
 
 
 def make_session(
-    config: Config, *, generator: Generator | None = None, progress: Progress | None = None
+    config: Config,
+    *,
+    plan: Plan | None = None,
+    charges: StepCharges | None = None,
+    generator: Generator | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Dataset, PrivateSession]:
-    """The data and the session that a configuration describes; ``generator`` is for tests only.
+    """The data and the session that a configuration describes.
 
-    ``progress(title, done, total)`` is told of long preparations.
+    Args:
+        plan: the configuration's, if it has been made already.
+        charges: what the run charges to a ledger; the configuration alone charges nothing.
+        generator: for tests only; that of the charges, where there are any.
+        progress: told of long preparations, as (title, done, total).
     """
-    plan = make_plan(config)
+    plan = make_plan(config) if plan is None else plan
     _device(config.run.device)
     data = prepared_data(config, progress)
-    return data, session_on(config, data, plan, generator=generator)
+    return data, session_on(config, data, plan, charges=charges, generator=generator)
 
 
 def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
@@ -74,10 +84,16 @@ def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
 
 
 def session_on(
-    config: Config, data: Dataset, plan: Plan, *, generator: Generator | None = None
+    config: Config,
+    data: Dataset,
+    plan: Plan,
+    *,
+    charges: StepCharges | None = None,
+    generator: Generator | None = None,
 ) -> PrivateSession:
     """A session of the configuration's model and settings on ``data.train`` by ``plan``."""
-    generator = Generator.from_os() if generator is None else generator
+    if generator is None:
+        generator = Generator.from_os() if charges is None else charges.generator
     model = new_model(config, data, generator)
     session = PrivateSession(
         model,
@@ -90,6 +106,7 @@ def session_on(
         augmentation=_augmentation(config.training, data.input_shape),
         ema_decay=config.training.ema_decay,
         audit=AuditSlots(config.audit.slots) if config.audit.slots else None,
+        charges=charges,
         generator=generator,
     )
     _check_shapes(config.model, model, data)

@@ -25,6 +25,7 @@ __all__ = [
     "AuditSection",
     "Config",
     "DataSection",
+    "LedgerSection",
     "ModelSection",
     "OptimizerSection",
     "PrivacySection",
@@ -38,10 +39,11 @@ __all__ = [
 _Count = Annotated[int, Field(ge=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0)]
 # What may change between a run and its resumption: no result hangs on it.  Records are recognised by a
-# keyed digest, not by where they lie.
+# keyed digest, not by where they lie; where the run is charged is in its resume state.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
+    "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.one_record_per_unit",
 )  # fmt: skip
 
 
@@ -154,6 +156,21 @@ class AuditSection(_Section):
     slots: Annotated[int, Field(ge=0)] = 0
 
 
+class LedgerSection(_Section):
+    """The ledger that the run is charged to, and the name of the data set in it; none by default.
+
+    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set.
+    ``one_record_per_unit`` states that no unit has two of the training records, where the data set's policy
+    leaves that open.
+    """
+
+    url: str | None = None
+    dataset: str | None = None
+    chunk: _Count | None = None
+    block: str | None = None
+    one_record_per_unit: bool = False
+
+
 class RunSection(_Section):
     """What is written, and how often."""
 
@@ -174,6 +191,7 @@ class Config(_Section):
     training: TrainingSection
     run: RunSection = RunSection()
     audit: AuditSection = AuditSection()
+    ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
 
 
@@ -221,7 +239,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 def _flat(config: Config) -> dict[str, Any]:
     flat: dict[str, Any] = {"notes": config.notes}
-    for section in ("data", "model", "privacy", "optimizer", "training", "run", "audit"):
+    for section in ("data", "model", "privacy", "optimizer", "training", "run", "audit", "ledger"):
         flat |= {f"{section}.{name}": value for name, value in getattr(config, section)}
     return flat
 

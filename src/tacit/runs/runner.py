@@ -23,14 +23,25 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import nn
 
+from tacit.accounting import account
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra, PrivacyRefusal
+from tacit.ledger import ChargedRun, charged_run
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement import Statement, make_statement
-from tacit.runs.build import Progress, make_session
-from tacit.runs.config import Config, ModelSection, differences, parse_config, read_config, read_text
+from tacit.runs.build import Progress, make_plan, make_session
+from tacit.runs.charging import make_charges
+from tacit.runs.config import (
+    Config,
+    LedgerSection,
+    ModelSection,
+    differences,
+    parse_config,
+    read_config,
+    read_text,
+)
 from tacit.runs.folder import (
     check_empty,
     check_resumable,
@@ -56,7 +67,8 @@ class Outcome:
     """What a finished run has.
 
     ``rows`` of metrics, the last ``evaluation``, the ``statement``, the ``files`` to be released, and
-    ``remarks`` on what could not be written.
+    ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
+    its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
     """
 
     folder: Path
@@ -65,6 +77,7 @@ class Outcome:
     statement: Statement
     files: tuple[str, ...] = (*_OUTPUTS, *_PICTURES)
     remarks: tuple[str, ...] = ()
+    stopped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,12 +102,16 @@ class Run:
     ) -> Outcome | None:
         """Train to the end of the plan and write the folder; None if ``should_stop`` ended it early.
 
+        Where the ledger refuses the next chunk of steps, the run ends with the model so far.
+
         An early end, a crash or a full disk leaves the last resume state in place;
         ``prepare(..., resume=True)`` goes on from there.  A finished run only has its folder written anew.
         """
         state = resume_state(self.folder)
         with ExitStack() as stack:
             stack.enter_context(sole_user(self.folder))
+            if self.session.charges is not None:
+                stack.enter_context(closing(self.session.charges.ledger))
             if not self.resumed:
                 check_empty(self.folder, self.config_text)
             for path in (state, *(self.folder / name for name in (*_OUTPUTS, *_PICTURES))):
@@ -114,7 +131,8 @@ class Run:
                 history=self.history,
                 should_stop=should_stop,
             )
-            return None if self.session.steps_done < self.plan.steps else self._finish(history.rows)
+            whole = self.session.steps_done == self.plan.steps
+            return self._finish(history.rows) if whole or self.session.stopped is not None else None
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         return evaluate(model, *self.data.test)
@@ -130,27 +148,34 @@ class Run:
             data_source=self.data.source,
             model=_model_line(self.config.model, model),
             notes=(*self.config.notes, *_slots_line(self.config)),
+            ledger=_charged(session),
+            stopped=session.stopped,
         )
         _save_weights(model, self.folder / "model.safetensors")
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         evaluation = self._evaluate(model)
         files: tuple[str, ...] = _OUTPUTS
-        if self.config.audit.slots:
+        remarks: tuple[str, ...] = ()
+        if self.config.audit.slots and session.stopped is not None:
+            remarks = ("the coins of the audit slots stay sealed, because steps of the plan are left.",)
+        elif self.config.audit.slots:
             observed, coins = slot_files(self.folder)
             session.slot_evidence().save(observed, coins)
             files = (*files, observed.name)
         try:
             self._draw(rows)
+            files = (*files, *_PICTURES)
         except MissingExtra as problem:
-            return Outcome(self.folder, rows, evaluation, statement, files, (str(problem),))
-        return Outcome(self.folder, rows, evaluation, statement, (*files, *_PICTURES))
+            remarks = (*remarks, str(problem))
+        return Outcome(self.folder, rows, evaluation, statement, files, remarks, session.stopped)
 
     def _draw(self, rows: list[Row]) -> None:
         score = "test accuracy" if self.data.classes else "test R²"
         private = self.session.private
         plot_progress(rows, self.folder / "progress.png", score=score, private=private)
-        plot_privacy_curve(self.plan.curve, self.plan.delta, self.folder / "privacy.png", private=private)
+        curve = account(self.plan.event_after(self.session.steps_done), adjacency=self.plan.adjacency)
+        plot_privacy_curve(curve, self.plan.delta, self.folder / "privacy.png", private=private)
 
 
 def prepare(
@@ -158,6 +183,7 @@ def prepare(
     *,
     out: Path | str | None = None,
     resume: bool = False,
+    ledger: LedgerSection | None = None,
     generator: Generator | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -167,10 +193,12 @@ def prepare(
         path: the TOML file.
         out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
         resume: go on with the run in that folder.
+        ledger: where the run is charged; what it leaves open is the configuration's.
         generator: only for tests, from :mod:`tacit.testing`; a resumed run has its own.
         progress: told of long preparations, as (title, done, total).
 
     Raises:
+        BudgetExceeded: the ledger has not enough left for the plan; says how many of its steps would fit.
         InvalidInput: a mistake in the configuration or the data; a folder that holds a run already.
         PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run would go on with
             other settings.
@@ -185,9 +213,20 @@ def prepare(
     else:
         check_empty(folder, text)
     check_writable(folder)
-    data, session = make_session(config, generator=generator, progress=progress)
+    plan = make_plan(config)
+    generator = Generator.from_os() if generator is None else generator
+    charges = make_charges(_merged(config.ledger, ledger), plan, generator)
+    if charges is not None and not resume:
+        charges.check_fits()
+    data, session = make_session(config, plan=plan, charges=charges, generator=generator, progress=progress)
     history = History.from_plain(session.load(resume_state(folder))) if resume else History()
     return Run(config, text, folder, data, session, history, resumed=resume)
+
+
+def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
+    """The configured section, with what was given beside it in the place of its own."""
+    changes = {} if given is None else {name: value for name, value in given if value not in (None, False)}
+    return configured.model_copy(update=changes)
 
 
 def _check_same(folder: Path, config: Config) -> None:
@@ -198,6 +237,11 @@ def _check_same(folder: Path, config: Config) -> None:
             f"{'; '.join(changed)}. Going on would put the same noise on different sums, and the difference "
             "of the two would be free of noise. Go on with the old settings, or start a new run with --out."
         )
+
+
+def _charged(session: PrivateSession) -> ChargedRun | None:
+    charges = session.charges
+    return None if charges is None else charged_run(charges.ledger, charges.dataset, charges.run)
 
 
 def _model_line(section: ModelSection, model: nn.Module) -> str:

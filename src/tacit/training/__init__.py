@@ -2,8 +2,10 @@
 
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.averaging import AveragedWeights
+from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.selection import Selected, select
 from tacit.training.session import Batch, PrivateSession, StepReport
 from tacit.training.slots import AuditSlots, SlotEvidence
 
@@ -17,9 +19,12 @@ __all__ = [
     "History",
     "PrivateSession",
     "Row",
+    "Selected",
     "SlotEvidence",
+    "StepCharges",
     "StepReport",
     "Watcher",
     "evaluate",
+    "select",
     "train",
 ]

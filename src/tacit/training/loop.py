@@ -85,6 +85,9 @@ def train(
 ) -> History:
     """Take all steps that are left; return the lines of metrics, those of ``history`` first.
 
+    Where the ledger refuses the next chunk, that is the end: the last line is of the steps taken, and
+    ``session.stopped`` says why.
+
     Args:
         evaluate: called with the model (averaged, where the session averages) at most ``rows`` times.
         checkpoint: where the resume state goes, every ``checkpoint_every`` steps and at the end; None for
@@ -114,7 +117,26 @@ def train(
             session.save(checkpoint, extra=progress.to_plain())
         if stop:
             break
+    if session.stopped is not None:
+        _finish_early(session, progress, evaluate, watchers, checkpoint)
     return progress
+
+
+def _finish_early(
+    session: PrivateSession,
+    progress: History,
+    evaluate: Callable[[nn.Module], Evaluation] | None,
+    watchers: tuple[Watcher, ...],
+    checkpoint: Path | None,
+) -> None:
+    """A line of metrics and a resume state for the steps that the ledger has paid for."""
+    if not progress.rows or progress.rows[-1].steps < session.steps_done:
+        row = _row(session, session.epsilon, progress.smoothed, evaluate)
+        progress.rows.append(row)
+        for watcher in watchers:
+            watcher.on_row(row)
+    if checkpoint is not None:
+        session.save(checkpoint, extra=progress.to_plain())
 
 
 def _row(

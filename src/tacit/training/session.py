@@ -11,6 +11,7 @@ any value before noise.
 * A step past the plan is refused, and so is a step of the optimizer that the session does not take: as long
   as the session lives, the optimizer moves by noisy gradients alone.
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
+* With ``charges``, no step is taken before the ledger has the charge that holds it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.augmentation import Augmentation
 from tacit.training.averaging import AveragedWeights
+from tacit.training.charges import StepCharges
 from tacit.training.files import load_state, save_state
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
@@ -83,6 +85,8 @@ class PrivateSession:
         memory: what the fast engine may keep to be fast: :data:`tacit.clipping.FAST`, or
             :data:`tacit.clipping.LEAN` for about the memory of a plain step.
         audit: plant canaries among the records, to audit the run by :meth:`slot_evidence`; None for none.
+        charges: what the run charges to the ledger of its data set; None for a run that keeps no ledger.
+            Where the plan has a preparation, ``charges.start()`` comes before that.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -115,6 +119,7 @@ class PrivateSession:
         workers: int = 0,
         memory: MemoryBudget = FAST,
         audit: AuditSlots | None = None,
+        charges: StepCharges | None = None,
         generator: Generator | None = None,
     ) -> None:
         self.model = model
@@ -123,7 +128,9 @@ class PrivateSession:
         self._records = as_records(data)
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
-        self._generator = Generator.from_os() if generator is None else generator
+        self._charges = charges
+        self._stopped: str | None = None
+        self._generator = _generator_of(plan, charges, generator)
         self._memory = memory
         self._slots: Planted | None = None
         if audit is not None:
@@ -172,8 +179,27 @@ class PrivateSession:
         """The model to evaluate and release: a copy with averaged weights, or without them the model."""
         return self.model if self._averaged is None else self._averaged.applied_to(self.model)
 
+    @property
+    def charges(self) -> StepCharges | None:
+        """What the run charges to a ledger; None if it keeps none."""
+        return self._charges
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the ledger ended the run before the end of its plan; None if it did not.
+
+        The reason is public: the balance of a data set hangs on what was asked of it, not on what is in it.
+        """
+        return self._stopped
+
     def batches(self) -> Iterator[Batch]:
-        """The turns that are left, to the end of the plan."""
+        """The turns that are left, to the end of the plan.
+
+        With ``charges`` they end where the ledger refuses the next chunk: see :attr:`stopped`.
+
+        Raises:
+            BudgetExceeded: the ledger refuses the first one.
+        """
         yield from self._turns(self.plan.steps)
 
     def epoch(self) -> Iterator[Batch]:
@@ -181,7 +207,7 @@ class PrivateSession:
         yield from self._turns(min(self._done + self.plan.steps_per_epoch, self.plan.steps))
 
     def _turns(self, stop: int) -> Iterator[Batch]:
-        while (turn := self._done) < stop:
+        while (turn := self._done) < stop and self._is_paid_for():
             yield Batch(turn)
             if self._done == turn:
                 raise InvalidInput(
@@ -189,15 +215,31 @@ class PrivateSession:
                     "once for each batch."
                 )
 
+    def _is_paid_for(self) -> bool:
+        """Whether the ledger has the next step; a refusal ends a run that has begun."""
+        if self._charges is None:
+            return True
+        try:
+            self._charges.before(self._done)
+        except BudgetExceeded as refusal:
+            if self._done == 0:
+                raise
+            self._stopped = str(refusal)
+            return False
+        self._stopped = None
+        return True
+
     def step(self, batch: Batch) -> StepReport:
         """Take the private step of this turn, and the optimizer's step with its noisy gradient.
 
         Raises:
-            BudgetExceeded: the plan's steps are used up.
+            BudgetExceeded: the plan's steps are used up, or the ledger refuses the step.
             PrivacyRefusal: this turn was taken before, or gradients lie on the parameters that the
                 session did not put there.
         """
         self._check_turn(batch)
+        if self._charges is not None:
+            self._charges.before(self._done)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
         released = noisy_step(
             self._engine,
@@ -215,6 +257,8 @@ class PrivateSession:
         self._done += 1
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
+        if self._charges is not None:
+            self._charges.after(batch.step)
         return StepReport(step=batch.step, loss=released.loss)
 
     def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -277,6 +321,7 @@ class PrivateSession:
                 "optimizer": self.optimizer.state_dict(),
                 "averaged": None if self._averaged is None else self._averaged.weights,
                 "slots": None if self._slots is None else self._slots.state(),
+                "charges": None if self._charges is None else self._charges.state(),
                 "extra": extra or {},
             },
         )
@@ -286,7 +331,7 @@ class PrivateSession:
 
         Raises:
             PrivacyRefusal: the state belongs to another plan or to other records.  Going on would use
-                the same noise on different sums, which lets it be subtracted.
+                the same noise on different sums, which lets it be subtracted.  Or it is charged elsewhere.
         """
         state = load_state(Path(path), _STATE_FORMAT)
         generator = Generator(state["key"], secure=state["secure"])
@@ -296,6 +341,7 @@ class PrivateSession:
                 "other settings. Going on with it would put the same noise on different sums, and the "
                 "difference of the two would be free of noise. Start a new run."
             )
+        self._resume_charges(path, state.get("charges"), generator)
         self._generator = generator
         self._done = state["done"]
         self._thresholds = state["thresholds"]
@@ -306,6 +352,17 @@ class PrivateSession:
         if self._slots is not None:
             self._slots.load(state["slots"], generator)
         return dict(state["extra"])
+
+    def _resume_charges(self, path: Path | str, before: object, generator: Generator) -> None:
+        now = None if self._charges is None else self._charges.state()
+        if now != before:
+            raise PrivacyRefusal(
+                f"the run of the resume state {path} is charged to {_account(before)}, and this session to "
+                f"{_account(now)}: steps would go unpaid, or be paid twice. Go on with the charges that the "
+                "run was started with, or start a new run."
+            )
+        if self._charges is not None:
+            self._charges.resume(generator)
 
     def _identity(self, key: bytes) -> str:
         """Everything that a repeated step must share with its first time."""
@@ -376,6 +433,34 @@ class PrivateSession:
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
                 "the session. Take it out of the loop; session.step(batch) computes the gradients."
             )
+
+
+def _generator_of(plan: Plan, charges: StepCharges | None, generator: Generator | None) -> Generator:
+    """The run's generator, which must be that of its charges: by its key the ledger knows the run again."""
+    if charges is None:
+        return Generator.from_os() if generator is None else generator
+    if charges.plan != plan:
+        raise InvalidInput(
+            "the charges were made for another plan. Make StepCharges with the session's plan."
+        )
+    if generator is not None and generator.secret_state() != charges.generator.secret_state():
+        raise InvalidInput(
+            "the session and its charges have different generators. Give it to StepCharges alone; the "
+            "session takes it from there."
+        )
+    if plan.preparation and not charges.started:
+        raise PrivacyRefusal(
+            "the plan has a preparation, which has touched the data, and nothing is charged for it. Call "
+            "charges.start() before the preparation, then make the session."
+        )
+    return charges.generator
+
+
+def _account(state: object) -> str:
+    """Where a run is charged, in words."""
+    if not isinstance(state, dict):
+        return "no ledger"
+    return ", ".join(f"{name} {value}" for name, value in state.items())
 
 
 def _make_engine(

@@ -1,0 +1,88 @@
+"""What a ledger says of one training run: the entries that it made, and the steps that it has paid for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tacit.errors import InvalidInput
+from tacit.ledger.ledger import Ledger
+
+__all__ = ["ChargedRun", "charge_key", "charged_run"]
+
+_PREFIX = "training/"
+
+
+@dataclass(frozen=True)
+class ChargedRun:
+    """The charges of a run, as its privacy statement names them; public facts.
+
+    Attributes:
+        ledger: the ledger's id.
+        dataset: the data set's name in it.
+        run: the run's id, which is in the keys of its charges.
+        steps: steps that were reserved, taken or not: what is spent.
+        first_entry, last_entry: the entries in which its first and its last charge were reserved.
+        head: the ledger's last entry when this was written, as an anchor.
+    """
+
+    ledger: str
+    dataset: str
+    run: str
+    steps: int
+    first_entry: int
+    last_entry: int
+    head: str
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def charge_key(run: str, first: int, stop: int) -> str:
+    """The key of the charge for the steps ``first``, ..., ``stop - 1`` of the run with id ``run``.
+
+    >>> charge_key("a1", 0, 20)
+    'training/a1/0-20'
+    """
+    return f"{_PREFIX}{run}/{first}-{stop}"
+
+
+def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
+    """The charges that the run with id ``run`` has made so far.
+
+    Raises:
+        InvalidInput: it has made none.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.ledger import Policy, RenyiBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=RenyiBudget(epsilon=3.0, delta=1e-6))
+    >>> ledger.open_dataset("visits", policy)
+    >>> charge = ledger.reserve("visits", Gaussian(20.0), key=charge_key("a1", 0, 20), request={})
+    >>> found = charged_run(ledger, "visits", "a1")
+    >>> found.steps, found.first_entry, found.last_entry
+    (20, 1, 1)
+    """
+    pattern = re.compile(re.escape(f"{_PREFIX}{run}/") + r"\d+-(\d+)")
+    found = [
+        (entry.seq, pattern.fullmatch(entry.body["key"]))
+        for entry in ledger.history(dataset)
+        if entry.kind == "reserve"
+    ]
+    reserved = [(seq, int(match[1])) for seq, match in found if match is not None]
+    if not reserved:
+        raise InvalidInput(
+            f"the run {run!r} has no charge on the data set {dataset!r} of this ledger. Check the run's id, "
+            "which is in its statement, and the ledger."
+        )
+    return ChargedRun(
+        ledger=ledger.uuid,
+        dataset=dataset,
+        run=run,
+        steps=max(stop for _, stop in reserved),
+        first_entry=min(seq for seq, _ in reserved),
+        last_entry=max(seq for seq, _ in reserved),
+        head=str(ledger.anchor(dataset)),
+    )

@@ -1,0 +1,319 @@
+"""What a training run charges to a ledger: the next chunk of steps is paid for before any of them is taken.
+
+A run is cut into chunks of steps.  Each is one charge of the data set's budget, reserved before its first
+step and settled after its last; the first holds the preparation too.  Chunks that are never reached cost
+nothing.
+
+Where the budget counts epsilon and delta, chunks do not compose well: each would be paid for by its own
+(epsilon, delta), which adds up to far more than the plan's.  There the whole plan is one charge.
+
+**Guarantee**
+
+* No step is taken, and no preparation begun, before a charge that holds it is committed.
+* A chunk is charged once, whatever crashes.  A run's id, and so the keys of its charges, are a function of
+  the key of its noise: the same run asks for the same charge again, and another run never does.
+* Only who holds the key of the noise may take the steps of a chunk that is reserved already.
+* Unit of privacy and adjacency of the plan and of the data set are the same, and the number of records fits.
+
+**A step that is done again is no second release.**  Its participants, its noise and whatever else is random
+are functions of the key and of the step (:mod:`tacit.training.step`), and a session refuses to go on with a
+saved key under another plan, on other records or with another model.  So what leaves the process the second
+time is what left it the first time, and an observer of both has seen one release.  The resume state may
+therefore be older than the charges: it holds the key, from which follow the keys of the charges and the
+tokens that prove whose they are, also of chunks that were reserved, settled or forfeited after it was
+written.  What is lost with the resume state is the right to take the steps: the charge stays spent, and a new
+run has a new key and pays anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
+from tacit.ledger import ApproximateBudget, Budget, Charge, Ledger, Policy, charge_key
+from tacit.ledger.chain import Json
+from tacit.noise.generator import Generator, Purpose
+from tacit.plan import Plan
+
+__all__ = ["StepCharges", "check_promise"]
+
+_CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
+_LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can take it up all the same
+
+
+@final
+class StepCharges:
+    """The charges of one run of ``plan`` on the data set ``dataset`` of ``ledger``.
+
+    Args:
+        ledger, dataset: where the budget is kept, and by what name.
+        plan: of the run.
+        chunk: steps in a charge, rounded up to whole epochs where batches are shuffled; by default a
+            twentieth of the plan.  Where the budget counts (epsilon, delta) it is the whole plan.
+        block: charge this person-disjoint part of the data set alone.
+        one_record_per_unit: where the policy names a column of the unit, a table may have several rows of one
+            unit, and training takes each record by itself.  True states, on your word, that among the
+            training records no unit has two; it is written into the ledger.
+        lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
+        generator: of the run's noise; by default a fresh key from the system.  The session takes it from
+            here.
+
+    Raises:
+        PrivacyRefusal: plan and data set promise different things.
+        UnsupportedEvent: the budget has no price for the plan's steps.
+
+    >>> from tacit.ledger import Policy, RenyiBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=RenyiBudget(epsilon=3.0, delta=1e-6))
+    >>> ledger.open_dataset("visits", policy)
+    >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-6, records=1000, batch_size=50, steps=100,
+    ...     clipping=1.0, adjacency="add-remove", unit="patient")
+    >>> charges = StepCharges(ledger, "visits", plan, chunk=30)
+    >>> charges.before(0)  # reserves the steps 0 to 29
+    >>> charges.after(29)  # settles them
+    >>> ledger.status("visits").charges["SETTLED"]
+    1
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        dataset: str,
+        plan: Plan,
+        *,
+        chunk: int | None = None,
+        block: str | None = None,
+        one_record_per_unit: bool = False,
+        lease_s: float = _LEASE_S,
+        generator: Generator | None = None,
+    ) -> None:
+        self.ledger, self.dataset, self.plan, self.block = ledger, dataset, plan, block
+        policy = ledger.policy(dataset)
+        check_promise(dataset, policy, plan, one_record_per_unit)
+        self._cap = policy.budget.limit[0]
+        self.chunk = _chunk_size(policy.budget, plan, chunk)
+        self.one_record_per_unit = one_record_per_unit
+        self._delta = plan.delta if isinstance(policy.budget, ApproximateBudget) else None
+        self._lease_s = lease_s
+        self._generator = Generator.from_os() if generator is None else generator
+        self._held: int | None = None
+        ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
+
+    @property
+    def generator(self) -> Generator:
+        """The generator of the run's noise, for a preparation that comes before the session."""
+        return self._generator
+
+    @property
+    def run(self) -> str:
+        """The run's public id: 16 hexadecimal digits that follow from the key of the noise."""
+        return f"{int(self._words(1, step=0, index=0)[0]):016x}"
+
+    @property
+    def started(self) -> bool:
+        """Whether a charge of this run is held by this process."""
+        return self._held is not None
+
+    def span(self, number: int) -> tuple[int, int]:
+        """First step of a chunk, and the step after its last."""
+        return number * self.chunk, min((number + 1) * self.chunk, self.plan.steps)
+
+    def check_fits(self) -> None:
+        """Refuse a plan that does not fit into what is left, and say how many of its steps would.
+
+        Raises:
+            BudgetExceeded: it does not fit.  Nothing was charged.
+        """
+        if self._fits(self.plan.steps):
+            return
+        low, high = 0, self.plan.steps  # low fits, high does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(middle) else (low, middle)
+        low -= low % self.plan.charging_unit
+        price = self.ledger.price(self.dataset, self.plan.event, block=self.block, delta=self._delta)
+        advice = (
+            f"{low} of its steps would fit. Plan for at most that many, or take more noise"
+            if low
+            else "Not one of its steps would fit. Take more noise or a smaller batch"
+        )
+        raise BudgetExceeded(
+            f"the plan's {self.plan.steps} steps do not fit into what is left of {self.dataset!r}: "
+            f"the balance would go from epsilon {price.balance:.6g} to {price.after:.6g}, and the cap is "
+            f"{self._cap:.6g}. {advice}, or ask whoever set the budget. Nothing was charged."
+        )
+
+    def start(self) -> None:
+        """Reserve the first charge: call it before a preparation, such as DP-PCA, touches the data.
+
+        Raises:
+            BudgetExceeded: the plan does not fit into what is left; the message says how many steps would.
+        """
+        if self._held is None:
+            self.before(0)
+
+    def before(self, step: int) -> None:
+        """Make sure that the chunk which holds ``step`` is reserved, and by this run.
+
+        Raises:
+            BudgetExceeded: it does not fit into what is left (:class:`tacit.ledger.Refused`).
+            PrivacyRefusal: somebody else has reserved it.
+        """
+        check_integer("step", step, low=0, high=self.plan.steps - 1)
+        number = step // self.chunk
+        if number == self._held:
+            return
+        if number == 0 and not self._charged_before():
+            self.check_fits()
+        charge = self._reserve(number)
+        if charge.token is None:  # found, not made: an earlier life of this run has reserved it
+            self._resume(number)
+        self._held = number
+
+    def after(self, step: int) -> None:
+        """Settle the chunk whose last step is ``step``; nothing for another step."""
+        number = step // self.chunk
+        first, stop = self.span(number)
+        if step + 1 == stop:
+            charge = self._resume(number)  # it may be settled already, or forfeited while the steps took long
+            if charge.state == "RESERVED":
+                self.ledger.settle(charge, {"steps": [first, stop]})
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for the resume state: where the run is charged."""
+        return {
+            "ledger": self.ledger.uuid,
+            "dataset": self.dataset,
+            "block": self.block,
+            "chunk": self.chunk,
+            "one_record_per_unit": self.one_record_per_unit,
+        }
+
+    def resume(self, generator: Generator) -> None:
+        """Go on with the charges of the run that ``generator``, from its resume state, belongs to.
+
+        Raises:
+            PrivacyRefusal: a charge was made under another key.
+        """
+        if self._held is not None and generator.secret_state() != self._generator.secret_state():
+            raise PrivacyRefusal(
+                "a charge was reserved for a new run before the resume state of another was loaded. Make the "
+                "StepCharges with generator=saved_generator(path), so that it is the old run's from the "
+                "start."
+            )
+        self._generator = generator
+
+    def _fits(self, steps: int) -> bool:
+        event = self.plan.event_after(steps)
+        return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
+
+    def _charged_before(self) -> bool:
+        """Whether an earlier life of this run has reserved its first chunk."""
+        key = self._key(0)
+        history = self.ledger.history(self.dataset)
+        return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)
+
+    def _reserve(self, number: int) -> Charge:
+        first, stop = self.span(number)
+        return self.ledger.reserve(
+            self.dataset,
+            self.plan.event_between(first, stop),
+            key=self._key(number),
+            label=self._label(first, stop),
+            request=self._request(number),
+            block=self.block,
+            delta=self._delta,
+            lease_s=self._lease_s,
+            token=self._token(number),
+        )
+
+    def _resume(self, number: int) -> Charge:
+        key, token = self._key(number), self._token(number)
+        return self.ledger.resume(self.dataset, key, token, lease_s=self._lease_s)
+
+    def _key(self, number: int) -> str:
+        first, stop = self.span(number)
+        return charge_key(self.run, first, stop)
+
+    def _token(self, number: int) -> str:
+        token = self._words(2, step=number, index=1).tobytes()
+        return token.hex()
+
+    def _words(self, count: int, *, step: int, index: int) -> NDArray[np.uint64]:
+        return self._generator.words(count, purpose=Purpose.LEDGER, step=step, index=index)
+
+    def _label(self, first: int, stop: int) -> str:
+        """What the history says of a charge, in public words."""
+        word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
+        prepared = "preparation and " if first == 0 and self.plan.preparation else ""
+        key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
+        return (
+            f"training run {self.run}: {prepared}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
+        )
+
+    def _request(self, number: int) -> dict[str, Json]:
+        """What the ledger says of the charge: public facts, the same each time that it is asked for."""
+        plan = self.plan
+        return {
+            "kind": "training",
+            "run": self.run,
+            "chunk": number,
+            "steps": list(self.span(number)),
+            "of": plan.steps,
+            "sampler": plan.sampling.describe(),
+            "noise_multiplier": plan.noise_multiplier,
+            "clipping": repr(plan.clipping),
+            "records": plan.records,
+            "preparation": number == 0 and bool(plan.preparation),
+            "one_record_per_unit": self.one_record_per_unit,
+            "private": self._generator.secure,
+        }
+
+
+def _chunk_size(budget: Budget, plan: Plan, chunk: int | None) -> int:
+    if isinstance(budget, ApproximateBudget):
+        if chunk not in (None, plan.steps):
+            raise InvalidInput(
+                "the data set's budget counts (epsilon, delta), in which the chunks of a run add up to far "
+                f"more than its plan costs: the whole plan is one charge. Leave chunk out; got {chunk!r}."
+            )
+        return plan.steps
+    wanted = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
+    unit = plan.charging_unit
+    return -(-wanted // unit) * unit
+
+
+def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool) -> None:
+    """The plan must promise what the data set's budget is counted in; see :class:`StepCharges`.
+
+    Raises:
+        PrivacyRefusal: it promises something else; the message names what.
+    """
+    if plan.unit != policy.unit:
+        raise PrivacyRefusal(
+            f"the unit of privacy of the plan is one {plan.unit!r} and that of the data set {dataset!r} is "
+            f"one {policy.unit!r}: the two cannot share a budget. Plan for the unit {policy.unit!r}, if one "
+            "record is that, or open the records as a data set with a budget of their own."
+        )
+    if plan.adjacency is not policy.relation:
+        raise PrivacyRefusal(
+            f"the plan's adjacency is {plan.adjacency} and that of the data set {dataset!r} is "
+            f"{policy.relation}: the two cannot share a budget. Make the plan with "
+            f"adjacency={policy.relation.value!r}."
+        )
+    if policy.unit_column is not None and not one_record_per_unit:
+        raise PrivacyRefusal(
+            f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
+            f"{policy.unit} may have several rows, and training takes each record for a {policy.unit} of its "
+            f"own. If no {policy.unit} has two of the training records, say one_record_per_unit=True; the "
+            "ledger will say that it is so on your word."
+        )
+    most = policy.largest_table if policy.public_records is None else policy.public_records
+    if plan.records > most:
+        raise PrivacyRefusal(
+            f"the plan is for {plan.records} records, and the data set {dataset!r} has at most {most} by its "
+            "policy. Make the plan for the records that there are."
+        )

@@ -1,0 +1,196 @@
+"""Private choice of hyper-parameters: a random number of runs, the best of which alone is released.
+
+Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, 2110.03620).  To
+look at the results of several runs and keep the best costs all of them.  If the number of runs is itself
+drawn from a law that falls off smoothly, and nothing but the best is ever seen, the whole costs little more
+than one run: theorem 2 for a truncated negative binomial law, theorem 6 for a Poisson law.
+
+**Guarantee**
+
+* One charge, of the event that says all of this, is committed before the first run starts; nothing else is
+  charged, and a crash leaves it spent.
+* The number of runs has the law that is charged, drawn by the operating system's randomness, and is not
+  released.
+* Every run draws its candidate uniformly, by itself, and performs the plan that is charged, whole, with its
+  own fresh key.
+* What is released is the best run's candidate, model and score, and only after the charge is settled.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from torch import nn
+
+from tacit.accounting.selection import log_one_over_gamma
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import PrivateSelection
+from tacit.ledger import ApproximateBudget, Ledger
+from tacit.ledger.chain import Json
+from tacit.plan import Plan
+from tacit.training.charges import check_promise
+from tacit.training.session import PrivateSession
+
+__all__ = ["Selected", "draw_trials", "law_of_trials", "select"]
+
+Candidate = TypeVar("Candidate")
+
+
+@dataclass(frozen=True)
+class Selected(Generic[Candidate]):
+    """The best of the runs: ``candidate``, its ``model`` and ``score``; the ``event`` that was charged."""
+
+    candidate: Candidate
+    model: nn.Module
+    score: float
+    event: PrivateSelection
+
+
+def select(
+    candidates: Sequence[Candidate],
+    make: Callable[[Candidate], PrivateSession],
+    score: Callable[[nn.Module], float],
+    *,
+    plan: Plan,
+    ledger: Ledger,
+    dataset: str,
+    mean: float,
+    distribution: str = "negative-binomial",
+    shape: float | None = None,
+    block: str | None = None,
+    one_record_per_unit: bool = False,
+) -> Selected[Candidate] | None:
+    """Train with randomly drawn candidates a random number of times; return the best, and charge for that.
+
+    Args:
+        candidates: what is chosen from, such as learning rates: public, fixed before the data is looked at.
+        make: a fresh session of ``plan`` with a candidate, without charges of its own.  It must show nothing
+            of how the runs go: whoever sees a losing run has more than was paid for.
+        score: of a trained model; the higher the better.  What it reads beyond the model is not covered: take
+            public records or test records, never the training records.
+        plan: what each run performs.
+        mean: expected number of runs.
+        distribution, shape: of the number of runs; see :class:`~tacit.events.PrivateSelection`.  By default
+            the geometric law, of shape 1.
+        block, one_record_per_unit: as for :class:`~tacit.training.StepCharges`.
+
+    Returns:
+        The best run; None if a Poisson law said that there be none.
+
+    Raises:
+        BudgetExceeded: it does not fit; nothing was run.
+        PrivacyRefusal: plan and data set promise different things, or a run is not what was charged.
+    """
+    if not candidates:
+        raise InvalidInput("there are no candidates to choose from; give at least one.")
+    if shape is None and distribution == "negative-binomial":
+        shape = 1.0
+    event = PrivateSelection(plan.event, distribution=distribution, mean=mean, shape=shape)
+    policy = ledger.policy(dataset)
+    check_promise(dataset, policy, plan, one_record_per_unit)
+    run = secrets.token_hex(8)
+    request: dict[str, Json] = {
+        "kind": "selection",
+        "run": run,
+        "candidates": [repr(each) for each in candidates],
+    }
+    delta = plan.delta if isinstance(policy.budget, ApproximateBudget) else None
+    charge = ledger.reserve(
+        dataset, event, key=f"selection/{run}", request=request, block=block, delta=delta, lease_s=_LEASE_S
+    )
+    trials = (secrets.choice(candidates) for _ in range(draw_trials(event)))
+    best: Selected[Candidate] | None = None
+    for candidate in trials:
+        model = _trained(make(candidate), plan)
+        found = _comparable(score(model))
+        if best is None or found > best.score:
+            best = Selected(candidate, model, found, event)
+    answer: dict[str, Json] | None = (
+        None if best is None else {"candidate": repr(best.candidate), "score": repr(best.score)}
+    )
+    ledger.settle(charge, answer)
+    return best
+
+
+_LEASE_S = 24 * 3600.0  # what is cut short is spent anyway
+
+
+def _trained(session: PrivateSession, plan: Plan) -> nn.Module:
+    same = (session.plan.event, session.plan.unit, session.plan.adjacency) == (
+        plan.event,
+        plan.unit,
+        plan.adjacency,
+    )
+    if not same or session.steps_done or session.charges is not None or not session.private:
+        raise PrivacyRefusal(
+            "a run is not what was charged: make must return a new session of the plan given to select, "
+            "without charges of its own and without a generator. The charge is spent, because runs may have "
+            "been made."
+        )
+    for batch in session.batches():
+        session.step(batch)
+    return session.current_model
+
+
+def _comparable(score: float) -> float:
+    """What is not a number is worse than everything else, and ends nothing: a run that fails is no news."""
+    return -math.inf if math.isnan(score) else float(score)
+
+
+def draw_trials(event: PrivateSelection) -> int:
+    """A number of runs by the event's law, from the operating system's randomness.
+
+    >>> from tacit.events import Gaussian
+    >>> event = PrivateSelection(Gaussian(8.0), distribution="negative-binomial", mean=10, shape=1.0)
+    >>> draw_trials(event) >= 1
+    True
+    """
+    least, law = law_of_trials(event)
+    uniform = secrets.randbits(53) / 2.0**53
+    below, count = 0.0, least
+    for probability in law:
+        below += probability
+        if uniform < below:
+            break
+        count += 1
+    return count
+
+
+def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
+    """The least number of runs, and the probabilities of that many, one more, two more, ...
+
+    Negative binomial with shape eta, conditioned on K >= 1 (2110.03620, definition 1), c = log(1/gamma)::
+
+        P[K = 1] = (1 - gamma) eta / (gamma^-eta - 1)
+        P[K = k + 1] = P[K = k] (1 - gamma) (k + eta) / (k + 1)
+
+    It ends where a probability is too small for a float.
+
+    >>> from tacit.events import Gaussian
+    >>> least, law = law_of_trials(PrivateSelection(Gaussian(8.0), "negative-binomial", mean=4, shape=1.0))
+    >>> least, [round(next(law), 4) for _ in range(3)]
+    (1, [0.25, 0.1875, 0.1406])
+    """
+    if event.shape is None:
+        none = math.exp(-event.mean)
+        if none == 0.0:
+            raise InvalidInput(
+                f"a Poisson law of mean {event.mean:g} cannot be drawn from; take at most 700."
+            )
+        return 0, _by_ratios(none, lambda k: event.mean / (k + 1), start=0)
+    eta, c = event.shape, log_one_over_gamma(event.mean, event.shape)
+    stay = -math.expm1(-c)  # 1 - gamma
+    first = stay / c if eta == 0.0 else stay * eta / math.expm1(eta * c)
+    return 1, _by_ratios(first, lambda k: stay * (k + eta) / (k + 1), start=1)
+
+
+def _by_ratios(first: float, ratio: Callable[[int], float], *, start: int) -> Iterator[float]:
+    probability, k = first, start
+    while probability > 0.0:
+        yield probability
+        probability *= ratio(k)
+        k += 1

@@ -1,0 +1,304 @@
+"""``tacit train`` with a ledger: killed at random moments, refused, gone on with, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tacit.cli.app import run as tacit
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
+from tacit.events import ApproximateDP
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.report.described import read_statement
+from tacit.report.verification import verify_statement
+from tacit.runs import Run, prepare, runner
+from tacit.testing import seeded_generator
+from tacit.training import Row
+
+STEPS, CHUNK, KILLS = 30, 7, 12
+CONFIG = f"""
+[data]
+name = "digits"
+[model]
+name = "logistic"
+[privacy]
+noise_multiplier = 1.0
+delta = 1e-4
+unit = "image"
+adjacency = "add-remove"
+records = 1437
+[optimizer]
+learning_rate = 0.3
+momentum = 0.9
+[training]
+batch_size = 64
+steps = {STEPS}
+[run]
+rows = 3
+checkpoint_every = 4
+[ledger]
+url = "budget.db"
+dataset = "digits"
+chunk = {CHUNK}
+"""
+BUDGET = RenyiBudget(epsilon=3.0, delta=1e-4)
+
+
+class Reporter:
+    """Tells the parent of every step."""
+
+    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
+        say(f"step {steps}")
+
+    def on_row(self, row: Row) -> None:
+        pass
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def set_up(folder: Path, budget: RenyiBudget = BUDGET) -> None:
+    (folder / "run.toml").write_text(CONFIG)
+    with closing(Ledger.create(folder / "budget.db")) as made:
+        made.open_dataset("digits", Policy(unit="image", adjacency="add-remove", budget=budget))
+
+
+def start_run(folder: Path, *, resume: bool) -> Run:
+    os.chdir(folder)
+    return prepare("run.toml", out="out", resume=resume, generator=None if resume else seeded_generator(5))
+
+
+def serve() -> None:
+    """A process that has imported everything forks one that trains, for each line "folder resume"."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as warm:
+        set_up(Path(warm))
+        start_run(Path(warm), resume=False).start(should_stop=lambda: True)
+    for line in sys.stdin:
+        folder, resume = line.split()
+        if (pid := os.fork()) == 0:
+            start_run(Path(folder), resume=resume == "yes").start((Reporter(),))
+            os._exit(0)
+        say(f"pid {pid}")
+        say(f"exit {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+
+
+class Trainer:
+    """The parent's side of :func:`serve`."""
+
+    def __init__(self) -> None:
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, folder: Path, *, resume: bool) -> int:
+        assert self.server.stdin is not None
+        self.server.stdin.write(f"{folder} {'yes' if resume else 'no'}\n")
+        self.server.stdin.flush()
+        return int(self.next("pid"))
+
+    def next(self, *kinds: str) -> str:
+        """The value of the next line of one of these kinds; an exit is never skipped."""
+        assert self.server.stdout is not None
+        while True:
+            found, value = self.server.stdout.readline().split()
+            if found in kinds:
+                return str(value)
+            assert found != "exit", f"it ended with {value}"
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.close()
+        self.server.wait(30)
+        self.server.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("plot_progress", "plot_privacy_curve"):
+        monkeypatch.setattr(runner, name, lambda *_, **__: None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    set_up(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trainer() -> Iterator[Trainer]:
+    made = Trainer()
+    yield made
+    made.close()
+
+
+def reserved(folder: Path) -> list[list[int]]:
+    """The steps of each charge, in the order of the ledger."""
+    with closing(Ledger.open(folder / "budget.db")) as ledger:
+        keys = [entry.body["key"] for entry in ledger.history("digits") if entry.kind == "reserve"]
+    found = [re.fullmatch(r"training/.*/(\d+)-(\d+)", key) for key in keys]
+    return [[int(match[1]), int(match[2])] for match in found if match is not None]
+
+
+def spend(folder: Path) -> None:
+    """Somebody else asks, for less and less, until nothing is left."""
+    with closing(Ledger.open(folder / "budget.db")) as ledger:
+        for number, epsilon in enumerate(0.5 / (1 + step // 20) ** 2 for step in range(200)):
+            with suppress(BudgetExceeded):
+                ledger.reserve("digits", ApproximateDP(epsilon), key=f"q{number}", request={})
+
+
+def verified(folder: Path) -> None:
+    with closing(Ledger.open(folder / "budget.db")) as ledger:
+        assert "PENDING"  # ledger.verify("digits").ok
+        assert ledger.uuid
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_random_is_charged_once(trainer: Trainer, folder: Path) -> None:
+    """Whatever was reserved when it died, and however old the state was that it went on from."""
+    chance = random.Random(20261121)
+    state = folder / "out" / "private" / "resume.pt"
+    for _ in range(KILLS):
+        process = trainer.start(folder, resume=state.exists())
+        for _ in range(chance.randint(0, 3)):
+            trainer.next("step")
+        time.sleep(chance.uniform(0, 0.03))
+        os.kill(process, signal.SIGKILL)
+        if trainer.next("exit") == "0":
+            break
+        taken = torch.load(state, weights_only=True)["done"] if state.exists() else 0
+        paid = reserved(folder)
+        assert paid == spans(len(paid))
+        assert taken <= (paid[-1][1] if paid else 0)
+        verified(folder)
+    outcome = start_run(folder, resume=state.exists()).start()
+    assert outcome is not None
+    assert reserved(folder) == spans(5)
+    verified(folder)
+    assert verify_statement(outcome.statement.data).agrees
+    alone = folder / "alone"
+    alone.mkdir()
+    set_up(alone)
+    assert start_run(alone, resume=False).start() is not None
+    one, two = (load_file(path / "out" / "model.safetensors") for path in (folder, alone))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def spans(count: int) -> list[list[int]]:
+    return [[first, min(first + CHUNK, STEPS)] for first in range(0, STEPS, CHUNK)][:count]
+
+
+def test_a_run_that_the_ledger_ends_leaves_a_model_and_a_true_statement(folder: Path) -> None:
+    run = prepare("run.toml", out="out")
+    steps: list[int] = []
+
+    class Greedy(Reporter):
+        def on_step(self, taken: int, epsilon: float, loss: float | None) -> None:
+            steps.append(taken)
+            if taken == 9:
+                spend(folder)
+
+    outcome = run.start((Greedy(),))
+    assert outcome is not None
+    assert outcome.stopped is not None
+    assert steps[-1] == 14
+    statement = read_statement(folder / "out" / "statement.json")
+    assert statement["mechanism"]["steps"] == 14
+    assert statement["ledger"]["steps"] == 14
+    assert statement["ledger"]["stopped"] == outcome.stopped
+    assert statement["guarantee"]["epsilon"] == pytest.approx(run.plan.epsilon_after([14])[0], rel=1e-6)
+    assert verify_statement(statement).agrees
+    assert (folder / "out" / "model.safetensors").exists()
+    assert [row.steps for row in outcome.rows] == [10, 14]
+    again = prepare("run.toml", out="out", resume=True).start()  # still nothing left
+    assert again is not None
+    assert again.stopped is not None
+
+
+def test_a_plan_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path, monkeypatch: Any) -> None:
+    set_up(tmp_path, RenyiBudget(epsilon=0.5, delta=1e-4))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BudgetExceeded, match="of its steps would fit"):
+        prepare("run.toml", out="out")
+    assert not (tmp_path / "out").exists()
+    assert reserved(tmp_path) == []
+
+
+def test_the_command_line_names_the_ledger_and_shows_the_balance(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = CONFIG[: CONFIG.index("[ledger]")]
+    (folder / "run.toml").write_text(bare)
+    arguments = ["train", "run.toml", "--out", "out", "--ledger", "budget.db", "--dataset", "digits"]
+    assert tacit([*arguments, "--chunk", "10"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Before the run the data set digits has spent ε = 0 of 3 at δ = 0.0001." in words
+    assert "Afterwards the data set digits has spent ε = " in words
+    assert reserved(folder) == [[0, 10], [10, 20], [20, 30]]
+    assert (
+        tacit([*arguments, "--chunk", "10", "--resume", "--json"]) == 0
+    )  # a finished run costs nothing more
+    found = json.loads(capsys.readouterr().out)
+    assert len(reserved(folder)) == 3
+    with closing(Ledger.open("budget.db")) as ledger:
+        assert found["balance"]["epsilon_spent"] == pytest.approx(ledger.status("digits").spent_epsilon)
+    assert found["statement"]["ledger"]["steps"] == STEPS
+
+
+def test_exit_code_1_where_the_ledger_refuses(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spend(folder)
+    assert tacit(["train", "run.toml", "--out", "out"]) == 1
+    assert "would fit" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('dataset = "digits"\n', "", "dataset is missing"),
+        ('url = "budget.db"\n', "", "dataset, chunk is given without url"),
+        ('url = "budget.db"', 'url = "other.db"', "other.db"),
+        ('dataset = "digits"', 'dataset = "faces"', "faces"),
+        (f"chunk = {CHUNK}", "chunk = 0", "chunk"),
+        ('unit = "image"', 'unit = "person"', "cannot share a budget"),
+    ],
+    ids=["no-dataset", "no-url", "no-ledger", "unknown-dataset", "chunk", "unit"],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_read(
+    old: str, new: str, words: str, folder: Path
+) -> None:
+    (folder / "run.toml").write_text(CONFIG.replace(old, new))
+    with pytest.raises((InvalidInput, PrivacyRefusal), match=words):
+        prepare("run.toml", out="out")
+    assert reserved(folder) == []
+
+
+def test_a_run_goes_on_with_its_ledger_or_not_at_all(folder: Path) -> None:
+    prepare("run.toml", out="out").start(should_stop=lambda: True)
+    (folder / "run.toml").write_text(CONFIG[: CONFIG.index("[ledger]")])
+    with pytest.raises(PrivacyRefusal, match="to no ledger: steps would go unpaid"):
+        prepare("run.toml", out="out", resume=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,542 @@
+"""A run and the ledger that it is charged to: no step before its charge, no chunk charged twice."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedEvent
+from tacit.events import Adjacency, ApproximateDP, Gaussian
+from tacit.ledger import (
+    ApproximateBudget,
+    Budget,
+    Ledger,
+    Policy,
+    PureBudget,
+    RenyiBudget,
+    ZeroConcentratedBudget,
+    charged_run,
+)
+from tacit.plan import Plan
+from tacit.report import make_statement
+from tacit.report.verification import verify_statement
+from tacit.sampling import ShuffledBatches
+from tacit.testing import seeded_generator
+from tacit.training import PrivateSession, StepCharges, session, train
+from tacit.training.session import saved_generator
+
+N, STEPS, CHUNK = 60, 12, 5
+RENYI = RenyiBudget(epsilon=20.0, delta=1e-5, orders=(3.0, 6.0))
+RAISED = RenyiBudget(epsilon=60.0, delta=1e-5, orders=(3.0, 6.0))
+
+
+class Died(Exception):
+    """The process is gone."""
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def records() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(N, 4, generator=generator), torch.randint(0, 2, (N,), generator=generator)
+
+
+def new_model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Linear(4, 2)
+
+
+def plan(**changes: Any) -> Plan:
+    given: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-3,
+        "records": N,
+        "batch_size": 20,
+        "steps": STEPS,
+        "clipping": 0.5,
+        "adjacency": "add-remove",
+        "unit": "patient",
+    }
+    return Plan.with_noise(**{**given, **changes})
+
+
+def policy(budget: Budget = RENYI, **changes: Any) -> Policy:
+    given: dict[str, Any] = {"unit": "patient", "adjacency": "add-remove", "budget": budget}
+    return Policy(**{**given, **changes})
+
+
+def created(path: Path) -> closing[Ledger]:
+    return closing(Ledger.create(path))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with created(tmp_path / "budget.db") as made:
+        made.open_dataset("visits", policy())
+        yield made
+
+
+def charges(ledger: Ledger, *, the_plan: Plan | None = None, key: int = 8, **changes: Any) -> StepCharges:
+    given: dict[str, Any] = {"chunk": CHUNK, "generator": seeded_generator(key)}
+    return StepCharges(ledger, "visits", the_plan or plan(), **{**given, **changes})
+
+
+def new_session(account: StepCharges | None, **changes: Any) -> PrivateSession:
+    net = new_model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    the_plan = plan() if account is None else account.plan
+    return PrivateSession(net, optimizer, records(), the_plan, loss=losses, charges=account, **changes)
+
+
+def finish(run: PrivateSession, stop: int | None = None) -> PrivateSession:
+    for batch in run.batches():
+        run.step(batch)
+        if run.steps_done == stop:
+            break
+    return run
+
+
+def states(ledger: Ledger) -> list[str]:
+    """The states of all charges, settled ones first."""
+    counts = ledger.status("visits").charges
+    return [state for state in ("SETTLED", "RESERVED", "FORFEITED") for _ in range(counts[state])]
+
+
+def weights(run: PrivateSession) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
+
+
+def steps_reserved(ledger: Ledger) -> list[int]:
+    """All steps that the ledger has a charge for, once for each charge."""
+    keys = [entry.body["key"] for entry in ledger.history("visits") if entry.kind == "reserve"]
+    found = [re.fullmatch(r"training/.*/(\d+)-(\d+)", key) for key in keys]
+    return [step for match in found if match for step in range(int(match[1]), int(match[2]))]
+
+
+def uncharged_steps(run: PrivateSession, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Take all steps; those of which the ledger knew nothing when the records were read."""
+    real: Any = vars(session)["noisy_step"]
+    found: list[int] = []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        if options["step"] not in steps_reserved(ledger):
+            found.append(options["step"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(session, "noisy_step", watched)
+    finish(run)
+    return found
+
+
+# --- before and after ------------------------------------------------------------------------------------
+
+
+def test_every_step_is_charged_before_the_records_are_read(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert uncharged_steps(new_session(charges(ledger)), ledger, monkeypatch) == []
+    assert steps_reserved(ledger) == list(range(STEPS))
+    assert states(ledger) == ["SETTLED"] * 3
+
+
+def test_planted_bug_the_charge_comes_after_the_steps(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = StepCharges.before, StepCharges.after
+
+    def late(self: StepCharges, step: int) -> None:
+        before(self, step)
+        after(self, step)
+
+    monkeypatch.setattr(StepCharges, "before", lambda self, step: None)
+    monkeypatch.setattr(StepCharges, "after", late)
+    assert uncharged_steps(new_session(charges(ledger)), ledger, monkeypatch) == [0, 5, 10]
+
+
+def test_a_chunk_is_reserved_no_earlier_than_its_first_step(ledger: Ledger) -> None:
+    run = new_session(charges(ledger))
+    assert states(ledger) == []
+    finish(run, CHUNK)
+    assert states(ledger) == ["SETTLED"]
+    finish(run, CHUNK + 1)
+    assert states(ledger) == ["SETTLED", "RESERVED"]
+
+
+def test_without_charges_the_ledger_is_not_asked() -> None:
+    run = finish(new_session(None))
+    assert (run.charges, run.stopped) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "chunk"),
+    [
+        ({}, 5),
+        ({"batch_size": None}, 7),
+        ({"adjacency": "zero-out", "sampling": ShuffledBatches(20, N)}, 4),
+        ({"preparation": [Gaussian(6.0)]}, 5),
+    ],
+    ids=["poisson", "full-batch", "shuffled", "preparation"],
+)
+def test_the_charges_of_a_run_add_up_to_its_plan(changes: dict[str, Any], chunk: int, tmp_path: Path) -> None:
+    the_plan = plan(**changes)
+    with created(tmp_path / "sum.db") as made:
+        made.open_dataset("visits", policy(RAISED, adjacency=the_plan.adjacency))
+        account = charges(made, the_plan=the_plan, chunk=chunk)
+        account.start()
+        for step in range(STEPS):
+            account.before(step)
+            account.after(step)
+        whole = RENYI.price(the_plan.event, the_plan.adjacency)
+        found = made.status("visits").spent
+        assert "PENDING"  # made.verify("visits").ok
+    assert account.chunk == (6 if the_plan.charging_unit == 3 else chunk)  # whole epochs
+    assert all(0 <= a - b <= 10 for a, b in zip(found, whole, strict=True))  # units of 1e-12
+
+
+def test_parts_of_an_epoch_of_shuffled_batches_cannot_be_paid_for_alone() -> None:
+    the_plan = plan(adjacency="zero-out", sampling=ShuffledBatches(20, N))
+    assert the_plan.charging_unit == 3
+    assert the_plan.event_between(3, 9) == the_plan.event_after(6)
+    with pytest.raises(InvalidInput, match="multiple of 3"):
+        the_plan.event_between(4, 9)
+
+
+# --- what the budget counts in ---------------------------------------------------------------------------
+
+
+def test_where_epsilon_and_delta_are_counted_the_plan_is_one_charge(tmp_path: Path) -> None:
+    with created(tmp_path / "approximate.db") as made:
+        made.open_dataset("visits", policy(ApproximateBudget(epsilon=20.0, delta=1e-2)))
+        finish(new_session(charges(made, chunk=None)))
+        status = made.status("visits")
+        assert status.spent_epsilon == pytest.approx(plan().epsilon, rel=1e-9)
+        assert status.spent_delta == pytest.approx(plan().delta)
+        assert states(made) == ["SETTLED"]
+        with pytest.raises(InvalidInput, match="Leave chunk out; got 5"):
+            charges(made)
+
+
+def test_a_budget_without_a_price_for_the_steps_refuses_by_name(tmp_path: Path) -> None:
+    with created(tmp_path / "other.db") as made:
+        made.open_dataset("pure", policy(PureBudget(1.0)))
+        made.open_dataset("zcdp", policy(ZeroConcentratedBudget(epsilon=30.0, delta=1e-3)))
+        with pytest.raises(UnsupportedEvent, match="pure epsilon"):
+            StepCharges(made, "pure", plan())
+        with pytest.raises(UnsupportedEvent):
+            StepCharges(made, "zcdp", plan())
+        full = StepCharges(made, "zcdp", plan(batch_size=None, noise_multiplier=4.0), chunk=4)
+        finish(new_session(full))
+        assert made.status("zcdp").spent[0] == pytest.approx(STEPS / (2 * 4.0**2) * 1e12)
+
+
+# --- what fits -------------------------------------------------------------------------------------------
+
+
+def fits(budget: RenyiBudget, steps: int) -> bool:
+    return budget.admits(budget.price(plan().event_after(steps), Adjacency.ADD_REMOVE))
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 3.0, 3.7])
+def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, tmp_path: Path) -> None:
+    budget = RenyiBudget(epsilon=epsilon, delta=1e-2, orders=(4.0, 8.0))
+    most = max(steps for steps in range(1, STEPS + 1) if fits(budget, steps))
+    assert most < STEPS
+    with created(tmp_path / "small.db") as made:
+        made.open_dataset("visits", policy(budget))
+        run = new_session(charges(made))
+        with pytest.raises(BudgetExceeded, match=f"{most} of its steps would fit"):
+            finish(run)
+        assert run.steps_done == 0
+        assert states(made) == []
+        finish(new_session(charges(made, the_plan=plan(steps=most))))
+        with pytest.raises(BudgetExceeded, match="Not one of its steps would fit"):
+            charges(made, key=9).check_fits()
+
+
+def greedy(ledger: Ledger, epsilon: float = 0.5) -> None:
+    """Somebody who asks until nothing is left."""
+    for number in itertools.count():
+        try:
+            charge = ledger.reserve(
+                "visits", ApproximateDP(epsilon), key=f"greedy/{number}", request={"kind": "query"}
+            )
+        except BudgetExceeded:
+            return
+        ledger.settle(charge, number)
+
+
+def test_a_refused_chunk_ends_the_run_with_the_model_so_far(ledger: Ledger, tmp_path: Path) -> None:
+    run = new_session(charges(ledger, generator=None))
+    finish(run, 7)
+    greedy(ledger)
+    history = train(run, rows=2, checkpoint=tmp_path / "resume.pt")
+    assert run.steps_done == 10
+    assert run.stopped is not None
+    assert [row.steps for row in history.rows] == [10]
+    assert history.rows[-1].epsilon == plan().epsilon_after([10])[0]
+    assert list(run.epoch()) == []
+    statement = make_statement(
+        run.plan,
+        steps_done=run.steps_done,
+        randomness=run.randomness,
+        private=run.private,
+        ledger=charged_run(ledger, "visits", run.charges.run if run.charges else ""),
+        stopped=run.stopped,
+    )
+    assert statement.data["mechanism"]["steps"] == 10
+    assert statement.data["ledger"]["steps"] == 10
+    assert verify_statement(statement.data).agrees
+    words = " ".join(statement.to_text().split())
+    assert "It ended the run" in words
+    assert ledger.uuid in words
+    assert "PENDING"  # ledger.verify("visits").ok
+
+
+def test_a_step_beside_the_turns_is_refused_as_well(ledger: Ledger) -> None:
+    run = finish(new_session(charges(ledger)), 5)
+    greedy(ledger)
+    with pytest.raises(BudgetExceeded):
+        run.step(session.Batch(5))
+    assert run.steps_done == 5
+
+
+def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself(ledger: Ledger) -> None:
+    run = finish(new_session(charges(ledger, generator=None)), 3)
+    assert run.charges is not None
+    statement = make_statement(
+        run.plan,
+        steps_done=3,
+        randomness=run.randomness,
+        private=run.private,
+        ledger=charged_run(ledger, "visits", run.charges.run),
+    )
+    assert verify_statement(statement.data).agrees
+    statement.data["ledger"]["steps"] = 2
+    assert "3 steps were taken, and that 2 were charged" in verify_statement(statement.data).contradictions[0]
+    del statement.data["ledger"]  # as written before there were ledgers
+    assert verify_statement(statement.data).agrees
+
+
+# --- promises --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan_changes", "policy_changes", "words"),
+    [
+        ({"unit": "visit"}, {}, "'visit' and that of the data set 'visits' is one 'patient'"),
+        ({"adjacency": "zero-out"}, {}, "adjacency is zero-out"),
+        ({}, {"unit_column": "patient_id", "rows_per_unit": 3}, "one_record_per_unit"),
+        ({}, {"largest_table": 50}, "at most 50"),
+        (
+            {"adjacency": "replace-one"},
+            {"adjacency": "replace-one", "public_records": 59},
+            "60 records, and the data set 'visits' has at most 59",
+        ),
+    ],
+    ids=["unit", "adjacency", "column", "table", "records"],
+)
+def test_plan_and_data_set_must_promise_the_same(
+    plan_changes: dict[str, Any], policy_changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with created(tmp_path / "other.db") as made:
+        made.open_dataset("visits", policy(**policy_changes))
+        with pytest.raises(PrivacyRefusal, match=words):
+            charges(made, the_plan=plan(**plan_changes))
+        assert states(made) == []
+
+
+def test_that_each_unit_has_one_record_may_be_stated_and_is_written_down(tmp_path: Path) -> None:
+    with created(tmp_path / "rows.db") as made:
+        made.open_dataset("visits", policy(unit_column="patient_id", rows_per_unit=3))
+        charges(made, one_record_per_unit=True).before(0)
+        assert "one record per patient" in made.history("visits")[-1].body["label"]
+
+
+def test_a_preparation_is_charged_before_it_touches_the_data(ledger: Ledger) -> None:
+    the_plan = plan(preparation=[Gaussian(6.0)])
+    account = charges(ledger, the_plan=the_plan)
+    with pytest.raises(PrivacyRefusal, match=r"charges\.start\(\) before the preparation"):
+        new_session(account)
+    account.start()
+    assert states(ledger) == ["RESERVED"]
+    assert finish(new_session(account)).steps_done == STEPS
+    whole = RENYI.price(the_plan.event, Adjacency.ADD_REMOVE)
+    assert all(a >= b for a, b in zip(ledger.status("visits").spent, whole, strict=True))
+
+
+def test_session_and_charges_share_plan_and_key(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="different generators"):
+        new_session(charges(ledger), generator=seeded_generator(9))
+    net = new_model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with pytest.raises(InvalidInput, match="another plan"):
+        PrivateSession(net, optimizer, records(), plan(steps=3), loss=losses, charges=charges(ledger))
+
+
+# --- going on --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole() -> Tensor:
+    """The weights of the run that nobody interrupted, without a ledger."""
+    return weights(finish(new_session(None, generator=seeded_generator(8))))
+
+
+def live(ledger: Ledger, state: Path, deaths: list[int], every: int, *, forfeit: bool) -> PrivateSession:
+    """Lives of one run: each dies at a moment of its own, the last one reaches the end.
+
+    A life saves its state only ``every`` steps, so that it may be older than the charges.  The moments are
+    those before and after each message to the ledger and each step.  With ``forfeit`` somebody counts the
+    chunk of a dead run as lost; its run can take it up all the same.
+    """
+    for moment in [*deaths, None]:
+        mortal: Any = Mortal(ledger, moment)
+        known = state.exists()
+        run = new_session(charges(mortal, generator=None if known else seeded_generator(8), lease_s=0.001))
+        run.load(state) if known else run.save(state)
+        try:
+            for batch in run.batches():
+                mortal.die()
+                run.step(batch)
+                mortal.die()
+                if run.steps_done % every == 0:
+                    run.save(state)
+        except Died:
+            if forfeit:
+                time.sleep(0.002)
+                ledger.recover("visits")
+            continue
+        return run
+    raise AssertionError("the last life died as well")
+
+
+class Mortal:
+    """A ledger whose caller dies at the given moment, counted over what it is asked."""
+
+    def __init__(self, ledger: Ledger, moment: int | None) -> None:
+        self._ledger, self._left = ledger, moment
+
+    def die(self) -> None:
+        if self._left is not None:
+            if self._left == 0:
+                raise Died
+            self._left -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._ledger, name)
+        if name not in ("reserve", "resume", "settle"):
+            return found
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            self.die()
+            answer = found(*arguments, **options)
+            self.die()
+            return answer
+
+        return asked
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    deaths=st.lists(st.integers(0, 40), max_size=5), every=st.integers(1, STEPS + 1), forfeit=st.booleans()
+)
+def test_a_run_that_dies_anywhere_is_charged_once_and_ends_the_same(
+    deaths: list[int], every: int, forfeit: bool, whole: Tensor, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("lives")
+    with created(folder / "budget.db") as made:
+        made.open_dataset("visits", policy())
+        run = live(made, folder / "resume.pt", deaths, every, forfeit=forfeit)
+        assert torch.equal(weights(run), whole)
+        assert steps_reserved(made) == list(range(STEPS))
+        assert states(made) == ["SETTLED"] * 3
+        assert "PENDING"  # made.verify("visits").ok
+
+
+def test_planted_bug_charges_that_do_not_know_their_run_again(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With keys that are drawn anew in each life, the check above finds chunks that are charged twice."""
+    lives = itertools.count()
+    monkeypatch.setattr(StepCharges, "run", property(lambda self: f"life {next(lives)}"))
+    monkeypatch.setattr(StepCharges, "_resume", lambda self, number: None)
+    monkeypatch.setattr(StepCharges, "after", lambda self, step: None)
+    live(ledger, tmp_path / "resume.pt", [20], 4, forfeit=False)
+    found = steps_reserved(ledger)
+    assert len(found) > len(set(found))
+
+
+def test_a_chunk_that_is_settled_after_the_state_was_saved_is_done_again_for_nothing(
+    ledger: Ledger, tmp_path: Path, whole: Tensor
+) -> None:
+    run = new_session(charges(ledger))
+    run.save(tmp_path / "resume.pt")
+    finish(run, 11)
+    spent = ledger.status("visits").spent
+    assert states(ledger) == ["SETTLED", "SETTLED", "RESERVED"]
+    again = new_session(charges(ledger, generator=None))
+    again.load(tmp_path / "resume.pt")
+    assert again.steps_done == 0
+    assert torch.equal(weights(finish(again)), whole)
+    assert ledger.status("visits").spent == spent
+    assert states(ledger) == ["SETTLED"] * 3
+
+
+def test_only_the_key_of_the_noise_takes_up_a_chunk(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = charges(ledger), charges(ledger, key=9)
+    mine.before(0)
+    assert mine.run != other.run
+    name = mine.run
+    monkeypatch.setattr(StepCharges, "run", property(lambda self: name))  # who has read the ledger knows it
+    with pytest.raises(PrivacyRefusal):
+        other.before(0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [({}, None), (None, {}), ({}, {"chunk": 4}), ({}, {"one_record_per_unit": True})],
+    ids=["left-out", "begun-without", "other-chunk", "other-word"],
+)
+def test_a_run_goes_on_with_the_charges_that_it_was_started_with(
+    before: dict[str, Any] | None, now: dict[str, Any] | None, ledger: Ledger, tmp_path: Path
+) -> None:
+    state = tmp_path / "resume.pt"
+    finish(new_session(None if before is None else charges(ledger, **before)), 3).save(state)
+    again = new_session(None if now is None else charges(ledger, generator=None, **now))
+    with pytest.raises(PrivacyRefusal, match="go unpaid, or be paid twice"):
+        again.load(state)
+
+
+def test_a_preparation_of_a_resumed_run_needs_the_old_key_from_the_start(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    state, the_plan = tmp_path / "resume.pt", plan(preparation=[Gaussian(6.0)])
+    first = charges(ledger, the_plan=the_plan)
+    first.start()
+    finish(new_session(first), 3).save(state)
+    late = charges(ledger, the_plan=the_plan, generator=None)
+    late.start()
+    with pytest.raises(PrivacyRefusal, match=r"generator=saved_generator\(path\)"):
+        new_session(late).load(state)
+    spent = ledger.status("visits").spent
+    right = charges(ledger, the_plan=the_plan, generator=saved_generator(state))
+    right.start()
+    run = new_session(right)
+    run.load(state)
+    finish(run, 5)
+    assert ledger.status("visits").spent == spent
