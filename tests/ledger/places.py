@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +22,6 @@ postgres_server: Any = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = postgres_server  # dataclasses look their module up
 _spec.loader.exec_module(postgres_server)
 
-_numbers = itertools.count()
-
 
 @contextlib.contextmanager
 def server() -> Iterator[Any]:
@@ -37,13 +33,13 @@ def server() -> Iterator[Any]:
         yield started
 
 
-def new_database(started: Any) -> str:
-    """The URL of a fresh database on a server."""
+def emptied(started: Any) -> str:
+    """The URL of the server's database, with nothing in it: quicker than a new one."""
     import psycopg
 
-    name = f"ledger_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(
         f"host={started.folder} user=postgres dbname=postgres", autocommit=True
     ) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    return str(started.url).replace("/postgres?", f"/{name}?")
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return str(started.url)

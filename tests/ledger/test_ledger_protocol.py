@@ -67,7 +67,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return str(tmp_path / "ledger.db")
         case "memory":
             return "sqlite://"
-    return str(places.new_database(request.getfixturevalue("server")))
+    return str(places.emptied(request.getfixturevalue("server")))
 
 
 @pytest.fixture

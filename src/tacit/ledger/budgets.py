@@ -20,6 +20,7 @@ import numpy as np
 from tacit.accounting import account
 from tacit.accounting.additive import decimal, pure_cost, renyi_cost, zcdp_cost
 from tacit.accounting.conversion import epsilon_at_orders
+from tacit.accounting.losses import Array
 from tacit.accounting.steps import flatten
 from tacit.accounting.zcdp import curve
 from tacit.errors import InvalidInput, UnsupportedEvent, check_real
@@ -108,20 +109,19 @@ class Budget(ABC):
             )
         return tuple(part for part in cost if type(part) is int)
 
+    @abstractmethod
+    def _pure_room(self, room: Cost) -> float:
+        """About the largest epsilon without delta whose price is ``room``; slots may be negative."""
+
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
         """The largest epsilon of one more release without delta that fits on top of ``spent``, or 0."""
-
-        def fits(units: int) -> bool:
-            cost = self.price(ApproximateDP(units / UNIT), adjacency)
-            return self.admits(_sum(spent, cost), cap)
-
-        low, high = 0, math.ceil(self.limit[0] * UNIT)
-        if not fits(1):
-            return 0.0
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return (high if fits(high) else low) / UNIT
+        room = tuple(most - part for part, most in zip(spent, cap, strict=True))
+        guess, less = self._pure_room(room), 2.0**-52
+        while guess >= 1.0 / UNIT:
+            if self.admits(_sum(spent, self.price(ApproximateDP(guess), adjacency)), cap):
+                return guess
+            guess, less = guess * (1.0 - less), 2.0 * less
+        return 0.0
 
 
 def _sum(first: Cost, second: Cost) -> Cost:
@@ -212,6 +212,9 @@ class PureBudget(Budget):
         """The sum itself."""
         return spent[0] / UNIT, 0.0
 
+    def _pure_room(self, room: Cost) -> float:
+        return room[0] / UNIT
+
     def to_data(self) -> dict[str, Any]:
         """Mode and epsilon."""
         return {"mode": self.mode, "epsilon": self.epsilon}
@@ -271,6 +274,9 @@ class ApproximateBudget(Budget):
         """The sums themselves."""
         return spent[0] / UNIT, spent[1] / DELTA_UNIT
 
+    def _pure_room(self, room: Cost) -> float:
+        return room[0] / UNIT
+
     def to_data(self) -> dict[str, Any]:
         """Mode, epsilon and delta."""
         return {"mode": self.mode, "epsilon": self.epsilon, "delta": self.delta}
@@ -325,14 +331,8 @@ class ZeroConcentratedBudget(Budget):
     @cached_property
     def cap(self) -> Cost:
         """The largest rho that is (epsilon, delta - threshold_delta)-DP by the best order."""
-        delta = _conversion_delta(self.delta, self.threshold_delta)
-        low, high = 0, math.ceil(2 * self.epsilon * UNIT)
-        while high - low > 1:  # rho at which epsilon is just kept; a rho above epsilon is far too much
-            middle = (low + high) // 2
-            low, high = (
-                (middle, high) if curve(_above(middle)).epsilon(delta) <= self.epsilon else (low, middle)
-            )
-        return low, _down(decimal(self.threshold_delta), DELTA_UNIT)
+        rho = _largest_rho(self.epsilon, _conversion_delta(self.delta, self.threshold_delta))
+        return rho, _down(decimal(self.threshold_delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """rho, and the chance of a leak."""
@@ -344,6 +344,9 @@ class ZeroConcentratedBudget(Budget):
         conversion = _conversion_delta(self.delta, self.threshold_delta)
         epsilon = curve(_above(spent[0])).epsilon(conversion) if spent[0] else 0.0
         return epsilon, _balance_delta(spent[0], conversion, spent[1])
+
+    def _pure_room(self, room: Cost) -> float:
+        return math.sqrt(2.0 * max(room[0], 0) / UNIT)  # a pure epsilon is epsilon^2 / 2-zCDP
 
     def to_data(self) -> dict[str, Any]:
         """Mode, epsilon, delta and its part for thresholds."""
@@ -413,20 +416,8 @@ class RenyiBudget(Budget):
     @cached_property
     def cap(self) -> Cost:
         """At each order the largest divergence that is (epsilon, order_delta)-DP, by the tight conversion."""
-        orders = np.array(self.orders)
-        low, high = [0] * orders.size, [math.ceil(2 * self.epsilon * UNIT)] * orders.size
-        for _ in range(high[0].bit_length()):
-            middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
-            within = self._epsilons(middle) <= self.epsilon
-            low = [m if ok else a for a, m, ok in zip(low, middle, within, strict=True)]
-            high = [b if ok else m for b, m, ok in zip(high, middle, within, strict=True)]
-        return (*low, _down(decimal(self.threshold_delta), DELTA_UNIT))
-
-    def _epsilons(self, totals: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Epsilon at ``order_delta`` of the divergence at every order, by itself."""
-        divergences = np.array([_above(total) for total in totals])
-        found = epsilon_at_orders(np.array(self.orders), divergences, self.order_delta)
-        return np.maximum(found, 0.0)
+        most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
+        return (*most, _down(decimal(self.threshold_delta), DELTA_UNIT))
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
         """Whether the delta of thresholds fits and at least one order is under its cap."""
@@ -438,11 +429,15 @@ class RenyiBudget(Budget):
         """The Renyi divergence at every order, and the chance of a leak."""
         return _renyi_price(event, self.orders, adjacency)
 
+    def _pure_room(self, room: Cost) -> float:
+        parts = zip(self.orders, room[:-1], strict=True)
+        return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
+
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """By the best of the orders, each at its own part of delta."""
         conversion = _conversion_delta(self.delta, self.threshold_delta)
         known = [min(part, ENDLESS) for part in spent[:-1]]
-        epsilon = float(self._epsilons(known).min()) if any(spent[:-1]) else 0.0
+        epsilon = float(_epsilons(known, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
         if all(part >= ENDLESS for part in known):
             epsilon = math.inf
         return epsilon, _balance_delta(max(spent[:-1]), conversion, spent[-1])
@@ -456,6 +451,53 @@ class RenyiBudget(Budget):
             "orders": list(self.orders),
             "threshold_delta": self.threshold_delta,
         }
+
+
+def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:
+    """Epsilon at ``delta`` of a divergence at every order, by itself."""
+    divergences = np.array([_above(total) for total in totals])
+    return np.maximum(epsilon_at_orders(np.array(orders), divergences, delta), 0.0)
+
+
+@lru_cache(maxsize=256)
+def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]) -> Cost:
+    """At every order the largest divergence that is (epsilon, delta)-DP."""
+    low, high = [0] * len(orders), [math.ceil(2 * epsilon * UNIT)] * len(orders)
+    for _ in range(high[0].bit_length()):
+        middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+        within = _epsilons(middle, orders, delta) <= epsilon
+        low = [m if ok else a for a, m, ok in zip(low, middle, within, strict=True)]
+        high = [b if ok else m for b, m, ok in zip(high, middle, within, strict=True)]
+    return tuple(low)
+
+
+@lru_cache(maxsize=256)
+def _largest_rho(epsilon: float, delta: float) -> int:
+    """The largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, but where delta is near 1."""
+    low, high = 0, math.ceil(2 * epsilon * UNIT)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if curve(_above(middle)).epsilon(delta) <= epsilon else (low, middle)
+    return low
+
+
+def _pure_fit(order: float, room: int) -> float:
+    """About the epsilon whose worst mechanism, a coin, has the divergence ``room`` at ``order``.
+
+    With p = e^eps / (1 + e^eps): log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
+    """
+    target, low, high = room / UNIT, 0.0, 1.0
+
+    def divergence(epsilon: float) -> float:
+        both = math.log1p(math.exp(-(2.0 * order - 1.0) * epsilon)) - math.log1p(math.exp(-epsilon))
+        return epsilon + both / (order - 1.0)
+
+    while divergence(high) < target:
+        high *= 2.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if divergence(middle) < target else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=4096)
