@@ -24,6 +24,7 @@ __all__ = ["make_app", "run"]
 _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _INTERRUPTED = 130
+_GROUPS = ("ledger",)  # verbs that have commands of their own
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "train": "Train a model with differential privacy, from a configuration file.",
@@ -32,7 +33,9 @@ _VERBS = {
     "risk": "Say what a guarantee means for one person, in frequencies.",
     "attack": "Attack the model of a run: who can be found to have been in it.",
     "audit": "Say what a model gives away, and whether its guarantee holds.",
-    "verify": "Check a privacy statement: is its epsilon enough, does it fit itself?",
+    "verify": "Check a privacy statement or a certificate: is its epsilon enough, does it fit itself?",
+    "ledger": "Keep one budget per data set: make a ledger, open data sets, see who spent what.",
+    "certificate": "Certify what was and will be released from a data set.",
     "reproduce": "Run an experiment of a paper again.",
 }
 
@@ -51,9 +54,21 @@ def make_app(arguments: list[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(_version)
     for verb, summary in _VERBS.items():
         called = arguments[:1] == [verb]
+        if called and verb in _GROUPS:
+            app.add_typer(_group(verb), name=verb, short_help=summary)
+            continue
         command = _guarded(importlib.import_module(f"tacit.cli.{verb}").command) if called else _not_loaded
         app.command(verb, short_help=summary, no_args_is_help=verb != "demo")(command)
     return app
+
+
+def _group(verb: str) -> typer.Typer:
+    """A verb that has commands of its own."""
+    module = importlib.import_module(f"tacit.cli.{verb}")
+    group = typer.Typer(help=module.SUMMARY, no_args_is_help=True, rich_markup_mode=None)
+    for name, command in module.COMMANDS.items():
+        group.command(name, no_args_is_help=True)(_guarded(command))
+    return group
 
 
 class _StoppedAtOnce(Exception):

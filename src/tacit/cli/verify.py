@@ -1,4 +1,4 @@
-"""``tacit verify``: whether a privacy statement is right about itself."""
+"""``tacit verify``: whether a privacy statement or a certificate is right about itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from rich.text import Text
 
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
-from tacit.errors import MissingExtra
+from tacit.errors import InvalidInput, MissingExtra
 from tacit.integrations.dp_accounting import google_epsilon
+from tacit.report.certificate_check import (
+    CertificateCheck,
+    check_certificate,
+    is_certificate,
+    read_certificate,
+)
 from tacit.report.described import read_statement
 from tacit.report.verification import Verification, verify_statement
 
@@ -19,7 +25,9 @@ __all__ = ["command"]
 
 
 def command(
-    statement: Annotated[Path, typer.Argument(help="A statement.json.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A statement.json, or a certificate as JSON.", show_default=False)
+    ],
     second_opinion: Annotated[
         bool,
         typer.Option(
@@ -28,18 +36,32 @@ def command(
             show_default=False,
         ),
     ] = True,
+    ledger: Annotated[
+        str | None, typer.Option(help="The ledger of a certificate, to replay.", show_default=False)
+    ] = None,
+    public_key: Annotated[
+        str | None, typer.Option(help="The key that must have signed a certificate.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Check a privacy statement: is its epsilon enough, and does it say the same thing everywhere?
+    """Check a statement or a certificate: is its epsilon enough, and does it say the same thing everywhere?
 
-    Prices the event in the statement anew, puts the plan together again from its other fields, and compares;
-    asks Google's dp_accounting as well, where it is installed.
+    Of a statement: prices its event anew, puts the plan together again from its other fields, and compares;
+    asks Google's dp_accounting as well, where it is installed. Of a certificate: prices every mechanism anew,
+    adds up, writes every line anew, checks the signature; with --ledger replays the ledger's chain and
+    compares.
 
     Exit codes: 0 agrees, 1 claims too little epsilon or contradicts itself, 2 cannot be read.
 
     Example:  tacit verify runs/first/statement.json
     """
-    data = read_statement(statement)
+    if is_certificate(file):
+        return _certificate(file, ledger, public_key, as_json)
+    if ledger is not None or public_key is not None:
+        raise InvalidInput(
+            f"--ledger and --public-key are for certificates, and {file} is none. Leave them out."
+        )
+    data = read_statement(file)
     with messages.status("pricing the event"):
         found, hint = _verified(data, second_opinion)
     if as_json:
@@ -48,6 +70,20 @@ def command(
         _show(found)
         if hint:
             messages.print(f"note: {hint}", soft_wrap=True)
+    return 0 if found.agrees else 1
+
+
+def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json: bool) -> int:
+    from tacit.ledger import Ledger
+
+    data = read_certificate(file)
+    with messages.status("pricing the mechanisms"):
+        book = None if ledger is None else Ledger.open(ledger)
+        found = check_certificate(data, ledger=book, public_key=public_key)
+    if as_json:
+        print_json(found.as_data())
+    else:
+        _show(found)
     return 0 if found.agrees else 1
 
 
@@ -61,7 +97,7 @@ def _verified(data: dict[str, object], second_opinion: bool) -> tuple[Verificati
     return verify_statement(data), ""
 
 
-def _show(found: Verification) -> None:
+def _show(found: Verification | CertificateCheck) -> None:
     style = "bold green" if found.agrees else "bold red"
     console.print(Text(found.verdict.upper(), style))
     for paragraph in found.in_words():

@@ -1,0 +1,301 @@
+"""``tacit ledger``: make a ledger, open data sets in it, and see who spends what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tacit.cli import certificate
+from tacit.cli.show import console, messages
+from tacit.cli.train import print_json
+from tacit.errors import InvalidInput
+from tacit.ledger import Anchor, Entry, Ledger
+from tacit.ledger.policy_file import policy_template, read_policy, table_columns
+from tacit.report.curator import curator_view
+from tacit.report.curator_page import curator_page, spent_in_words
+
+__all__ = ["COMMANDS", "SUMMARY"]
+
+SUMMARY = "Keep one budget per data set: open, watch and check it."
+
+_BAR = 48  # characters
+_COLOURS = ("blue", "dark_orange", "green")  # of the largest spenders; the others are grey
+
+_Where = Annotated[
+    str, typer.Argument(metavar="LEDGER", help="A file, or postgresql+psycopg://...", show_default=False)
+]
+_Name = Annotated[str, typer.Option("--dataset", help="The data set.", show_default=False)]
+_Names = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", help="Only this data set; may be repeated.", show_default=False),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def init(ledger: _Where) -> int:
+    """Make a new, empty ledger; an existing one is left alone.
+
+    Example:  tacit ledger init budget.db
+    """
+    made = Ledger.create(ledger)
+    _say(f"Made the ledger {made.uuid}. Next: tacit ledger template TABLE > policy.toml")
+    return 0
+
+
+def template(
+    table: Annotated[Path, typer.Argument(help="A .parquet, .arrow or .csv file.", show_default=False)],
+) -> int:
+    """Print a policy to fill in, with the table's column names and types; not one value is read.
+
+    Example:  tacit ledger template visits.parquet > policy.toml
+    """
+    typer.echo(policy_template(table_columns(table)))
+    return 0
+
+
+def open_dataset(
+    ledger: _Where,
+    dataset: _Name,
+    policy: Annotated[Path, typer.Option(help="The policy, a TOML file.", show_default=False)],
+) -> int:
+    """Open a data set with its policy, once and for all.
+
+    Example:  tacit ledger open budget.db --dataset visits --policy policy.toml
+    """
+    found = Ledger.open(ledger)
+    found.open_dataset(dataset, read_policy(policy))
+    view = curator_view(found, [dataset])["datasets"][0]
+    _say(f"{dataset} is open. {spent_in_words(view)}")
+    _say(f"Anchor, to keep elsewhere: {view['anchor']}")
+    return 0
+
+
+def datasets(ledger: _Where, as_json: _AsJson = False) -> int:
+    """List the data sets with their budgets.
+
+    Example:  tacit ledger datasets budget.db
+    """
+    found = Ledger.open(ledger).datasets()
+    if as_json:
+        rows = [{"name": status.name, "policy": status.policy.to_data()} for status in found]
+        print_json({"datasets": rows})
+        return 0
+    table = Table("data set", "unit", "neighbours", "mode", "ε", "δ", "opened")
+    for status in found:
+        policy = status.policy
+        cap = (f"{status.cap_epsilon:g}", f"{status.cap_delta:g}", f"{status.opened:%Y-%m-%d}")
+        table.add_row(status.name, policy.unit, policy.relation.value, policy.budget.mode, *cap)
+    console.print(table if found else "No data set is open in this ledger.")
+    return 0
+
+
+def status(
+    ledger: _Where,
+    dataset: _Names = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
+    as_json: _AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the history as a chart.", show_default=False)
+    ] = None,
+) -> int:
+    """Show each budget as a bar, with who spent what.
+
+    Example:  tacit ledger status budget.db --watch
+    """
+    if watch and as_json:
+        raise InvalidInput("--watch and --json do not go together: leave one out.")
+    found, names = Ledger.open(ledger), dataset or ()
+    view = curator_view(found, names)
+    if html is not None:
+        html.write_text(curator_page(view), encoding="utf-8")
+    if as_json:
+        print_json(view)
+    elif watch:
+        _watch(lambda: curator_view(found, names))
+    else:
+        console.print(_shown(view))
+        if html is not None:
+            _say(f"Page: {html}")
+    return 0
+
+
+def history(
+    ledger: _Where,
+    dataset: _Name,
+    last: Annotated[int, typer.Option(min=1, help="How many entries to show.")] = 20,
+    as_json: _AsJson = False,
+) -> int:
+    """Show the entries of a data set, the newest last; answers are not among them.
+
+    Example:  tacit ledger history budget.db --dataset visits --last 50
+    """
+    entries = Ledger.open(ledger).history(dataset)
+    if as_json:
+        print_json({"entries": [_entry_data(entry) for entry in entries[-last:]]})
+        return 0
+    table = Table("entry", "time (UTC)", "what", "by", "for", "key or charge")
+    for entry in entries[-last:]:
+        body = entry.body
+        named = (body.get("by", ""), body.get("label", ""), str(body.get("key", body.get("charge", ""))))
+        table.add_row(str(entry.seq), f"{entry.time:%Y-%m-%d %H:%M:%S}", entry.kind, *map(Text, named))
+    console.print(table)
+    if len(entries) > last:
+        _say(f"{len(entries) - last:,} earlier entries: --last {len(entries)} shows all.")
+    return 0
+
+
+def verify(
+    ledger: _Where,
+    dataset: _Names = None,
+    anchor: Annotated[
+        str | None, typer.Option(help="An anchor that was kept elsewhere.", show_default=False)
+    ] = None,
+    as_json: _AsJson = False,
+) -> int:
+    """Replay the chain of entries against the balances; with an anchor, find restored backups too.
+
+    Exit codes: 0 whole, 1 something does not fit, 2 cannot be read.
+
+    Example:  tacit ledger verify budget.db --anchor "$(cat anchor.txt)"
+    """
+    found = Ledger.open(ledger)
+    known = None if anchor is None else Anchor.parse(anchor)
+    if known is not None and dataset and dataset != [known.dataset]:
+        raise InvalidInput(
+            f"the anchor is of {known.dataset!r}, not of {', '.join(dataset)}. Leave --dataset out."
+        )
+    names = dataset or ([each.name for each in found.datasets()] if known is None else [known.dataset])
+    results = {name: found.verify(name, anchor=known) for name in names}
+    if as_json:
+        rows = {
+            name: {
+                "ok": result.ok,
+                "entries": result.entries,
+                "problems": list(result.problems),
+                "notes": list(result.notes),
+            }
+            for name, result in results.items()
+        }
+        print_json({"ledger": found.uuid, "ok": all(r.ok for r in results.values()), "datasets": rows})
+    else:
+        for name, result in results.items():
+            style, word = ("bold green", "whole") if result.ok else ("bold red", "DOES NOT FIT")
+            console.print(Text.assemble(f"{name}: {result.entries:,} entries, ", (word, style)))
+            for text in (*result.problems, *result.notes):
+                _say(f"  {text}")
+        if known is None:
+            _say("No anchor was given: that no older copy was put back is not shown.")
+    return 0 if all(result.ok for result in results.values()) else 1
+
+
+def recover(
+    ledger: _Where,
+    dataset: _Names = None,
+    as_json: _AsJson = False,
+) -> int:
+    """Give up the reservations of processes that died: they stay spent.
+
+    Example:  tacit ledger recover budget.db
+    """
+    found = Ledger.open(ledger)
+    names = dataset or [each.name for each in found.datasets()]
+    ended = {name: [charge.key for charge in found.recover(name)] for name in names}
+    if as_json:
+        print_json({"forfeited": ended})
+    else:
+        for name, keys in ended.items():
+            _say(f"{name}: {len(keys):,} forfeited{': ' + ', '.join(keys) if keys else ''}")
+    return 0
+
+
+def key(
+    file: Annotated[Path, typer.Argument(help="Where the private key is put.", show_default=False)],
+) -> int:
+    """Make a key to sign certificates with; the public key is printed.
+
+    Example:  tacit ledger key curator.pem
+    """
+    from tacit.report.signing import make_key
+
+    public = make_key(file)
+    _say(f"Private key: {file}, for its owner alone. Public key, to hand out:")
+    typer.echo(public)
+    return 0
+
+
+COMMANDS: Mapping[str, Callable[..., int]] = {
+    "init": init,
+    "template": template,
+    "open": open_dataset,
+    "datasets": datasets,
+    "status": status,
+    "history": history,
+    "verify": verify,
+    "recover": recover,
+    "certificate": certificate.command,
+    "key": key,
+}
+"""The commands of ``tacit ledger`` by name."""
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def _watch(view: Callable[[], Mapping[str, Any]]) -> None:
+    """Show it anew every two seconds; Ctrl-C is the way out, hence no failure."""
+    try:
+        with Live(_shown(view()), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(2.0)
+                live.update(_shown(view()), refresh=True)
+    except KeyboardInterrupt:
+        messages.print("Stopped watching.")
+
+
+def _shown(view: Mapping[str, Any]) -> Group:
+    parts: list[Text] = []
+    for dataset in view["datasets"]:
+        colours = [*_COLOURS, *["bright_black"] * len(dataset["spenders"])]
+        people = list(zip(dataset["spenders"], colours, strict=False))
+        parts += [Text(dataset["name"], "bold"), _bar([(p["share"], colour) for p, colour in people])]
+        parts.append(Text(spent_in_words(dataset)))
+        for person, colour in people:
+            labels = ", ".join(sorted(person["labels"], key=lambda label: -person["labels"][label])[:4])
+            figures = f"{100.0 * person['share']:6.3g} %  {person['charges']:,} charges  {labels}"
+            parts.append(Text.assemble(("  ■ ", colour), f"{person['by']:<20} {figures}"))
+        if dataset["burned_share"]:
+            burned = f"{100.0 * dataset['burned_share']:.3g} % burned after an old copy had been put back"
+            parts.append(Text(f"  {burned}", "bold red"))
+        counts = ", ".join(f"{number:,} {state.lower()}" for state, number in dataset["charges"].items())
+        parts += [Text(f"  {counts}; {len(dataset['refusals']):,} refused", "dim"), Text("")]
+    return Group(*(parts or [Text("No data set is open in this ledger.")]))
+
+
+def _bar(parts: list[tuple[float, str]]) -> Text:
+    """Shares of the cap one after the other, in characters; whoever spent anything is seen."""
+    bar, used = Text(), 0
+    for share, colour in parts:
+        width = min(_BAR - used, max(1, round(_BAR * share)))
+        bar.append("█" * width, colour)
+        used += width
+    return bar.append("░" * (_BAR - used), "dim")
+
+
+def _entry_data(entry: Entry) -> dict[str, Any]:
+    return {
+        "seq": entry.seq,
+        "kind": entry.kind,
+        "time": entry.time.isoformat(),
+        "body": dict(entry.body),
+        "prev_hash": entry.prev_hash,
+        "hash": entry.hash,
+    }

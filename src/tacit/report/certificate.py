@@ -1,0 +1,365 @@
+"""The certificate of a data set: what is promised for all releases from it, and on what grounds.
+
+It is made from the entries of the ledger, which it sums up, and from what the curator states.  Every line is
+graded; what nobody filled in says NOT STATED.  ``docs/certificate.md`` explains it, and shows one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tacit import __version__
+from tacit.accounting import account
+from tacit.errors import InvalidInput, UnsupportedEvent
+from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
+from tacit.ledger import Anchor, Budget, Cost, Entry, Ledger, Policy
+from tacit.ledger.budgets import budget_from_data
+from tacit.report import certificate_page, certificate_text
+from tacit.report.certificate_lines import STATEMENTS, checklist, pair, read_event
+from tacit.report.signing import sign
+from tacit.report.spending import Spending, burned, dearest, spendings, totals
+
+__all__ = [
+    "FORMAT",
+    "Certificate",
+    "certificate_of",
+    "check_statements",
+    "group_of",
+    "guarantee_of",
+    "in_advance",
+    "make_certificate",
+    "method_of",
+    "recorded",
+    "run_of",
+]
+
+FORMAT = 1
+_GROUPS = (2, 5)
+_KINDS = 60  # of mechanisms, up to which the tight accountant is waited for
+_FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate; ``data`` is what :meth:`to_json` writes, by the published schema.
+
+    **Guarantee**
+
+    * Every figure follows from the entries of the ledger, and every line from the figures and statements.
+    * No epsilon stands without its delta, and no data are called anonymous.
+    * A line that nobody filled in is there, and says so.
+    """
+
+    data: dict[str, Any]
+
+    def to_json(self) -> str:
+        """The certificate as JSON, with the mechanisms that its figures are computed from."""
+        return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_text(self) -> str:
+        """The certificate as one page of plain text."""
+        return certificate_text.to_text(self.data)
+
+    def to_html(self) -> str:
+        """The certificate as one HTML page that needs no network."""
+        return certificate_page.to_html(self.data)
+
+    def signed(self, key: Path) -> Certificate:
+        """The certificate with an Ed25519 signature by the private key in the file ``key``."""
+        return Certificate(sign(self.data, key))
+
+
+def make_certificate(
+    ledger: Ledger, dataset: str, *, run: str | None = None, statements: Mapping[str, str] | None = None
+) -> Certificate:
+    """The certificate of a data set as it stands now, or of one run within it.
+
+    :param run: the id of a training run, whose part is then shown.
+    :param statements: what the ledger cannot know, by the keys of
+        :data:`~tacit.report.certificate_lines.STATEMENTS`.
+    :raises InvalidInput: if there is no such data set or run, or a statement claims what nothing proves.
+
+    >>> from tacit.events import DiscreteLaplace
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> charge = ledger.reserve("visits", DiscreteLaplace(scale=4.0), key="1", request={})
+    >>> certificate = make_certificate(ledger, "visits")
+    >>> certificate.data["guarantee"]["cap"]["epsilon"], certificate.data["guarantee"]["spent"]["epsilon"]
+    (1.0, 0.25)
+    """
+    return certificate_of(
+        ledger.history(dataset),
+        engine=ledger.engine,
+        run=run,
+        statements=statements,
+        issued=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def certificate_of(
+    entries: Sequence[Entry],
+    *,
+    engine: str,
+    run: str | None,
+    statements: Mapping[str, str] | None,
+    issued: str,
+) -> Certificate:
+    """The certificate that these entries of one data set come to; see :func:`make_certificate`."""
+    record = recorded(entries, run)
+    policy = Policy.from_data(record["policy"])
+    facts: dict[str, Any] = {
+        "certificate": "tacit certificate",
+        "format": FORMAT,
+        "issued": issued,
+        "software": {"tacit": __version__, "python": platform.python_version()},
+        **record,
+        "guarantee": guarantee_of(policy, record["mechanisms"], record["burned"]),
+        "run": None if run is None else run_of(policy, record["mechanisms"], run),
+        "accounting": method_of(policy.budget),
+        "engine": engine,
+        "statements": check_statements(statements or {}),
+    }
+    return Certificate({**facts, "lines": checklist(facts), "signature": None})
+
+
+def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
+    """What the entries of a data set say, summed up; these are the parts that a ledger can confirm."""
+    opened = entries[0].body
+    found = spendings(entries)
+    if run is not None and all(spent.run != run for spent in found):
+        known = ", ".join(sorted({spent.run for spent in found if spent.run is not None})) or "none"
+        raise InvalidInput(f"no charge of {opened['dataset']!r} is of the run {run!r}; runs are: {known}.")
+    return {
+        "subject": {
+            "dataset": opened["dataset"],
+            "ledger": opened["ledger"],
+            **_content(entries),
+        },
+        "policy": _policy(entries),
+        "mechanisms": _mechanisms(found, run),
+        "burned": None if (lost := burned(entries)) is None else list(lost),
+        "kinds": dict(Counter("query" if spent.run is None else "training" for spent in found)),
+        "ledger": _ledger(entries, found),
+    }
+
+
+def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
+    """What the curator states, if its keys are those of the checklist and no text claims too much."""
+    for key, text in statements.items():
+        if key not in STATEMENTS:
+            raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
+        if not str(text).strip() or not isinstance(text, str):
+            raise InvalidInput(
+                f"the statement {key!r} must be a text; leave it out if there is nothing to say."
+            )
+        if _FORBIDDEN in text.lower():
+            raise InvalidInput(
+                f"the statement {key!r} speaks of anonymity, which no epsilon and delta prove: say what was "
+                "done."
+            )
+    return dict(statements)
+
+
+def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Epsilon of all charges at the delta of the cap, valid if all had been fixed before the first answer.
+
+    By privacy loss distributions, or for very many kinds of mechanisms by Renyi divergences; None where
+    there is no delta to convert at, or no proven figure.
+    """
+    delta = policy.budget.limit[1]
+    if delta == 0.0:
+        return None
+    epsilon, method = 0.0, "pld"
+    for chosen in totals(policy, ()):
+        mine = [group for group in mechanisms if group["block"] in (None, *chosen)]
+        event = Compose(tuple(Repeat(_quickly_priced(read_event(g["event"])), g["charges"]) for g in mine))
+        method = "pld" if len(event.events) <= _KINDS else "rdp"
+        try:
+            epsilon = max(epsilon, account(event, adjacency=policy.relation, method=method).epsilon(delta))
+        except UnsupportedEvent:
+            return None
+    return {"epsilon": _finite(epsilon), "delta": delta, "method": method}
+
+
+def _quickly_priced(event: Event) -> Event:
+    """Laplace noise on a fine grid as the pure epsilon that it has: no looser by much, and priced at once."""
+    match event:
+        case DiscreteLaplace(scale, sensitivity) if sensitivity > 100:
+            return ApproximateDP(math.nextafter(sensitivity / scale, math.inf))
+        case Compose(events):
+            return Compose(tuple(_quickly_priced(inner) for inner in events))
+        case Repeat(inner, count):
+            return Repeat(_quickly_priced(inner), count)
+    return event
+
+
+def _mechanisms(found: Sequence[Spending], run: str | None) -> list[dict[str, Any]]:
+    """The charges, those alike put together, in the order of the first of each kind."""
+    groups: dict[str, dict[str, Any]] = {}
+    for spent in found:
+        alike = {
+            "event": spent.event,
+            "cost": list(spent.cost),
+            "block": spent.block,
+            "delta": spent.delta,
+            "of_the_run": run is not None and spent.run == run,
+        }
+        key = json.dumps(alike, sort_keys=True)
+        group = groups.setdefault(key, {**alike, "charges": 0, "first": spent.seq, "last": spent.seq})
+        group["charges"] += 1
+        group["last"] = spent.seq
+    return list(groups.values())
+
+
+def guarantee_of(
+    policy: Policy, mechanisms: Sequence[Mapping[str, Any]], lost: Sequence[int] | None
+) -> dict[str, Any]:
+    """The promise in figures, from the policy and the mechanisms of a certificate.
+
+    :param lost: units that were burned, on all data, after an old backup had been put back.
+    """
+    epsilon, delta = policy.budget.limit
+    found = totals(policy, [*_charged(mechanisms), *(() if lost is None else ((None, tuple(lost)),))])
+    blocks = {" + ".join(chosen): _figures(policy.budget, cost) for chosen, cost in found.items()}
+    return {
+        "cap": {"epsilon": epsilon, "delta": delta, "units": list(policy.budget.cap)},
+        "odds": _finite(math.exp(epsilon)) if epsilon < 500.0 else None,
+        "spent": _figures(policy.budget, dearest(policy.budget, found.values())),
+        "blocks": blocks if policy.blocks else {},
+        "groups": {str(size): group_of(epsilon, delta, size) for size in _GROUPS},
+        "if_fixed_in_advance": in_advance(policy, mechanisms),
+    }
+
+
+def run_of(policy: Policy, mechanisms: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
+    """What a run has spent, by itself."""
+    mine = [group for group in mechanisms if group["of_the_run"]]
+    cost = dearest(policy.budget, totals(policy, _charged(mine)).values())
+    return {"id": run, "spent": _figures(policy.budget, cost)}
+
+
+def _charged(mechanisms: Sequence[Mapping[str, Any]]) -> list[tuple[str | None, Cost]]:
+    return [
+        (group["block"], tuple(group["charges"] * part for part in group["cost"])) for group in mechanisms
+    ]
+
+
+def _figures(budget: Budget, spent: Cost) -> dict[str, Any]:
+    epsilon, delta = budget.epsilon_of(spent)
+    return {"epsilon": _finite(epsilon), "delta": delta, "units": list(spent)}
+
+
+def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]:
+    """What ``size`` units together have, from the pair of one: (k e, d (e^{k e} - 1) / (e^e - 1)).
+
+    Vadhan, "The complexity of differential privacy", lemma 2.2.  No finite epsilon where delta reaches 1.
+
+    >>> group_of(0.5, 0.0, 2)
+    {'epsilon': 1.0, 'delta': 0.0}
+    """
+    if delta == 0.0:
+        return {"epsilon": size * epsilon, "delta": 0.0}
+    factor = math.expm1(size * epsilon) / math.expm1(epsilon) if size * epsilon < 500.0 else math.inf
+    grown = math.nextafter(delta * factor, math.inf)
+    return {"epsilon": size * epsilon if grown < 1.0 else None, "delta": min(1.0, grown)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _ledger(entries: Sequence[Entry], found: Sequence[Spending]) -> dict[str, Any]:
+    first, last = entries[0], entries[-1]
+    states = Counter(spent.state for spent in found)
+    return {
+        "opened": first.time.isoformat(timespec="seconds"),
+        "last": last.seq,
+        "head": last.hash,
+        "anchor": str(Anchor(first.body["ledger"], first.body["dataset"], last.seq, last.hash)),
+        "charges": {state.lower(): states[state] for state in ("SETTLED", "RESERVED", "FORFEITED")},
+        "spenders": len({spent.by for spent in found}),
+        "refusals": sum(entry.kind == "refuse" for entry in entries),
+        "cap_changes": [_raised(entry) for entry in entries if entry.kind == "raise-cap"],
+        "recoveries": [_recovered(entry) for entry in entries if entry.kind == "burn"],
+    }
+
+
+def _raised(entry: Entry) -> str:
+    epsilon, delta = budget_from_data(entry.body["budget"]).limit
+    return (
+        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: raised to {pair({'epsilon': epsilon, 'delta': delta})} "
+        f"by {entry.body['by']!r}: {entry.body['reason']!r}; what was promised before is void"
+    )
+
+
+def _recovered(entry: Entry) -> str:
+    return (
+        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy had been put back, and what was left of the "
+        "budget was burned"
+    )
+
+
+def _content(entries: Sequence[Entry]) -> dict[str, Any]:
+    """The newest fingerprint, and how many contents the data set has had."""
+    found = [entry.body["fingerprint"] for entry in entries if entry.kind in ("open", "version")]
+    return {"fingerprint": found[-1], "versions": len(set(found) - {None})}
+
+
+def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
+    """As it was at the opening, with the budget as it is now."""
+    raised = [entry.body["budget"] for entry in entries if entry.kind == "raise-cap"]
+    policy = entries[0].body["policy"]
+    return _without_forbidden({**policy, "budget": raised[-1]} if raised else policy)
+
+
+def _without_forbidden(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy as it may be printed: a note that claims what nothing proves is left out."""
+    if _FORBIDDEN in policy["note"].lower():
+        return {**policy, "note": "(left out: it speaks of what no epsilon and delta prove)"}
+    return dict(policy)
+
+
+_METHODS = {
+    "pure": (
+        "sums of pure epsilons",
+        "Rogers et al. 2016, 1605.08294: valid with parameters chosen on the way",
+    ),
+    "approximate": (
+        "sums of epsilons and sums of deltas",
+        "Haney et al. 2023, 2309.05901: valid with parameters chosen on the way, and for releases that "
+        "overlap",
+    ),
+    "zcdp": (
+        "sums of rho (zero-concentrated), tight conversion to (ε, δ)",
+        "Feldman and Zrnic 2021, 2008.11193: valid with parameters chosen on the way",
+    ),
+    "renyi": (
+        "sums of Rényi divergences over orders fixed at opening; one order has to stay under its cap",
+        "Feldman and Zrnic 2021, 2008.11193, theorem 4.3, for every order, and a union over the orders, each "
+        "with "
+        "its part of δ (proof in docs/ledger.md)",
+    ),
+}
+
+
+def method_of(budget: Budget) -> dict[str, str]:
+    """How the budget adds up, and the theorem that this relies on."""
+    method, theorem = _METHODS[budget.mode]
+    settings = {
+        name: value for name, value in budget.to_data().items() if name in ("orders", "threshold_delta")
+    }
+    told = ", ".join(f"{name.replace('_', ' ')} {_told(value)}" for name, value in settings.items())
+    return {"method": f"{method}; {told}" if told else method, "theorem": theorem}
+
+
+def _told(value: object) -> str:
+    return ", ".join(f"{item:g}" for item in value) if isinstance(value, list | tuple) else f"{value:g}"

@@ -1,0 +1,253 @@
+"""Checking a certificate: do its figures follow from its mechanisms, its lines from its figures?
+
+Every mechanism is priced anew, the prices are added up, and every line is written anew.  With the ledger at
+hand its chain is replayed, and the certificate of that moment is made again and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit import __version__
+from tacit.errors import InvalidInput, TacitError
+from tacit.ledger import Anchor, Ledger, Policy
+from tacit.report.certificate import guarantee_of, method_of, recorded, run_of
+from tacit.report.certificate_lines import checklist, pair, read_event
+from tacit.report.schema import check_against, read_schema
+from tacit.report.signing import signature_holds
+
+__all__ = ["CertificateCheck", "check_certificate", "is_certificate", "read_certificate"]
+
+_ROUNDING = 1e-6  # relative: what two computers may differ by in the same computation
+
+
+@dataclass(frozen=True)
+class CertificateCheck:
+    """What the check of a certificate found.
+
+    Attributes:
+        problems: what is wrong, each in a sentence; none if it agrees.
+        remarks: what a reader should know, though it is not wrong.
+        checked: what was done, each in a sentence.
+
+    **Guarantee**
+
+    * ``agrees`` holds only if no charge is dearer than the certificate says, and their sum is what it says.
+    * With a ledger it holds only if the ledger's chain is whole and the certificate is what the entries say.
+    * With a public key it holds only if the certificate is signed with it.
+    """
+
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+    checked: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """In two words at most."""
+        return "agrees" if self.agrees else "does not agree"
+
+    def as_data(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON."""
+        return {
+            "verdict": self.verdict,
+            "agrees": self.agrees,
+            "problems": list(self.problems),
+            "remarks": list(self.remarks),
+            "checked": list(self.checked),
+        }
+
+    def in_words(self) -> list[str]:
+        """What was found, for people; one paragraph each."""
+        return [*(f"Wrong: {text}" for text in self.problems), *self.checked, *self.remarks]
+
+
+def is_certificate(path: Path | str) -> bool:
+    """Whether a file says that it is a certificate; False too if it cannot be read."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "certificate" in data
+
+
+def read_certificate(path: Path | str) -> dict[str, Any]:
+    """Read a certificate that is as its schema says.
+
+    :raises InvalidInput: if it cannot be read or is none.
+    """
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no certificate at {path}. Check the path.") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"the certificate {path} cannot be read: {problem}. Check the path.") from None
+    except (json.JSONDecodeError, RecursionError) as problem:
+        raise InvalidInput(f"{path} is not JSON: {problem}. Give the JSON form of a certificate.") from None
+    check_against(read_schema("certificate.schema.json"), data, what="the certificate")
+    found: dict[str, Any] = data
+    return found
+
+
+def check_certificate(
+    data: Mapping[str, Any], *, ledger: Ledger | None = None, public_key: str | None = None
+) -> CertificateCheck:
+    """Check a certificate by itself, and against its ledger if that is given.
+
+    :param data: from :func:`read_certificate`, or ``data`` of a certificate.
+    :param public_key: 64 hexadecimal digits: the key that must have signed it.
+    :raises InvalidInput: if it is not as its schema says, or its policy or a mechanism cannot be read.
+    """
+    check_against(read_schema("certificate.schema.json"), data, what="the certificate")
+    policy = Policy.from_data(data["policy"])
+    problems = [*_prices(data, policy), *_figures(data, policy), *_lines(data), *_signature(data, public_key)]
+    count = sum(group["charges"] for group in data["mechanisms"])
+    checked = [
+        f"The certificate promises {pair(data['guarantee']['cap'])} for one {policy.unit}. Its {count:,} "
+        "charges, "
+        f"priced anew by tacit {__version__} and added up, come to {pair(data['guarantee']['spent'])}."
+        if not problems
+        else f"Its {count:,} charges were priced anew by tacit {__version__} and added up."
+    ]
+    remarks = list(_remarks(data, public_key))
+    if ledger is None:
+        remarks.append(
+            "That the mechanisms are all that was done, only its ledger shows: give it with --ledger."
+        )
+    else:
+        found, said = _against_ledger(data, ledger)
+        problems += found
+        checked += said
+    return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked))
+
+
+def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
+    """Every charge must cost what its event is worth, or more."""
+    for group in data["mechanisms"]:
+        where = f"entries {group['first']} to {group['last']}"
+        budget = policy.budget
+        try:
+            price = budget.price(read_event(group["event"]), policy.relation, delta=group["delta"])
+        except TacitError as problem:
+            yield f"the mechanism of {where} has no price: {problem}"
+            continue
+        if len(group["cost"]) != len(price):
+            yield f"the costs of {where} have {len(group['cost'])} parts; this budget counts {len(price)}."
+        elif any(
+            paid < due - math.ceil(_ROUNDING * due) for paid, due in zip(group["cost"], price, strict=True)
+        ):
+            yield f"the mechanism of {where} costs {list(price)} units; only {group['cost']} were charged."
+
+
+def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
+    """What was charged, added up anew, must be what the certificate says, and stay within the cap."""
+    mechanisms = data["mechanisms"]
+    width = len(policy.budget.slots)
+    if any(len(group["cost"]) != width for group in mechanisms):
+        return  # said above
+    anew = guarantee_of(policy, mechanisms, data["burned"])
+    yield from _differences(data["guarantee"], anew, "guarantee")
+    yield from _differences(data["accounting"], method_of(policy.budget), "accounting")
+    if data["burned"] is None and not policy.budget.admits(tuple(anew["spent"]["units"])):
+        yield f"more is spent than the cap allows: {pair(anew['spent'])}, of {pair(anew['cap'])}."
+    if data["run"] is not None:
+        yield from _differences(data["run"], run_of(policy, mechanisms, data["run"]["id"]), "run")
+
+
+def _lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """Every line must be what figures and statements say, word by word, if this version wrote it."""
+    if data["software"]["tacit"] != __version__:
+        return
+    stated = [json.dumps(line, sort_keys=True) for line in data["lines"]]
+    anew = [json.dumps(line, sort_keys=True) for line in checklist(data)]
+    for line in data["lines"]:
+        if json.dumps(line, sort_keys=True) not in anew:
+            yield f"its line {line['section']}, {line['name']!r}, does not follow from what it is made of."
+    for text in anew:
+        if text not in stated:
+            line = json.loads(text)
+            yield f"it lacks the line {line['section']}, {line['name']!r}, as what it is made of gives it."
+
+
+def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
+    signature = data["signature"]
+    if signature is None:
+        if public_key is not None:
+            yield "it is not signed."
+        return
+    if not signature_holds(data):
+        yield "its signature does not hold: something was changed after it was signed."
+    if public_key is not None and signature["public_key"] != public_key.lower():
+        yield f"it is signed with the key {signature['public_key']}, not with {public_key.lower()}."
+
+
+def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
+    version, signature = data["software"]["tacit"], data["signature"]
+    if version != __version__:
+        yield f"It was written by tacit {version}; this is {__version__}: its words were not compared."
+    if signature is None:
+        yield "It is not signed: who issued it, it does not show."
+    elif public_key is None:
+        yield (
+            f"It is signed with the key {signature['public_key']}. Whose that is, it does not show: compare "
+            "it with "
+            "one that you have from the signer, with --public-key."
+        )
+    blanks = [line["name"] for line in data["lines"] if line["value"] is None]
+    if blanks:
+        yield f"Not stated: {', '.join(blanks)}."
+
+
+def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str], list[str]]:
+    """What does not fit the ledger, and what was found there."""
+    anchor = Anchor.parse(data["ledger"]["anchor"])
+    if ledger.uuid != data["subject"]["ledger"]:
+        return [f"it is of ledger {data['subject']['ledger']}; the one given is {ledger.uuid}."], []
+    dataset = data["subject"]["dataset"]
+    found = ledger.verify(dataset, anchor=anchor)
+    problems = [f"the ledger: {text}" for text in found.problems]
+    history = ledger.history(dataset)
+    then, later = history[: data["ledger"]["last"] + 1], len(history) - data["ledger"]["last"] - 1
+    run = None if data["run"] is None else data["run"]["id"]
+    if later >= 0:
+        problems += _differences_from(data, recorded(then, run))
+    return problems, [
+        f"The ledger's {len(history):,} entries were replayed, and the certificate compared with the first "
+        f"{len(then):,} of them; {max(0, later):,} came later.",
+        *found.notes,
+    ]
+
+
+def _differences_from(data: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
+    for name, anew in record.items():
+        yield from (f"against the ledger, {text}" for text in _differences(data[name], anew, name))
+
+
+def _differences(stated: Any, anew: Any, where: str) -> Iterator[str]:
+    """Where two pieces of plain data are not the same, but for rounding, each in a sentence."""
+    match stated, anew:
+        case (dict(), dict()):
+            for name in sorted({*stated, *anew}):
+                if name not in stated or name not in anew:
+                    yield f"{where}.{name} is {'not found anew' if name in stated else 'missing'}."
+                else:
+                    yield from _differences(stated[name], anew[name], f"{where}.{name}")
+        case (list(), list()) if len(stated) == len(anew):
+            for position, items in enumerate(zip(stated, anew, strict=True)):
+                yield from _differences(*items, f"{where}[{position}]")
+        case (float(), float() | int()) | (int(), float()):
+            if not math.isclose(stated, anew, rel_tol=_ROUNDING):
+                yield f"{where} is {stated!r}; computed anew it is {anew!r}."
+        case _:
+            if stated != anew:
+                yield f"{where} is {json.dumps(stated)[:80]}; computed anew it is {json.dumps(anew)[:80]}."

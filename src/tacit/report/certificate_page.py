@@ -1,0 +1,66 @@
+"""A certificate as one HTML page that needs no network, made from its lines alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from tacit.report.certificate_lines import NOT_STATED, SECTIONS, pair
+from tacit.report.certificate_text import headline, signature_line
+from tacit.report.document import document
+
+__all__ = ["to_html"]
+
+_STYLE = """
+dl.lines { margin: 0; display: grid; grid-template-columns: 7rem 12rem 1fr; font-size: .95rem; }
+dl.lines > * { border-bottom: 1px solid var(--line); padding: .4rem .5rem .4rem 0; margin: 0; }
+dl.lines dt { font-weight: 600; } dl.lines dd { overflow-wrap: anywhere; }
+.grade { font-size: .8rem; white-space: nowrap; } .grade::before { content: "●"; margin-right: .35rem; }
+.proved { color: var(--three); } .assumed { color: var(--one); } .not-covered { color: var(--two); }
+.blank { color: var(--two); font-weight: 700; letter-spacing: .03em; }
+.promise { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; }
+.promise b { font-size: 1.5rem; display: block; } .key { overflow-wrap: anywhere; }
+@media (max-width: 34rem) { dl.lines { grid-template-columns: 1fr; }
+  dl.lines > * { border: 0; padding: 0; } dl.lines dd { border-bottom: 1px solid var(--line);
+  padding-bottom: .5rem; margin-bottom: .5rem; } }
+@media print { body { font-size: 11px; } main { max-width: none; } }
+"""
+_LEGEND = (
+    ("proved", "it follows from the entries of the ledger, and <code>tacit verify</code> computes it anew"),
+    ("assumed", "somebody has to be believed, or the program to do what it says"),
+    ("not covered", "no part of the promise"),
+)
+
+
+def to_html(data: Mapping[str, Any]) -> str:
+    """The certificate as a page."""
+    subject, policy = data["subject"], data["policy"]
+    legend = "".join(f"<li>{_grade(grade)} {words}</li>" for grade, words in _LEGEND)
+    sections = "".join(
+        f"<h2>{letter}. {escape(name)}</h2>{_lines(data, letter)}" for letter, name in SECTIONS.items()
+    )
+    body = (
+        f"<h1>Privacy certificate of “{escape(subject['dataset'])}”</h1>"
+        f'<p class="soft">Ledger {escape(subject["ledger"])}, issued {escape(data["issued"])}</p>'
+        f'<div class="promise"><b>{escape(pair(data["guarantee"]["cap"]))}</b>'
+        f"for one {escape(policy['unit'])}, {escape(policy['adjacency'])}</div>"
+        f'<p>{escape(headline(data))}</p><ul class="soft">{legend}'
+        f'<li><span class="blank">{NOT_STATED}</span>: nobody filled it in</li></ul>{sections}'
+        f'<h2>Signature</h2><p class="key">{escape(signature_line(data))}</p>'
+    )
+    return document(f"Privacy certificate of {subject['dataset']}", body, style=_STYLE)
+
+
+def _lines(data: Mapping[str, Any], section: str) -> str:
+    rows = []
+    for line in data["lines"]:
+        if line["section"] == section:
+            blank = f'<span class="blank">{NOT_STATED}</span>'
+            value = blank if line["value"] is None else escape(line["value"])
+            rows.append(f"{_grade(line['grade'], 'div')}<dt>{escape(line['name'])}</dt><dd>{value}</dd>")
+    return f'<dl class="lines">{"".join(rows)}</dl>'
+
+
+def _grade(grade: str, tag: str = "span") -> str:
+    return f'<{tag} class="grade {grade.replace(" ", "-")}">{grade}</{tag}>'

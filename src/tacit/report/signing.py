@@ -1,0 +1,122 @@
+"""Ed25519 signatures over certificates: who vouches for what a file says.
+
+What is signed is the canonical JSON of everything but the signature: keys sorted, no white space, UTF-8, in
+front of it a line that says what it is, so that a signature for one purpose is none for another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["canonical", "make_key", "public_key_of", "sign", "signature_holds"]
+
+_PURPOSE = b"tacit certificate, format 1\n"
+_ALGORITHM = "Ed25519"
+
+
+def canonical(data: Mapping[str, Any]) -> bytes:
+    """The bytes that are signed: everything but ``signature``.
+
+    >>> canonical({"b": 1, "a": "é", "signature": None}).decode()
+    'tacit certificate, format 1\\n{"a":"é","b":1}'
+    """
+    rest = {name: value for name, value in data.items() if name != "signature"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _PURPOSE + text.encode()
+
+
+def make_key(path: Path) -> str:
+    """Make a private key, readable by its owner alone; returns the public key, 64 hexadecimal digits.
+
+    :raises InvalidInput: if there is a file of that name; a key is never written over.
+    """
+    _need_cryptography()
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidInput(
+            f"there is a file {path} already, and a key is never written over: what it has signed could not "
+            "be checked any more. Choose another name."
+        ) from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(pem)
+    return private.public_key().public_bytes_raw().hex()
+
+
+def public_key_of(path: Path) -> str:
+    """The public key that belongs to a private one."""
+    return _read(path).public_key().public_bytes_raw().hex()
+
+
+def sign(data: Mapping[str, Any], key: Path) -> dict[str, Any]:
+    """``data`` with a ``signature`` by the private key in the file ``key``."""
+    private = _read(key)
+    signature = {
+        "algorithm": _ALGORITHM,
+        "public_key": private.public_key().public_bytes_raw().hex(),
+        "value": private.sign(canonical(data)).hex(),
+    }
+    return {**data, "signature": signature}
+
+
+def signature_holds(data: Mapping[str, Any]) -> bool:
+    """Whether ``data`` is what the holder of the key in its ``signature`` signed.
+
+    **Guarantee**
+
+    * It holds for no data that differ in any value from those that were signed.
+    * It says nothing of who holds the key: compare ``public_key`` with one that you have from the signer.
+    """
+    _need_cryptography()
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    given = data["signature"]
+    if given["algorithm"] != _ALGORITHM:
+        raise InvalidInput(f"signatures are {_ALGORITHM}; this one is {given['algorithm']!r}.")
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(given["public_key"]))
+        public.verify(bytes.fromhex(given["value"]), canonical(data))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _read(path: Path) -> Ed25519PrivateKey:
+    _need_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as problem:
+        raise InvalidInput(f"the key {path} cannot be read: {problem.strerror}. Check the path.") from None
+    except (ValueError, TypeError):
+        key = None  # what is not a key at all, and a key with a password
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InvalidInput(
+            f"{path} holds no private Ed25519 key in PEM, without a password. `tacit ledger key FILE` makes "
+            "one."
+        )
+    return key
+
+
+def _need_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise MissingExtra("cryptography", "torch", "signing") from None

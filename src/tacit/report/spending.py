@@ -1,0 +1,141 @@
+"""Who spent what: the charges of a data set, read out of the entries of its ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import combinations, pairwise
+from operator import sub
+from typing import Any
+
+from tacit.events import Adjacency
+from tacit.ledger import Budget, Cost, Entry, Policy, RenyiBudget
+
+__all__ = ["Spending", "burned", "dearest", "shares", "spendings", "spent_after", "totals"]
+
+
+@dataclass(frozen=True)
+class Spending:
+    """One charge, as the entries tell it.
+
+    Attributes:
+        seq: number of the entry that reserved it.
+        time: when that was, in UTC.
+        event: what was paid for, as plain data.
+        cost: in the units of the budget.
+        block: the person-disjoint part that it concerns; None where it concerns all.
+        delta: at which the event was priced, where one was named.
+        by, label: who spent it, and what for; empty where nobody said.
+        dataset: the data set that was asked; another one where that is derived from this.
+        run: the id of the training run that it is of; None for a query.
+        state: RESERVED, SETTLED or FORFEITED.
+    """
+
+    seq: int
+    time: datetime
+    event: Mapping[str, Any]
+    cost: Cost
+    block: str | None
+    delta: float | None
+    by: str
+    label: str
+    dataset: str
+    run: str | None
+    state: str
+
+
+def spendings(entries: Sequence[Entry]) -> list[Spending]:
+    """All charges in the order in which they were reserved, each in its latest state."""
+    found: dict[int, Spending] = {}
+    for entry in entries:
+        body = entry.body
+        match entry.kind:
+            case "reserve":
+                found[body["charge"]] = _reserved(entry)
+            case "resume":
+                found[body["charge"]] = replace(found[body["charge"]], state="RESERVED")
+            case "settle":
+                found[body["charge"]] = replace(found[body["charge"]], state="SETTLED")
+            case "forfeit":
+                found[body["charge"]] = replace(found[body["charge"]], state="FORFEITED")
+    return list(found.values())
+
+
+def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[tuple[str, ...], Cost]:
+    """What charges come to, for whoever is in these blocks: those on all data, and those on the blocks.
+
+    Nobody is in two blocks (parallel composition, McSherry 2009), so that a person pays for one of them; for
+    two where a neighbour may be another person, of another block.
+
+    :param charged: the block of each charge, None for all data, and its cost.
+    """
+    width = len(policy.budget.slots)
+    at_once = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
+    return {
+        chosen: _sum(width, [cost for block, cost in charged if block in (None, *chosen)])
+        for chosen in combinations(policy.blocks, min(at_once, len(policy.blocks)))
+    }
+
+
+def dearest(budget: Budget, costs: Iterable[Cost]) -> Cost:
+    """That of ``costs`` which comes to most."""
+    return max(costs, key=lambda cost: (budget.epsilon_of(cost), cost))
+
+
+def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
+    """Which part of the cap each of ``costs`` takes up, in the slot that binds the first; they add up.
+
+    Where one of several orders has to fit, it is the order with the most room; else the fullest slot.
+
+    >>> from tacit.ledger import ApproximateBudget
+    >>> shares(ApproximateBudget(1.0, 1e-6), (100, 100), [(50, 75), (10, 75), (40, 0)])
+    [0.75, 0.75, 0.0]
+    """
+    ratios = [used / most if most else float(used > 0) for used, most in zip(costs[0], cap, strict=True)]
+    slots = list(range(len(ratios)))
+    if isinstance(budget, RenyiBudget):
+        orders = [slot for slot in slots[:-1] if cap[slot]]
+        slots = [min(orders, key=lambda slot: ratios[slot]), slots[-1]]
+    binding = max(slots, key=lambda slot: ratios[slot])
+    return [cost[binding] / cap[binding] if cap[binding] else 0.0 for cost in costs]
+
+
+def spent_after(entry: Entry) -> list[tuple[str | None, Cost]]:
+    """What had been charged by then, as the entry says: for each block, None for all data, a sum."""
+    return [(block or None, tuple(cost)) for block, cost in entry.body["spent"].items()]
+
+
+def burned(entries: Sequence[Entry]) -> Cost | None:
+    """What was given up, on all data, because an old backup had been put back; None if none was."""
+    gaps = []
+    for before, entry in pairwise(entries):
+        if entry.kind == "burn":
+            after = dict(spent_after(entry))[None]
+            was = dict(spent_after(before)).get(None, (0,) * len(after))
+            gaps.append(tuple(map(sub, after, was)))
+    return _sum(len(gaps[0]), gaps) if gaps else None
+
+
+def _sum(width: int, costs: Sequence[Cost]) -> Cost:
+    return tuple(sum(cost[slot] for cost in costs) for slot in range(width))
+
+
+def _reserved(entry: Entry) -> Spending:
+    body = entry.body
+    dataset = body["for"]["dataset"] if "for" in body else body["dataset"]
+    key = str(body["key"]).removeprefix(f"@{dataset}/")
+    return Spending(
+        seq=entry.seq,
+        time=entry.time,
+        event=json.loads(body["event"]),
+        cost=tuple(body["cost"]),
+        block=body["block"],
+        delta=body["delta"],
+        by=body["by"],
+        label=body["label"],
+        dataset=dataset,
+        run=key.partition("/")[0] if "/" in key else None,
+        state="RESERVED",
+    )

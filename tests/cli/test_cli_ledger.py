@@ -1,0 +1,218 @@
+"""``tacit ledger``, ``tacit certificate`` and what `tacit verify` says of a certificate, as from a shell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.cli.app import run
+from tacit.events import DiscreteLaplace
+from tacit.ledger import Ledger, Refused
+
+POLICY = """
+[policy]
+unit = "patient"
+adjacency = "add-remove"
+note = "the board"
+[budget]
+mode = "pure"
+epsilon = 1
+"""
+COUNT = DiscreteLaplace(scale=10.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger with a data set and three charges, of which one is still under way, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("policy.toml").write_text(POLICY)
+    assert run(["ledger", "init", "budget.db"]) == 0
+    assert run(["ledger", "open", "budget.db", "--dataset", "visits", "--policy", "policy.toml"]) == 0
+    ledger = Ledger.open("budget.db")
+    for number, name in enumerate(["ada", "ada", "bob"]):
+        charge = ledger.reserve(
+            "visits", COUNT, key=f"q{number}", request={}, by=name, label="wards", lease_s=1e-3
+        )
+        if number < 2:
+            ledger.settle(charge, 1)
+    with pytest.raises(Refused):
+        ledger.reserve("visits", DiscreteLaplace(scale=1.0), key="q4", request={}, by="eve")
+    ledger.close()
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    capsys.readouterr()
+    assert run([*arguments]) == code
+    found = capsys.readouterr()
+    return found.out + found.err
+
+
+def data(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_ledger_is_made_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is a ledger" in said(capsys, "ledger", "init", "budget.db", code=2)
+
+
+def test_a_data_set_is_opened_once_with_one_policy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = ("ledger", "open", "budget.db", "--dataset", "visits", "--policy", "policy.toml")
+    assert "visits is open" in said(capsys, *again)
+    Path("policy.toml").write_text(POLICY.replace("epsilon = 1", "epsilon = 2"))
+    assert "another policy" in said(capsys, *again, code=1)
+    Path("policy.toml").write_text(POLICY.replace("note", "nota"))
+    assert "did you mean 'note'" in said(capsys, *again, code=2)
+
+
+def test_the_template_becomes_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("age,ward\n871,secret\n")
+    text = said(capsys, "ledger", "template", "t.csv")
+    assert '[columns."ward"]' in text
+    assert "secret" not in text
+    assert "871" not in text
+    assert "cannot be read" in said(capsys, "ledger", "template", "none.csv", code=2)
+
+
+def test_data_sets_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "visits" in said(capsys, "ledger", "datasets", "budget.db")
+    (row,) = data(capsys, "ledger", "datasets", "budget.db")["datasets"]
+    assert row["policy"]["unit"] == "patient"
+
+
+def test_the_status_shows_who_spent_what(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "ledger", "status", "budget.db", "--html", "page.html")
+    for words in ("ada", "bob", "wards", "█", "ε = 0.3 at δ = 0", "1 refused", "1 reserved, 2 settled"):
+        assert words in text
+    assert "visits" in Path("page.html").read_text(encoding="utf-8")
+    (view,) = data(capsys, "ledger", "status", "budget.db", "--dataset", "visits")["datasets"]
+    assert [person["by"] for person in view["spenders"]] == ["ada", "bob"]
+    assert view["share"] == pytest.approx(0.3)
+    said(capsys, "ledger", "status", "budget.db", "--dataset", "none", code=2)
+    said(capsys, "ledger", "status", "budget.db", "--watch", "--json", code=2)
+
+
+def test_watching_shows_what_comes_and_ends_with_a_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    text = said(capsys, "ledger", "status", "budget.db", "--watch")
+    assert "Stopped watching" in text
+    assert "ada" in text
+
+
+def test_the_history_is_shown_without_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "ledger", "history", "budget.db", "--dataset", "visits", "--last", "3")
+    assert "refuse" in text
+    assert "4 earlier entries" in text
+    entries = data(capsys, "ledger", "history", "budget.db", "--dataset", "visits")["entries"]
+    assert [entry["kind"] for entry in entries] == [
+        "open", "reserve", "settle", "reserve", "settle", "reserve", "refuse",
+    ]  # fmt: skip
+
+
+def test_reservations_of_the_dead_are_given_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data(capsys, "ledger", "recover", "budget.db") == {"forfeited": {"visits": ["q2"]}}
+    assert "visits: 0 forfeited" in said(capsys, "ledger", "recover", "budget.db")
+    (view,) = data(capsys, "ledger", "status", "budget.db")["datasets"]
+    assert view["share"] == pytest.approx(0.3)
+
+
+def test_a_whole_chain_is_told_from_one_that_is_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    anchor = data(capsys, "ledger", "status", "budget.db")["datasets"][0]["anchor"]
+    assert "whole" in said(capsys, "ledger", "verify", "budget.db")
+    assert data(capsys, "ledger", "verify", "budget.db", "--anchor", anchor)["ok"]
+    forged = f"{anchor[:-4]}0000"
+    assert "DOES NOT FIT" in said(capsys, "ledger", "verify", "budget.db", "--anchor", forged, code=1)
+    assert not data(capsys, "ledger", "verify", "budget.db", "--anchor", forged, code=1)["ok"]
+    said(capsys, "ledger", "verify", "budget.db", "--anchor", "nonsense", code=2)
+    both = ("--anchor", anchor, "--dataset", "other")
+    assert "Leave --dataset out" in said(capsys, "ledger", "verify", "budget.db", *both, code=2)
+
+
+def test_a_certificate_is_made_signed_and_verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    public = said(capsys, "ledger", "key", "key.pem").split()[-1]
+    Path("told.toml").write_text('trials = "none"\n')
+    files = ("--out", "c.json", "--html", "c.html", "--statements", "told.toml", "--sign", "key.pem")
+    text = said(capsys, "certificate", "budget.db", "--dataset", "visits", *files)
+    for words in ("PRIVACY CERTIFICATE", "NOT STATED", f"public key {public}", "Written: c.json"):
+        assert words in text
+    assert "Privacy certificate" in Path("c.html").read_text(encoding="utf-8")
+    known = ("--ledger", "budget.db", "--public-key", public)
+    assert "AGREES" in said(capsys, "verify", "c.json", *known)
+    assert data(capsys, "verify", "c.json", *known)["agrees"]
+    Path("d.json").write_text(Path("c.json").read_text().replace('"trials": "none"', '"trials": "few"'))
+    assert "DOES NOT AGREE" in said(capsys, "verify", "d.json", code=1)
+    Path("d.json").write_text(Path("c.json").read_text().replace('"format": 1', '"format": 2'))
+    assert "format must be 1" in said(capsys, "verify", "d.json", code=2)
+    as_json = data(capsys, "ledger", "certificate", "budget.db", "--dataset", "visits")
+    assert as_json["guarantee"]["spent"]["epsilon"] == pytest.approx(0.3)
+
+
+def test_what_is_wrong_with_a_certificates_arguments_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    visits = ("certificate", "budget.db", "--dataset", "visits")
+    assert "runs are: none" in said(capsys, *visits, "--run", "r", code=2)
+    assert "cannot be read" in said(capsys, *visits, "--statements", "none.toml", code=2)
+    Path("told.toml").write_text("trials")
+    assert "cannot be read" in said(capsys, *visits, "--statements", "told.toml", code=2)
+    assert "cannot be read" in said(capsys, *visits, "--sign", "none.pem", code=2)
+    Path("s.json").write_text('{"statement": "tacit privacy statement"}')
+    assert "are for certificates" in said(capsys, "verify", "s.json", "--ledger", "budget.db", code=2)
+
+
+COMMANDS = (
+    "init",
+    "template",
+    "open",
+    "datasets",
+    "status",
+    "history",
+    "verify",
+    "recover",
+    "certificate",
+    "key",
+)
+
+
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        text = said(capsys, "ledger", command, "--help")
+        assert "Example:  tacit" in text, command
+    text = said(capsys, "ledger", "--help")
+    assert all(command in text for command in COMMANDS)
+
+
+def test_the_list_of_verbs_and_the_status_load_neither_torch_nor_more_than_they_need(folder: Path) -> None:
+    for arguments, absent in (
+        (["--help"], {"torch", "sqlalchemy", "scipy"}),
+        (["ledger", "status", "budget.db"], {"torch"}),
+        (["certificate", "budget.db", "--dataset", "visits"], {"torch"}),
+    ):
+        code = f"""
+import sys
+from tacit.cli.app import run
+code = run({arguments!r})
+print("LOADED", sorted({absent!r} & set(sys.modules)), code)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "LOADED [] 0"

@@ -1,0 +1,184 @@
+"""A policy as a TOML file: what is read is what is written, and what is wrong is named with its place."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from tacit.errors import InvalidInput
+from tacit.events import Adjacency
+from tacit.ledger import ApproximateBudget, Column, Policy, PureBudget, RenyiBudget, ZeroConcentratedBudget
+from tacit.ledger.policy_file import parse_policy, policy_template, read_policy, table_columns
+
+WHOLE = """
+[policy]
+unit = "patient"
+unit_column = "patient_id"
+rows_per_unit = 4
+groups_per_unit = 2
+adjacency = "add-remove"
+largest_table = 1000
+blocks = ["2024", "2025"]
+parent = "all"
+parent_block = "north"
+note = "the board, until 2027"
+
+[budget]
+mode = "renyi"
+epsilon = 3
+delta = 1e-6
+orders = [8, 16]
+threshold_delta = 1e-7
+
+[columns.age]
+kind = "integer"
+lower = 0
+upper = 120
+
+[columns."the ward"]
+kind = "category"
+keys = ["A", "B"]
+"""
+
+
+def test_everything_that_a_policy_has_can_be_said() -> None:
+    assert parse_policy(WHOLE) == Policy(
+        unit="patient",
+        unit_column="patient_id",
+        rows_per_unit=4,
+        groups_per_unit=2,
+        adjacency=Adjacency.ADD_REMOVE,
+        largest_table=1000,
+        blocks=("2024", "2025"),
+        parent="all",
+        parent_block="north",
+        note="the board, until 2027",
+        budget=RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0), threshold_delta=1e-7),
+        columns={
+            "age": Column(kind="integer", lower=0, upper=120),
+            "the ward": Column(kind="category", keys=("A", "B")),
+        },
+    )
+
+
+BUDGETS = {
+    'mode = "pure"\nepsilon = 1': PureBudget(1.0),
+    'mode = "approximate"\nepsilon = 1.5\ndelta = 1e-6': ApproximateBudget(1.5, 1e-6),
+    'mode = "zcdp"\nepsilon = 1\ndelta = 1e-6\nthreshold_delta = 1e-8': ZeroConcentratedBudget(
+        1.0, 1e-6, 1e-8
+    ),
+    'mode = "renyi"\nepsilon = 1\ndelta = 1e-6': RenyiBudget(1.0, 1e-6),
+}
+
+
+@pytest.mark.parametrize("number", range(len(BUDGETS)))
+def test_every_mode_of_a_budget(number: int) -> None:
+    text, budget = list(BUDGETS.items())[number]
+    policy = parse_policy(f'[policy]\nunit = "row"\nadjacency = "add-remove"\n[budget]\n{text}\n')
+    assert policy.budget == budget
+
+
+WRONG = {
+    "no TOML": (WHOLE + "\n[columns", r"is not TOML: .*document"),
+    "misspelt": (WHOLE.replace("rows_per_unit", "row_per_unit"), r"has 'row_per_unit'.*'rows_per_unit'"),
+    "a misspelt bound": (WHOLE.replace("upper", "uper"), r"\[columns.age\] has 'uper'.*did you mean 'upper'"),
+    "no unit": (WHOLE.replace('unit = "patient"\n', ""), r"\[policy\] lacks 'unit'"),
+    "no neighbours": (WHOLE.replace('adjacency = "add-remove"\n', ""), r"\[policy\] lacks 'adjacency'"),
+    "no budget": (WHOLE.replace("[budget]", "[columns.budget]"), r"lacks 'budget'"),
+    "no delta": (WHOLE.replace("delta = 1e-6\n", "", 1), r"\[budget\] of mode 'renyi' lacks 'delta'"),
+    "no mode": (WHOLE.replace('mode = "renyi"\n', ""), r"\[budget\] lacks 'mode'"),
+    "an unknown mode": (WHOLE.replace('"renyi"', '"RDP"'), r"mode must be one of pure, approximate"),
+    "a delta of a pure budget": (WHOLE.replace('"renyi"', '"pure"'), r"of mode 'pure' has 'delta'"),
+    "a blank": (WHOLE.replace('"patient"', '"FILL IN"'), r"\[policy\]: unit is still 'FILL IN'"),
+    "a blank bound": (WHOLE.replace("120", '"FILL IN"'), r"\[columns.age\]: upper is still 'FILL IN'"),
+    "bounds the wrong way": (WHOLE.replace("120", "-1"), r"\[columns.age\]: lower must be below upper"),
+    "a text for a number": (WHOLE.replace("= 4", '= "4"'), r"\[policy\]: rows_per_unit must be an integer"),
+    "a negative epsilon": (WHOLE.replace("epsilon = 3", "epsilon = -3"), r"\[budget\]: epsilon of a budget"),
+    "NaN": (WHOLE.replace("epsilon = 3", "epsilon = nan"), r"\[budget\]: epsilon of a budget"),
+    "a column that is none": (WHOLE + '\n[columns]\nage2 = 3\n', r"not TOML|must be a part of its own"),
+    "a part that is none": ("policy = 3\nbudget = 3", r"\[policy\] must be a part of its own"),
+    "another part": (WHOLE + "\n[budgets]\n", r"has 'budgets'.*did you mean 'budget'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_named_with_its_place(what: str) -> None:
+    text, words = WRONG[what]
+    with pytest.raises(InvalidInput, match=words):
+        parse_policy(text)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="tacit ledger template"):
+        read_policy(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_policy(tmp_path / "latin.toml")
+    (tmp_path / "whole.toml").write_text(WHOLE, encoding="utf-8")
+    assert read_policy(tmp_path / "whole.toml") == parse_policy(WHOLE)
+
+
+# --- the template ----------------------------------------------------------------------------------------
+
+KINDS = {"age": "integer", "dose": "number", "ward": "category", "alive": "boolean", 'a "b" \\ ü\t\x7f': ""}
+
+
+def test_the_template_is_toml_that_is_refused_until_it_is_filled_in() -> None:
+    text = policy_template(KINDS)
+    assert set(tomllib.loads(text)["columns"]) == set(KINDS)
+    with pytest.raises(InvalidInput, match="FILL IN"):
+        parse_policy(text)
+    filled = text.replace('unit = "FILL IN"', 'unit = "patient"').replace('"patient_id"', '"id"')
+    for blank, value in (
+        ("epsilon", "1.0"),
+        ("delta", "1e-6"),
+        ("lower", "0"),
+        ("upper", "9"),
+        ("keys", '["A"]'),
+    ):
+        filled = filled.replace(f'{blank} = "FILL IN"', f"{blank} = {value}")
+    filled = filled.replace('kind = "FILL IN"', 'kind = "category"').replace("FILL IN", "said")
+    policy = parse_policy(filled)
+    assert policy.unit == "patient"
+    assert {name: column.kind for name, column in policy.columns.items()} == {
+        **KINDS,
+        'a "b" \\ ü\t\x7f': "category",
+    }
+
+
+def test_the_template_holds_nothing_of_the_values(tmp_path: Path) -> None:
+    secret = pa.table(
+        {
+            "age": [871, 917], "dose": [3471.5, 9917.5], "ward": ["secret-a", "secret-b"],
+            "alive": [True, False], "when": pa.array([1, 2], pa.timestamp("s")),
+            "code": pa.array(["secret-c", "secret-c"]).dictionary_encode(),
+        }
+    )  # fmt: skip
+    for other in (secret, secret.slice(0, 0)):
+        pq.write_table(other, tmp_path / "t.parquet")
+        with pa.ipc.new_file(tmp_path / "t.arrow", other.schema) as file:
+            file.write_table(other)
+        pa.csv.write_csv(other.drop_columns("code"), tmp_path / "t.csv")
+        kinds = table_columns(tmp_path / "t.parquet")
+        assert kinds == table_columns(tmp_path / "t.arrow")
+        assert kinds == {
+            "age": "integer", "dose": "number", "ward": "category", "alive": "boolean", "when": "",
+            "code": "category",
+        }  # fmt: skip
+        assert table_columns(tmp_path / "t.csv") == dict.fromkeys(
+            ["age", "dose", "ward", "alive", "when"], ""
+        )
+        text = policy_template(kinds)
+        assert not any(word in text for word in ("871", "917", "3471", "secret"))
+
+
+@pytest.mark.parametrize("name", ["none.parquet", "none.csv", "bad.parquet", "table.xlsx"])
+def test_tables_that_cannot_be_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    with pytest.raises(InvalidInput, match=r"cannot be read|a table is"):
+        table_columns(tmp_path / name)
