@@ -203,7 +203,7 @@ def test_the_charges_of_a_run_add_up_to_its_plan(changes: dict[str, Any], chunk:
             account.after(step)
         whole = RENYI.price(the_plan.event, the_plan.adjacency)
         found = made.status("visits").spent
-        assert "PENDING"  # made.verify("visits").ok
+        assert made.verify("visits").ok
     assert account.chunk == (6 if the_plan.charging_unit == 3 else chunk)  # whole epochs
     assert all(0 <= a - b <= 10 for a, b in zip(found, whole, strict=True))  # units of 1e-12
 
@@ -229,6 +229,9 @@ def test_where_epsilon_and_delta_are_counted_the_plan_is_one_charge(tmp_path: Pa
         assert states(made) == ["SETTLED"]
         with pytest.raises(InvalidInput, match="Leave chunk out; got 5"):
             charges(made)
+        derived = policy(RENYI, parent="visits")
+        made.open_dataset("derived", derived)
+        assert StepCharges(made, "derived", plan()).chunk == STEPS
 
 
 def test_a_budget_without_a_price_for_the_steps_refuses_by_name(tmp_path: Path) -> None:
@@ -281,14 +284,15 @@ def greedy(ledger: Ledger, epsilon: float = 0.5) -> None:
 
 
 def test_a_refused_chunk_ends_the_run_with_the_model_so_far(ledger: Ledger, tmp_path: Path) -> None:
-    run = new_session(charges(ledger, generator=None))
+    the_plan = plan(batch_size=None, noise_multiplier=2.0)
+    run = new_session(charges(ledger, the_plan=the_plan, generator=None))
     finish(run, 7)
     greedy(ledger)
     history = train(run, rows=2, checkpoint=tmp_path / "resume.pt")
     assert run.steps_done == 10
     assert run.stopped is not None
     assert [row.steps for row in history.rows] == [10]
-    assert history.rows[-1].epsilon == plan().epsilon_after([10])[0]
+    assert history.rows[-1].epsilon == the_plan.epsilon_after([10])[0]
     assert list(run.epoch()) == []
     statement = make_statement(
         run.plan,
@@ -304,7 +308,7 @@ def test_a_refused_chunk_ends_the_run_with_the_model_so_far(ledger: Ledger, tmp_
     words = " ".join(statement.to_text().split())
     assert "It ended the run" in words
     assert ledger.uuid in words
-    assert "PENDING"  # ledger.verify("visits").ok
+    assert ledger.verify("visits").ok
 
 
 def test_a_step_beside_the_turns_is_refused_as_well(ledger: Ledger) -> None:
@@ -316,7 +320,8 @@ def test_a_step_beside_the_turns_is_refused_as_well(ledger: Ledger) -> None:
 
 
 def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself(ledger: Ledger) -> None:
-    run = finish(new_session(charges(ledger, generator=None)), 3)
+    the_plan = plan(batch_size=None, noise_multiplier=2.0)
+    run = finish(new_session(charges(ledger, the_plan=the_plan, generator=None)), 3)
     assert run.charges is not None
     statement = make_statement(
         run.plan,
@@ -465,7 +470,7 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_ends_the_same(
         assert torch.equal(weights(run), whole)
         assert steps_reserved(made) == list(range(STEPS))
         assert states(made) == ["SETTLED"] * 3
-        assert "PENDING"  # made.verify("visits").ok
+        assert made.verify("visits").ok
 
 
 def test_planted_bug_charges_that_do_not_know_their_run_again(
@@ -540,3 +545,23 @@ def test_a_preparation_of_a_resumed_run_needs_the_old_key_from_the_start(
     run.load(state)
     finish(run, 5)
     assert ledger.status("visits").spent == spent
+
+
+def test_a_run_that_the_ledger_ended_goes_on_when_there_is_budget_again(
+    tmp_path: Path, whole: Tensor
+) -> None:
+    state = tmp_path / "resume.pt"
+    with created(tmp_path / "raised.db") as made:
+        made.open_dataset("visits", policy())
+        run = finish(new_session(charges(made)), 7)
+        greedy(made)
+        run = finish(run)
+        run.save(state)
+        assert run.steps_done == 10
+        again = new_session(charges(made, generator=None))
+        again.load(state)
+        assert finish(again).steps_done == 10
+        assert again.stopped is not None
+        made.raise_cap("visits", RAISED, reason="approved", by="the board")
+        assert torch.equal(weights(finish(again)), whole)
+        assert again.stopped is None

@@ -33,12 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
-from tacit.ledger import ApproximateBudget, Budget, Charge, Ledger, Policy, charge_key
+from tacit.ledger import ApproximateBudget, Charge, Ledger, Policy, charge_key
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 
-__all__ = ["StepCharges", "check_promise"]
+__all__ = ["StepCharges", "check_promise", "delta_to_charge"]
 
 _CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
 _LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can take it up all the same
@@ -94,9 +94,9 @@ class StepCharges:
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit)
         self._cap = policy.budget.limit[0]
-        self.chunk = _chunk_size(policy.budget, plan, chunk)
+        self._delta = delta_to_charge(ledger, policy, plan)
+        self.chunk = _chunk_size(plan, chunk, whole=self._delta is not None)
         self.one_record_per_unit = one_record_per_unit
-        self._delta = plan.delta if isinstance(policy.budget, ApproximateBudget) else None
         self._lease_s = lease_s
         self._generator = Generator.from_os() if generator is None else generator
         self._held: int | None = None
@@ -273,8 +273,17 @@ class StepCharges:
         }
 
 
-def _chunk_size(budget: Budget, plan: Plan, chunk: int | None) -> int:
-    if isinstance(budget, ApproximateBudget):
+def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
+    """The plan's delta, where the budget or one that it is derived from counts (epsilon, delta); else None."""
+    while not isinstance(policy.budget, ApproximateBudget):
+        if policy.parent is None:
+            return None
+        policy = ledger.policy(policy.parent)
+    return plan.delta
+
+
+def _chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
+    if whole:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
                 "the data set's budget counts (epsilon, delta), in which the chunks of a run add up to far "

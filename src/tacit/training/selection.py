@@ -29,10 +29,10 @@ from torch import nn
 from tacit.accounting.selection import log_one_over_gamma
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import PrivateSelection
-from tacit.ledger import ApproximateBudget, Ledger
+from tacit.ledger import Ledger
 from tacit.ledger.chain import Json
 from tacit.plan import Plan
-from tacit.training.charges import check_promise
+from tacit.training.charges import check_promise, delta_to_charge
 from tacit.training.session import PrivateSession
 
 __all__ = ["Selected", "draw_trials", "law_of_trials", "select"]
@@ -98,7 +98,7 @@ def select(
         "run": run,
         "candidates": [repr(each) for each in candidates],
     }
-    delta = plan.delta if isinstance(policy.budget, ApproximateBudget) else None
+    delta = delta_to_charge(ledger, policy, plan)
     charge = ledger.reserve(
         dataset, event, key=f"selection/{run}", request=request, block=block, delta=delta, lease_s=_LEASE_S
     )
