@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import random
@@ -265,6 +266,10 @@ def test_the_command_line_names_the_ledger_and_shows_the_balance(
     assert "Before the run the data set digits has spent ε = 0 of 3 at δ = 0.0001." in words
     assert "Afterwards the data set digits has spent ε = " in words
     assert reserved(folder) == [[0, 10], [10, 20], [20, 30]]
+    with closing(Ledger.open("budget.db")) as ledger:
+        body = ledger.history("digits")[1].body
+    assert body["by"] == getpass.getuser()
+    assert re.fullmatch(r"training run [0-9a-f]{16}: steps 0 to 9 of 30", body["label"])
     assert (
         tacit([*arguments, "--chunk", "10", "--resume", "--json"]) == 0
     )  # a finished run costs nothing more

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+
 from tacit.errors import InvalidInput
 from tacit.ledger import Ledger
 from tacit.noise.generator import Generator
@@ -39,5 +41,14 @@ def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> St
         chunk=section.chunk,
         block=section.block,
         one_record_per_unit=section.one_record_per_unit,
+        by=_user() if section.by is None else section.by,
         generator=generator,
     )
+
+
+def _user() -> str:
+    """The system's name for who runs this, if it has one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

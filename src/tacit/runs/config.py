@@ -43,7 +43,8 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0)]
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
-    "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.one_record_per_unit",
+    "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by",
+    "ledger.one_record_per_unit",
 )  # fmt: skip
 
 
@@ -159,7 +160,8 @@ class AuditSection(_Section):
 class LedgerSection(_Section):
     """The ledger that the run is charged to, and the name of the data set in it; none by default.
 
-    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set.
+    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` who
+    is named in the ledger as having spent it (by default the user of the system).
     ``one_record_per_unit`` states that no unit has two of the training records, where the data set's policy
     leaves that open.
     """
@@ -168,6 +170,7 @@ class LedgerSection(_Section):
     dataset: str | None = None
     chunk: _Count | None = None
     block: str | None = None
+    by: str | None = None
     one_record_per_unit: bool = False
 
 

@@ -57,6 +57,7 @@ class StepCharges:
         one_record_per_unit: where the policy names a column of the unit, a table may have several rows of one
             unit, and training takes each record by itself.  True states, on your word, that among the
             training records no unit has two; it is written into the ledger.
+        by: who trains, in public words: it goes into the ledger's history as it is.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
         generator: of the run's noise; by default a fresh key from the system.  The session takes it from
             here.
@@ -87,6 +88,7 @@ class StepCharges:
         chunk: int | None = None,
         block: str | None = None,
         one_record_per_unit: bool = False,
+        by: str = "",
         lease_s: float = _LEASE_S,
         generator: Generator | None = None,
     ) -> None:
@@ -97,7 +99,7 @@ class StepCharges:
         self._delta = delta_to_charge(ledger, policy, plan)
         self.chunk = _chunk_size(plan, chunk, whole=self._delta is not None)
         self.one_record_per_unit = one_record_per_unit
-        self._lease_s = lease_s
+        self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
         self._held: int | None = None
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
@@ -222,6 +224,7 @@ class StepCharges:
             self.dataset,
             self.plan.event_between(first, stop),
             key=self._key(number),
+            by=self._by,
             label=self._label(first, stop),
             request=self._request(number),
             block=self.block,
@@ -274,7 +277,7 @@ class StepCharges:
 
 
 def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
-    """The plan's delta, where the budget or one that it is derived from counts (epsilon, delta); else None."""
+    """The plan's delta, where this budget or one above it counts (epsilon, delta); else None."""
     while not isinstance(policy.budget, ApproximateBudget):
         if policy.parent is None:
             return None
