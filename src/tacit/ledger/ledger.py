@@ -265,6 +265,16 @@ class Ledger:
             claims = claims_of(tx, name, event, block, delta)
             return price_of(claims)
 
+    def find(self, name: str, key: str) -> Charge | None:
+        """The charge under a key as it is, without its token; None if there is none.
+
+        :raises InvalidInput: if the data set is not open.
+        """
+        with self._store.read() as tx:
+            row = row_of(tx, name)
+            known = tx.charge(row.id, key)
+            return None if known is None else _charge_of(row, known)
+
     def reserve(
         self,
         name: str,

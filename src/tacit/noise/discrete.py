@@ -16,14 +16,14 @@ Guarantee
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import isqrt
 from typing import TypeAlias
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["Bits", "discrete_gaussian", "discrete_laplace"]
+__all__ = ["Bits", "discrete_gaussian", "discrete_laplace", "exponential_choice"]
 
 Bits: TypeAlias = Callable[[int], int]  # k >= 1 -> a uniform integer of k bits
 
@@ -66,6 +66,27 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
     source = bits or _bits_of_the_system()
     t = isqrt(n // d) + 1
     return [_gaussian(n, d, t, source) for _ in range(check_integer("size", size, low=0))]
+
+
+def exponential_choice(exponents: Sequence[Fraction], *, bits: Bits | None = None) -> int:
+    """A place i with probability proportional to exp(-exponents[i]).
+
+    :param exponents: >= 0; at least one of them should be 0, or none may be taken for long.
+    :param bits: the source of randomness, for tests; the operating system if None.
+    :raises InvalidInput: if there are none, or one is no fraction or negative.
+
+    A uniform place is kept with probability exp(-exponents[i]), until one is.
+
+    >>> exponential_choice([Fraction(5000), Fraction(0)])
+    1
+    """
+    ratios = [_exponent(value).as_integer_ratio() for value in exponents]
+    if not ratios:
+        raise InvalidInput("exponents must be one or more fractions; got none.")
+    source = bits or _bits_of_the_system()
+    while not _exp_minus(*ratios[place := _below(len(ratios), source)], source):
+        pass
+    return place
 
 
 # --- one draw; n, d, s, t, k are integers -----------------------------------------------------------------
@@ -137,6 +158,12 @@ def _bits_of_the_system() -> Bits:
         return value
 
     return bits
+
+
+def _exponent(value: object) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, Fraction | int) or value < 0:
+        raise InvalidInput(f"exponents must be fractions >= 0; got {value!r}.")
+    return Fraction(value)
 
 
 def _positive(name: str, value: object) -> Fraction:

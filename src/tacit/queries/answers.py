@@ -1,0 +1,292 @@
+"""What an answer looks like: values with their intervals, what it cost, what is left."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.errors import InvalidInput
+from tacit.queries.algebra import Histogram
+from tacit.queries.compiling import Compiled, Release
+from tacit.queries.estimating import LEVEL, Estimate, Reading, estimate
+from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
+from tacit.queries.releasing import Noisy
+
+__all__ = ["Answer", "Row", "content_of", "describe", "read_content"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One group of an answer: its keys, and one estimate per aggregate (one per bin for a histogram)."""
+
+    keys: tuple[str | int | bool, ...]
+    values: tuple[Estimate | tuple[Estimate, ...], ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A private answer.
+
+    Attributes:
+        by: the columns that make the groups.
+        columns: the names of the aggregates.
+        rows: one per group, in the policy's order of keys, or sorted where groups are found by a threshold.
+        mechanism: what was done to the data, one line per release.
+        edges: per aggregate, the edges of a histogram; empty for all others.
+        charge: the key of the charge in the ledger.
+        epsilon, delta: what it cost, alone.
+        remaining: the largest epsilon of one more release that fits the budget now.
+        repeated: it was asked before, and this is the answer from the ledger, for nothing.
+
+    >>> row = Row(("east",), (Estimate(12, 8, 16),))
+    >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
+    >>> print(answer.to_text())
+    ward  count
+    east  12 (8 to 16)
+    Intervals hold the answer without noise in 95 % of all answers, each by itself.
+    Cost: epsilon 0.5. Left: epsilon 0.5.
+    """
+
+    by: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    mechanism: tuple[str, ...]
+    edges: tuple[tuple[float, ...], ...]
+    charge: str
+    epsilon: float
+    delta: float
+    remaining: float
+    repeated: bool
+
+    def value(self, column: str | None = None, keys: tuple[str | int | bool, ...] = ()) -> Any:
+        """The value of one aggregate (the only one, if none is named) in one group; a tuple for a histogram.
+
+        Raises:
+            InvalidInput: there is no such aggregate or group.
+        """
+        found = self.estimate(column, keys)
+        return tuple(item.value for item in found) if isinstance(found, tuple) else found.value
+
+    def estimate(
+        self, column: str | None = None, keys: tuple[str | int | bool, ...] = ()
+    ) -> Estimate | tuple[Estimate, ...]:
+        """The same, with its interval."""
+        named = column in self.columns if column is not None else len(self.columns) == 1
+        if not named:
+            raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
+        place = 0 if column is None else self.columns.index(column)
+        for row in self.rows:
+            if row.keys == tuple(keys):
+                return row.values[place]
+        raise InvalidInput(f"the answer has no group {keys!r}.")
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data: what :meth:`to_json` writes."""
+        return {
+            **_content(self.by, self.columns, self.rows, self.mechanism, self.edges),
+            "charge": self.charge,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "remaining_epsilon": self.remaining,
+            "repeated": self.repeated,
+        }
+
+    def to_json(self) -> str:
+        """The answer as JSON."""
+        return json.dumps(self.to_data(), allow_nan=False)
+
+    def cells(self) -> Iterator[tuple[str, ...]]:
+        """The table as texts: a line of names, then a line per group, or per bin of a histogram's group."""
+        binned = [edges for edges in self.edges if edges]
+        yield (*self.by, *(("bin",) if binned else ()), *self.columns)
+        for row in self.rows:
+            keys = tuple(map(str, row.keys))
+            if not binned:
+                yield (*keys, *(_cell(item) for item in row.values if isinstance(item, Estimate)))
+                continue
+            yield from self._binned(row, keys)
+
+    def _binned(self, row: Row, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for place, (item, edges) in enumerate(zip(row.values, self.edges, strict=True)):
+            parts = item if isinstance(item, tuple) else (item,)
+            for number, part in enumerate(parts):
+                shown = [""] * len(self.columns)
+                shown[place] = _cell(part)
+                yield (*keys, _bin(edges, number), *shown)
+
+    def notes(self) -> tuple[str, ...]:
+        """What the intervals say, what it cost, what is left."""
+        cost = f"epsilon {self.epsilon:.6g}" + (f", delta {self.delta:.3g}" if self.delta else "")
+        paid = (
+            f"Asked before: answered from the ledger, nothing charged (then {cost})."
+            if self.repeated
+            else (f"Cost: {cost}.")
+        )
+        return (
+            f"Intervals hold the answer without noise in {LEVEL:.0%} of all answers, each by itself.".replace(
+                "%", " %"
+            ),
+            f"{paid} Left: epsilon {self.remaining:.6g}.",
+        )
+
+    def to_text(self) -> str:
+        """The table and its notes as plain text."""
+        table = list(self.cells())
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table
+        ]
+        return "\n".join([*(line.rstrip() for line in lines), *self.notes()])
+
+    def _repr_html_(self) -> str:
+        head, *body = self.cells()
+        lines = [
+            "<table><thead><tr>",
+            *(f"<th>{html.escape(name)}</th>" for name in head),
+            "</tr></thead><tbody>",
+        ]
+        for line in body:
+            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in line)
+            lines.append(f"<tr>{cells}</tr>")
+        notes = "<br>".join(html.escape(note) for note in self.notes())
+        return "".join([*lines, f"</tbody></table><p>{notes}</p>"])
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _cell(item: Estimate) -> str:
+    if item.low is not None and item.high is not None:
+        return f"{_number(item.value)} ({_number(item.low)} to {_number(item.high)})"
+    if item.rank_error is not None:
+        return f"{_number(item.value)} (rank ± {item.rank_error:,})"
+    return _number(item.value)
+
+
+def _bin(edges: tuple[float, ...], number: int) -> str:
+    if not edges:
+        return ""
+    closing = "]" if number == len(edges) - 2 else ")"
+    return f"[{_number(edges[number])}, {_number(edges[number + 1])}{closing}"
+
+
+# --- to and from the ledger ------------------------------------------------------------------------------
+
+
+def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
+    """The part of an answer that the ledger stores: all that hangs on the data and the noise."""
+    rows = []
+    for place, keys in enumerate(noisy.groups):
+        reading = Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
+        rows.append(Row(keys, tuple(estimate(item, reading) for item in compiled.query.aggregates)))
+    edges = tuple(item.edges if isinstance(item, Histogram) else () for item in compiled.query.aggregates)
+    query = compiled.query
+    return _content(query.by, query.output_names, tuple(rows), describe(compiled), edges)
+
+
+def _content(
+    by: tuple[str, ...],
+    columns: tuple[str, ...],
+    rows: tuple[Row, ...],
+    mechanism: tuple[str, ...],
+    edges: tuple[tuple[float, ...], ...],
+) -> dict[str, Any]:
+    return {
+        "by": list(by),
+        "columns": list(columns),
+        "rows": [{"keys": list(row.keys), "values": [_data(item) for item in row.values]} for row in rows],
+        "level": LEVEL,
+        "mechanism": list(mechanism),
+        "edges": [list(each) for each in edges],
+    }
+
+
+def _data(item: Estimate | tuple[Estimate, ...]) -> Any:
+    return [part.to_data() for part in item] if isinstance(item, tuple) else item.to_data()
+
+
+def read_content(
+    data: Mapping[str, Any],
+    compiled: Compiled,
+    *,
+    charge: str,
+    epsilon: float,
+    delta: float,
+    remaining: float,
+    repeated: bool,
+) -> Answer:
+    """An answer from what the ledger stored; its columns are called as they are now."""
+    rows = tuple(
+        Row(tuple(row["keys"]), tuple(_estimate(item) for item in row["values"])) for row in data["rows"]
+    )
+    return Answer(
+        by=tuple(data["by"]),
+        columns=compiled.query.output_names,
+        rows=rows,
+        mechanism=tuple(data["mechanism"]),
+        edges=tuple(tuple(each) for each in data["edges"]),
+        charge=charge,
+        epsilon=epsilon,
+        delta=delta,
+        remaining=remaining,
+        repeated=repeated,
+    )
+
+
+def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
+    return tuple(Estimate(**part) for part in data) if isinstance(data, list) else Estimate(**data)
+
+
+# --- what was done, in words -----------------------------------------------------------------------------
+
+
+def describe(compiled: Compiled) -> tuple[str, ...]:
+    """One line per release: the measure, the law of its noise, the sensitivity."""
+    lines = [f"{_words(release.measure)}: {_law(release)}" for release in compiled.releases]
+    if compiled.threshold is not None:
+        lines.append(
+            f"groups are shown where the noisy {_words(compiled.threshold.gate)} is at least "
+            f"{compiled.threshold.value} (delta {compiled.threshold.delta:g})"
+        )
+    return tuple(lines)
+
+
+def _words(measure: Measure) -> str:
+    match measure:
+        case Rows():
+            return "number of rows"
+        case Units():
+            return "number of units"
+        case Present(column):
+            return f"number of rows with {column}"
+        case Total(column, grid, centre):
+            around = f" around {float(centre * grid.step):g}" if centre else ""
+            return f"sum of {column}{around} in steps of {grid.step:g}"
+        case Squares(column, grid):
+            return f"sum of squares of {column} in steps of {grid.step**2 * 2**measure.shift:g}"
+        case Bins(column) | Regular(column):
+            return f"places of {column}"
+    raise InvalidInput(f"unknown measure {measure!r}.")
+
+
+def _law(release: Release) -> str:
+    factor = f", of {release.bound.factor} times the number" if release.bound.factor > 1 else ""
+    match release.law:
+        case "laplace":
+            sensitivity = f"sensitivity {release.bound.whole}"
+            return f"discrete Laplace noise of scale {float(release.scale):.6g}, {sensitivity}{factor}"
+        case "gaussian":
+            sensitivity = f"squared sensitivity {release.bound.squared}"
+            return f"discrete Gaussian noise of sigma {float(release.scale):.6g}, {sensitivity}{factor}"
+        case "choice" if release.choice is not None:
+            candidates = f"{len(release.choice.values)} candidates"
+            return f"exponential mechanism of epsilon {float(release.scale):.6g} over {candidates}"
+        case _:
+            return "public"

@@ -1,0 +1,413 @@
+"""From a question to what will be done: integers to measure, noise for each, and the event that is charged.
+
+A query under a policy becomes *releases*: a measure, how far a unit can move it, the noise it gets.  The
+event is made from the same releases that the door performs, so that price and deed cannot disagree.
+
+How the privacy of a query is shared: in equal parts among its different measures.  ``avg`` is two of them (a
+sum of the distances from the middle of the bounds, and a count), a variance three, everything else one; a
+measure that two aggregates need is measured once.  Groups share nothing: a unit's rows are what is bounded,
+and they count once in whatever group they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from tacit.errors import InvalidInput, check_in, check_real
+from tacit.events import (
+    Adjacency,
+    ApproximateDP,
+    Compose,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Event,
+    ExponentialMechanism,
+    Repeat,
+)
+from tacit.ledger.policy import Policy
+from tacit.queries.algebra import (
+    Aggregate,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
+from tacit.queries.canonical import query_to_json
+from tacit.queries.checking import check_query
+from tacit.queries.choosing import Choice, bins_of, choice_of
+from tacit.queries.measures import (
+    Bins,
+    Bound,
+    Grid,
+    Measure,
+    Present,
+    Regular,
+    Rows,
+    Squares,
+    Total,
+    Units,
+    bound,
+    most_groups,
+)
+from tacit.queries.pricing import exact, gaussian_sigma, laplace_scale, rho_within, root_down, rounded_down
+from tacit.queries.statements import Statement, statement
+from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
+
+__all__ = [
+    "Compiled",
+    "Key",
+    "Release",
+    "Threshold",
+    "bins_between",
+    "centred",
+    "compile_query",
+    "count_of_units",
+]
+
+Key: TypeAlias = tuple[str | int | bool, ...]
+"""The values of the ``by`` columns that make a group."""
+
+_SCHEME = 1  # of requests: another way to answer the same question would be another number
+_MOST_GROUPS = 100_000  # of declared keys, all columns together
+
+
+@dataclass(frozen=True)
+class Release:
+    """One measure and how it is released: with noise, as a choice, or as it is because it is public.
+
+    Attributes:
+        measure: what is summed.
+        bound: how far one unit moves it.
+        law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
+        scale: of the noise on ``bound.factor`` times the integers; epsilon of a choice; else 0.
+        quantile, choice: what is chosen, and its losses, where it is a choice.
+    """
+
+    measure: Measure
+    bound: Bound
+    law: str
+    scale: Fraction
+    quantile: Quantile | None = None
+    choice: Choice | None = None
+
+    @property
+    def event(self) -> Event:
+        """What releasing this does to the data."""
+        match self.law:
+            case "laplace":
+                return DiscreteLaplace(float(self.scale), self.bound.whole)
+            case "gaussian" if self.bound.squared < self.bound.whole**2:
+                return Repeat(DiscreteGaussian(float(self.scale), self.bound.each), self.bound.places)
+            case "gaussian":
+                return DiscreteGaussian(float(self.scale), self.bound.whole)
+            case "choice":
+                return ExponentialMechanism(float(self.scale))
+            case _:
+                return Compose(())
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A group is shown if its noisy ``gate``, the number of its units, is at least ``value``."""
+
+    gate: Measure
+    value: int
+    delta: float
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a question comes to under a policy: everything is public, nothing has been read.
+
+    Attributes:
+        query, policy: what was asked, of what.
+        releases: what will be released for every group.
+        statements: the trees that an engine runs; each gives the integers of its measures.
+        groups: the declared groups, in order; None where groups are found by a threshold.
+        threshold: the condition for a group to be shown, or None.
+        parameters: the privacy parameters as asked for, as texts.
+        charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as one; None
+            where the event's own epsilons and deltas add up.
+
+    **Guarantee**
+
+    * ``event`` is what performing ``releases`` and ``threshold`` does, under the policy's adjacency and unit.
+    * Nothing in it depends on data.
+    """
+
+    query: Query
+    policy: Policy
+    releases: tuple[Release, ...]
+    statements: tuple[Statement, ...]
+    groups: tuple[Key, ...] | None
+    threshold: Threshold | None
+    parameters: Mapping[str, str | None]
+    charge_delta: float | None
+
+    @cached_property
+    def event(self) -> Event:
+        """What answering does to the data; what costs nothing is ``Compose(())``."""
+        events = [release.event for release in self.releases if release.law != "public"]
+        if self.threshold is not None:
+            events.append(ApproximateDP(0.0, self.threshold.delta))
+        return events[0] if len(events) == 1 else Compose(tuple(events))
+
+    def release(self, measure: Measure) -> Release:
+        """The release of a measure that is no choice."""
+        return next(item for item in self.releases if item.measure == measure and item.quantile is None)
+
+    def choice(self, quantile: Quantile) -> Release:
+        """The release that chooses a quantile."""
+        return next(item for item in self.releases if item.quantile == quantile)
+
+    @property
+    def stated_cost(self) -> tuple[float, float] | None:
+        """(epsilon, delta) as asked for; None where rho was, whose epsilon hangs on the budget's delta."""
+        if all(release.law == "public" for release in self.releases) and self.threshold is None:
+            return 0.0, 0.0
+        epsilon, delta = self.parameters["epsilon"], self.parameters["delta"]
+        return None if epsilon is None else (float(epsilon), float(delta or 0.0))
+
+    def request(self, version: str, *, block: str | None = None, attempt: int = 1) -> dict[str, Any]:
+        """The canonical request: the same for the same question of the same content at the same price.
+
+        Args:
+            version: the keyed fingerprint of the content; another content makes another request.
+            block: the part of the data set that is asked.
+            attempt: 2, 3, ... for the same question, paid again.
+        """
+        return {
+            "scheme": _SCHEME,
+            "query": json.loads(query_to_json(self.query)),
+            "parameters": dict(self.parameters),
+            "version": version,
+            "block": block,
+            "attempt": attempt,
+        }
+
+
+def compile_query(
+    query: Query,
+    policy: Policy,
+    *,
+    epsilon: float | None = None,
+    rho: float | None = None,
+    delta: float | None = None,
+    mechanism: str = "laplace",
+) -> Compiled:
+    """Decide how a question is answered, and what it will cost, from public facts alone.
+
+    Args:
+        query: the question.
+        policy: of the data set.
+        epsilon: of the answer, all of it together.
+        rho: instead of epsilon, for ``gaussian``: zero-concentrated privacy of the answer.
+        delta: for ``laplace``, of the threshold where groups are not declared, and only then.  For
+            ``gaussian`` with epsilon, of the whole answer; a threshold takes half of it.
+        mechanism: the law of the noise, ``laplace`` or ``gaussian``; quantiles are exponential choices.
+
+    Raises:
+        InvalidInput: an unknown column, a type that does not fit, missing bounds, a parameter out of range.
+        PrivacyRefusal: the question names the unit column, or may overflow.
+
+    >>> from tacit.ledger.policy import Policy
+    >>> from tacit.ledger import PureBudget
+    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
+    >>> compile_query(Query((Count(),)), policy, epsilon=0.1).event
+    DiscreteLaplace(scale=10.0, sensitivity=1)
+    """
+    check_query(query, policy)
+    check_in("mechanism", mechanism, ("laplace", "gaussian"))
+    groups = _declared(query, policy)
+    needed = [need for item in query.aggregates for need in _needs(item, policy)]
+    gate: Measure | None = None
+    if groups is None:
+        gate = count_of_units(policy)
+        needed.append((gate, None))
+    bounds = {
+        need: bound(need[0], policy, groups=bool(query.by), filtered=query.where is not None)
+        for need in needed
+    }
+    parts = sum(not limit.public for limit in bounds.values())
+    noise = _shared(mechanism, epsilon, rho, delta, parts=parts, threshold=groups is None)
+    releases = tuple(
+        _release(measure, item, limit, noise, policy, groups=bool(query.by))
+        for (measure, item), limit in bounds.items()
+    )
+    return Compiled(
+        query=query,
+        policy=policy,
+        releases=releases,
+        statements=_statements(releases, query, policy),
+        groups=groups,
+        threshold=None if gate is None else _threshold(gate, releases, noise, policy),
+        parameters=_parameters(mechanism, epsilon, rho, delta),
+        charge_delta=delta if mechanism == "gaussian" else None,
+    )
+
+
+_Need: TypeAlias = tuple[Measure, Quantile | None]  # what is measured; the quantile that chooses by it
+
+
+def _needs(item: Aggregate, policy: Policy) -> list[_Need]:
+    """The measures that an aggregate is computed from."""
+    match item:
+        case Count(None):
+            return [(Rows(), None)]
+        case Count(str(column)):
+            return [(Present(column), None)]
+        case CountUnits():
+            return [(count_of_units(policy), None)]
+        case Sum(column):
+            return [(centred(column, policy, centre=0), None)]
+        case Mean(column):
+            return [(centred(column, policy), None), (Present(column), None)]
+        case Variance(column) | StandardDeviation(column):
+            total = centred(column, policy)
+            squares = Squares(column, total.grid, total.centre)
+            return [(squares, None), (total, None), (Present(column), None)]
+        case Histogram(column, edges):
+            return [(bins_between(column, edges), None)]
+        case Quantile():
+            return [(bins_of(item, policy), item)]
+    raise InvalidInput(f"unknown aggregate {item!r}.")
+
+
+def count_of_units(policy: Policy) -> Measure:
+    """The number of units: of rows, where a row is one."""
+    return Rows() if policy.unit_column is None else Units()
+
+
+def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
+    """The sum of the distances from ``centre``, by default the middle of the bounds, from where one value
+    weighs least."""
+    grid = Grid.of(column, policy.columns[column])
+    return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
+
+
+def bins_between(column: str, edges: tuple[float, ...]) -> Bins:
+    """The bins of a histogram: bin 0 and the last one are outside; the last edge is inside."""
+    return Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))
+
+
+def _declared(query: Query, policy: Policy) -> tuple[Key, ...] | None:
+    """All groups that the policy declares, in its order; None if a column has no declared keys."""
+    lists: list[tuple[str | int | bool, ...]] = []
+    for name in query.by:
+        column = policy.columns[name]
+        keys = (False, True) if column.kind == "boolean" and column.keys is None else column.keys
+        if keys is None:
+            return None
+        lists.append(keys)
+    if math.prod(map(len, lists)) > _MOST_GROUPS:
+        raise InvalidInput(
+            f"the declared keys of {', '.join(query.by)} make {math.prod(map(len, lists))} groups; at most "
+            f"{_MOST_GROUPS} are answered at a time. Group by fewer columns."
+        )
+    return tuple(itertools.product(*lists))
+
+
+# --- privacy parameters ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """The law, one release's share of the privacy (epsilon or rho), and the delta of the threshold."""
+
+    law: str
+    share: Fraction
+    threshold_delta: float | None
+
+
+def _shared(
+    law: str,
+    epsilon: float | None,
+    rho: float | None,
+    delta: float | None,
+    *,
+    parts: int,
+    threshold: bool,
+) -> _Noise:
+    if delta is not None:
+        check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    if threshold and delta is None:
+        raise InvalidInput(
+            "the groups are not declared in the policy, so that they are found by a threshold on their noisy "
+            "size, which has a chance delta to fail. State delta, such as 1e-9, or declare the keys."
+        )
+    if law == "laplace":
+        if epsilon is None or rho is not None:
+            raise InvalidInput("Laplace noise is asked for by epsilon; rho belongs to mechanism 'gaussian'.")
+        if delta is not None and not threshold:
+            raise InvalidInput(
+                "this answer needs no delta: Laplace noise for declared groups is pure. Leave out "
+                f"delta={delta!r}."
+            )
+        return _Noise(law, exact("epsilon", epsilon) / max(parts, 1), delta)
+    if (epsilon is None) == (rho is None):
+        raise InvalidInput("Gaussian noise is asked for by rho, or by epsilon with delta; state one of them.")
+    if rho is not None:
+        return _Noise(law, exact("rho", rho) / max(parts, 1), delta if threshold else None)
+    if delta is None:
+        raise InvalidInput("Gaussian noise has no epsilon without a delta: state delta too, or rho instead.")
+    converted = rho_within(exact("epsilon", epsilon), delta / 2 if threshold else delta)
+    return _Noise(law, converted / max(parts, 1), delta / 2 if threshold else None)
+
+
+def _parameters(
+    mechanism: str, epsilon: float | None, rho: float | None, delta: float | None
+) -> dict[str, str | None]:
+    texts = {
+        name: None if value is None else repr(float(value))
+        for name, value in (("epsilon", epsilon), ("rho", rho), ("delta", delta))
+    }
+    return {"mechanism": mechanism, **texts}
+
+
+def _release(
+    measure: Measure, item: Quantile | None, limit: Bound, noise: _Noise, policy: Policy, *, groups: bool
+) -> Release:
+    """The noise that spends one share: epsilon = f D / b, or rho = (f D)^2 / (2 sigma^2), with f = 2 under
+    replace-one."""
+    if limit.public:
+        return Release(measure, limit, "public", Fraction(0))
+    if item is not None:
+        # an exponential choice of range epsilon is (epsilon^2 / 8)-zCDP (2004.07223, Lemma 3.2)
+        share = noise.share if noise.law == "laplace" else root_down(8 * noise.share)
+        epsilon = rounded_down(share)
+        choice = choice_of(item, policy, epsilon, groups=groups)
+        return Release(measure, limit, "choice", epsilon, item, choice)
+    f = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
+    if noise.law == "laplace":
+        return Release(measure, limit, "laplace", laplace_scale(f * limit.whole, noise.share))
+    return Release(measure, limit, "gaussian", gaussian_sigma(f**2 * limit.squared, noise.share))
+
+
+def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, policy: Policy) -> Threshold:
+    release = next(item for item in releases if item.measure == gate and item.quantile is None)
+    least = laplace_threshold if noise.law == "laplace" else gaussian_threshold
+    assert noise.threshold_delta is not None
+    delta = noise.threshold_delta
+    groups = most_groups(policy)
+    return Threshold(gate, least(release.scale, each=release.bound.each, groups=groups, delta=delta), delta)
+
+
+def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
+    """One for all plain sums, and one for each way to put values into bins."""
+    wanted = dict.fromkeys(item.measure for item in releases if item.law != "public")
+    sums: list[Measure] = [measure for measure in wanted if not isinstance(measure, Bins | Regular)]
+    lots: list[list[Measure]] = [[measure] for measure in wanted if isinstance(measure, Bins | Regular)]
+    lots = [sums, *lots] if sums else lots
+    return tuple(statement(lot, query, policy) for lot in lots)

@@ -1,0 +1,238 @@
+"""The door in Python: a private table that is asked, and a ledger that pays.
+
+In this order, always: check against the policy, price, reserve, count, add noise, settle, show.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, final
+
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.events import Compose
+from tacit.ledger import Charge, Ledger, Policy, Price, StillRunning
+from tacit.queries.algebra import Query
+from tacit.queries.answers import Answer, content_of, describe, read_content
+from tacit.queries.compiling import Compiled, compile_query
+from tacit.queries.engines.base import Engine, EngineFailure
+from tacit.queries.noise import Sampler, sampler
+from tacit.queries.releasing import collect, release_all
+
+__all__ = ["PrivateTable", "Quote"]
+
+
+@dataclass(frozen=True)
+class Quote:
+    """What a question would cost, and how it would be answered; nothing was charged.
+
+    Attributes:
+        price: by the ledger.
+        mechanism: what would be done to the data, one line per release.
+        asked_before: the answer is in the ledger, and costs nothing.
+    """
+
+    price: Price
+    mechanism: tuple[str, ...]
+    asked_before: bool
+
+
+@final
+class PrivateTable:
+    """A table whose questions are paid for from one budget.
+
+    Args:
+        data: a pandas or Polars DataFrame, a pyarrow Table, the path of a Parquet or CSV file, or an
+            :class:`~tacit.queries.engines.Engine`.
+        ledger: where the budget is.
+        dataset: the name under which the ledger has opened it.
+        block: the person-disjoint part of the data set that ``data`` is, if it is one.
+        noise: who draws the noise, ``own`` or ``opendp``.
+
+    The budget belongs to the people, not to the file: new content of the same data set is another version,
+    its answers are charged anew, to the same budget.  That it *is* the same data set is for whoever opens it
+    to know.
+
+    **Guarantee**
+
+    * Nothing is counted before the ledger has committed the charge, and nothing is shown before it has stored
+      the answer.
+    * What is charged is the event of what is done; what the budget does not hold is refused, and costs
+    nothing.
+    * The same question of the same content is answered from the ledger, with the same noise, for nothing.
+    * Whatever fails after the charge leaves it spent, with a message that says nothing of the data.
+    * Not covered: how long an answer takes.
+
+    >>> import pandas as pd
+    >>> from tacit.ledger import Column, PureBudget
+    >>> from tacit.queries import Compare, Count
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(
+    ...     unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
+    ...     columns={"age": Column(kind="number", lower=0, upper=120)},
+    ... ))
+    >>> table = PrivateTable(pd.DataFrame({"age": [71.0, 34.0, 80.0]}), ledger=ledger, dataset="visits")
+    >>> old = Query((Count(),), where=Compare("age", ">", 65))
+    >>> table.ask(old, epsilon=0.5).epsilon
+    0.5
+    >>> table.ask(old, epsilon=0.5).repeated
+    True
+    """
+
+    def __init__(
+        self, data: object, *, ledger: Ledger, dataset: str, block: str | None = None, noise: str = "own"
+    ) -> None:
+        self._ledger = ledger
+        self._dataset = dataset
+        self._policy = ledger.policy(dataset)
+        self._block = block
+        self._sampler: Sampler = sampler(noise)
+        self._engine = data if isinstance(data, Engine) else _engine(data, self._policy)
+        self._engine.check(self._policy)
+        self._version = ledger.fingerprint(self._engine.content())
+
+    @property
+    def policy(self) -> Policy:
+        """The public facts of the data set."""
+        return self._policy
+
+    @property
+    def version(self) -> str:
+        """The keyed fingerprint of the content, which only this ledger can compute."""
+        return self._version
+
+    def price(
+        self,
+        query: Query,
+        *,
+        epsilon: float | None = None,
+        rho: float | None = None,
+        delta: float | None = None,
+        mechanism: str = "laplace",
+    ) -> Quote:
+        """What a question would cost; arguments and refusals as for :meth:`ask`.  Nothing is charged or
+        read."""
+        compiled = self._compiled(query, epsilon, rho, delta, mechanism)
+        price = self._ledger.price(
+            self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta
+        )
+        known = self._ledger.find(self._dataset, self._key(self._request(compiled, 1)))
+        return Quote(price, describe(compiled), known is not None and known.state == "SETTLED")
+
+    def ask(
+        self,
+        query: Query,
+        *,
+        epsilon: float | None = None,
+        rho: float | None = None,
+        delta: float | None = None,
+        mechanism: str = "laplace",
+        attempt: int = 1,
+        by: str = "",
+    ) -> Answer:
+        """Ask, pay, and get the answer.
+
+        Args:
+            query: the question.
+            epsilon: of the whole answer.
+            rho: instead of epsilon, for ``gaussian``.
+            delta: for Gaussian noise by epsilon, and for groups that are found by a threshold.
+            mechanism: the law of the noise, ``laplace`` or ``gaussian``.
+            attempt: 2, 3, ... to ask the same question again and pay again: fresh noise, or an answer where
+                an earlier attempt was charged and lost.
+            by: who asks, in public words, for the ledger's history.
+
+        Raises:
+            Refused: the budget does not hold it; says what was asked, what is left, and what would fit.
+            StillRunning: somebody else is being answered the same question.
+            EngineFailure: the engine failed; the charge stays, the reason is not told.
+            InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
+        """
+        compiled = self._compiled(query, epsilon, rho, delta, mechanism)
+        charge = self._reserve(compiled, check_integer("attempt", attempt, low=1), by)
+        if charge.token is None:
+            return self._found(compiled, charge)
+        try:
+            raw = collect(compiled, [self._engine.rows(each) for each in compiled.statements])
+            content = content_of(compiled, release_all(compiled, raw, self._sampler))
+        except Exception:  # noqa: BLE001 - whatever it is, it may depend on the data
+            self._ledger.forfeit(charge)
+            raise EngineFailure from None
+        return self._answer(compiled, self._ledger.settle(charge, content), repeated=False)
+
+    def close(self) -> None:
+        """Close the engine; the ledger stays open."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _compiled(
+        self, query: Query, epsilon: float | None, rho: float | None, delta: float | None, mechanism: str
+    ) -> Compiled:
+        if not isinstance(query, Query):
+            raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
+        return compile_query(query, self._policy, epsilon=epsilon, rho=rho, delta=delta, mechanism=mechanism)
+
+    def _request(self, compiled: Compiled, attempt: int) -> dict[str, Any]:
+        return compiled.request(self._version, block=self._block, attempt=attempt)
+
+    def _key(self, request: dict[str, Any]) -> str:
+        """A keyed hash of the request: the history shows keys, and a plain hash would confirm a guess."""
+        return self._ledger.fingerprint([json.dumps(request, sort_keys=True).encode()])
+
+    def _reserve(self, compiled: Compiled, attempt: int, by: str) -> Charge:
+        self._engine.check(self._policy)
+        request = self._request(compiled, attempt)
+        return self._ledger.reserve(
+            self._dataset,
+            compiled.event,
+            key=self._key(request),
+            request=request,
+            block=self._block,
+            delta=compiled.charge_delta,
+            by=by,
+            label="query",
+        )
+
+    def _found(self, compiled: Compiled, charge: Charge) -> Answer:
+        """What an earlier request left under the same key."""
+        if charge.state == "SETTLED":
+            return self._answer(compiled, charge, repeated=True)
+        if charge.state == "RESERVED":
+            raise StillRunning(
+                "the same question is being answered, or was when its process died; it is charged once. Ask "
+                f"again later for its answer (the reservation ends {charge.lease_ends:%Y-%m-%d %H:%M} UTC), "
+                "or pay again for an answer now with a higher attempt."
+            )
+        raise PrivacyRefusal(
+            "this question was charged before, and its answer was lost: the charge stays, since the answer "
+            "may have been seen. Ask with the next attempt (attempt=2, say) to be charged again."
+        )
+
+    def _answer(self, compiled: Compiled, charge: Charge, *, repeated: bool) -> Answer:
+        if not isinstance(charge.answer, dict):
+            raise PrivacyRefusal(f"the ledger holds something under key {charge.key!r} that is no answer.")
+        epsilon, delta = compiled.stated_cost or self._policy.budget.epsilon_of(charge.cost)
+        left = self._ledger.price(self._dataset, Compose(()), block=self._block).remaining
+        return read_content(
+            charge.answer,
+            compiled,
+            charge=charge.key,
+            epsilon=epsilon,
+            delta=delta,
+            remaining=left,
+            repeated=repeated,
+        )
+
+
+def _engine(data: object, policy: Policy) -> Engine:
+    from tacit.queries.engines.duckdb import DuckDBEngine
+
+    return DuckDBEngine(data, policy)

@@ -1,0 +1,290 @@
+"""What is measured of a table, in integers, and how far one unit can move it.
+
+A query is answered from a few *measures*: sums over the rows of a group of an integer per row.  Every integer
+comes from public facts and the row alone, so that the sum is exact, in whatever order an engine adds, and one
+unit moves it by at most what is written here.  Sums of floats depend on the order of the rows, and the
+textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
+
+Legend: x the value of a row, k its integer, s the step of the grid, K the rows of a unit that count, G the
+groups of an answer that a unit may be counted in, c the centre.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import Adjacency
+from tacit.ledger.policy import Column, Policy
+
+__all__ = [
+    "Bins",
+    "Bound",
+    "Grid",
+    "Measure",
+    "Present",
+    "Regular",
+    "Rows",
+    "Squares",
+    "Total",
+    "Units",
+    "bound",
+    "in_units",
+    "most_groups",
+]
+
+_LARGEST_SUM = (1 << 62) - 1  # of what an engine adds up: twice that fits into 64 bits
+_LARGEST_CELL = (
+    1 << 52
+)  # of x / s: x / s + 1/2 is exact enough that k is at most off by the rounding of x / s
+_LARGEST_ROOT = 1 << 31  # of k - c: its square fits into 63 bits
+_SQUARE_BITS = 20  # of a square after rounding: as fine as the default grid
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The integers of a column: ``k = floor(clip(x, lower, upper) / step + 1/2)``, between ``low`` and
+    ``high``.
+
+    Division and floor never fall in x, so that k stays between those of the bounds in every engine that
+    computes in doubles.
+
+    >>> grid = Grid(0.0, 100.0, 0.5)
+    >>> grid.low, grid.high, grid.cell(33.3)
+    (0, 200, 67)
+    """
+
+    lower: float
+    upper: float
+    step: float
+
+    def __post_init__(self) -> None:
+        if max(abs(self.lower), abs(self.upper)) / self.step > _LARGEST_CELL:
+            raise InvalidInput(
+                f"bounds [{self.lower!r}, {self.upper!r}] are too far from 0 for a step of {self.step!r}: a "
+                "double cannot tell the neighbouring values apart. Declare a larger step."
+            )
+        if self.low == self.high:
+            raise InvalidInput(
+                f"bounds [{self.lower!r}, {self.upper!r}] are one and the same on a grid of step "
+                f"{self.step!r}. Declare a smaller step."
+            )
+
+    @classmethod
+    def of(cls, name: str, column: Column) -> Grid:
+        """The grid that the policy declares for a column of numbers.
+
+        Raises:
+            InvalidInput: the policy has no bounds for it.
+        """
+        if column.lower is None or column.upper is None:
+            raise InvalidInput(
+                f"column {name!r} has no bounds, and without them one row may weigh anything. Declare lower "
+                "and upper in the policy of the data set; they are never taken from the data."
+            )
+        return cls(column.lower, column.upper, column.grid_step)
+
+    def cell(self, value: float) -> int:
+        """k of a value that is not NaN."""
+        return math.floor(min(max(value, self.lower), self.upper) / self.step + 0.5)
+
+    @property
+    def low(self) -> int:
+        """The smallest k."""
+        return self.cell(self.lower)
+
+    @property
+    def high(self) -> int:
+        """The largest k."""
+        return self.cell(self.upper)
+
+
+class Measure:
+    """An integer per row, summed over the rows of each group: the interface of all measures."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Rows(Measure):
+    """1 for every row."""
+
+
+@dataclass(frozen=True)
+class Units(Measure):
+    """The number of different units in a group; no sum over rows, but over units."""
+
+
+@dataclass(frozen=True)
+class Present(Measure):
+    """1 where ``column`` is not missing."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Total(Measure):
+    """``k - centre`` where the column is not missing, else 0."""
+
+    column: str
+    grid: Grid
+    centre: int = 0
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The smallest and the largest integer of a row; 0 lies between them, since a value may be
+        missing."""
+        return min(self.grid.low - self.centre, 0), max(self.grid.high - self.centre, 0)
+
+
+@dataclass(frozen=True)
+class Squares(Measure):
+    """``(k - centre)^2 / 2^shift``, rounded to an integer, where the column is not missing, else 0."""
+
+    column: str
+    grid: Grid
+    centre: int
+
+    def __post_init__(self) -> None:
+        if self.root > _LARGEST_ROOT:
+            raise InvalidInput(
+                f"squares of column {self.column!r} need a range of at most {2 * _LARGEST_ROOT} steps; it is "
+                f"{self.grid.high - self.grid.low}. Declare a larger step."
+            )
+
+    @property
+    def root(self) -> int:
+        """The largest |k - centre|."""
+        return max(abs(self.grid.low - self.centre), abs(self.grid.high - self.centre))
+
+    @property
+    def shift(self) -> int:
+        """How many bits of the squares are rounded away."""
+        return max(0, (self.root**2).bit_length() - _SQUARE_BITS)
+
+    @property
+    def largest(self) -> int:
+        """The largest integer of a row."""
+        return (self.root**2 + (1 << self.shift >> 1)) >> self.shift
+
+
+@dataclass(frozen=True)
+class Bins(Measure):
+    """1 for the bin that x lies in, a sum for every bin.
+
+    Bin i holds x between ``edges[i-1]`` and ``edges[i]``.  ``closed[i]`` says on which side an x that equals
+    ``edges[i]`` falls: in bin i if it is True, in bin i + 1 if not.  Missing values are in no bin.
+    """
+
+    column: str
+    edges: tuple[float, ...]
+    closed: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Regular(Measure):
+    """1 for the place of k among the candidates ``low``, ``low + stride``, ...: bin 2i + 1 if k is the i-th
+    one, counted from 0, bin 2i + 2 if it lies between the i-th and the next.  Missing values are in no
+    bin."""
+
+    column: str
+    grid: Grid
+    stride: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far one unit can move a vector of sums, one number per group (or bin).
+
+    In the convention of events: the L1 norm of one unit's own contribution is at most ``whole``; no more than
+    ``places`` numbers are touched, each by at most ``each``.  Neighbours differ by at most that under
+    add-remove and zero-out, by at most twice that under replace-one.
+
+    ``factor`` is what the integers are multiplied with before noise is added: 2 where a difference of an
+    odd number has to be twice an integer.  ``public``: nothing moves at all, the number is known.
+    """
+
+    whole: int
+    each: int
+    places: int
+    factor: int = 1
+    public: bool = False
+
+    @property
+    def squared(self) -> int:
+        """The square of the L2 norm of one unit's contribution: at most that of either description."""
+        return min(self.whole**2, self.places * self.each**2)
+
+
+def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> Bound:
+    """The bound of a measure under a policy.
+
+    Args:
+        groups: the query has ``by`` columns.
+        filtered: some rows may not count: there is a predicate.
+
+    Under replace-one a lone sum needs less than twice its largest contribution: neighbours differ by K times
+    the width of a row's span.  With the integers doubled, and all of them shifted by a public constant, that
+    is exactly twice the contribution of a unit.
+
+    Raises:
+        PrivacyRefusal: the largest table could overflow 64 bits.
+    """
+    rows = policy.rows_per_unit
+    low, high = _span(measure)
+    each = largest_cell(measure)
+    if each * policy.largest_table > _LARGEST_SUM:
+        raise PrivacyRefusal(
+            f"{policy.largest_table} rows of up to {each} steps each do not fit into 64 bits. Declare a "
+            "smaller largest_table or a larger step for the column in the policy."
+        )
+    several = groups or isinstance(measure, Bins | Regular)
+    if isinstance(measure, Units):
+        whole = most_groups(policy) if groups else 1
+        tight = Bound(whole, each=1, places=whole)
+        width = 1
+    else:
+        tight = Bound(rows * each, each=rows * each, places=rows if several else 1)
+        width = rows * (high - low)
+    if policy.relation is not Adjacency.REPLACE_ONE or several:
+        return tight
+    if _is_public(measure, policy, filtered):
+        return Bound(1, 1, 1, public=True)
+    if width % 2 == 0:
+        return Bound(width // 2, width // 2, 1)
+    return Bound(width, width, 1, factor=2)
+
+
+def most_groups(policy: Policy) -> int:
+    """In how many groups of an answer one unit can be."""
+    return policy.rows_per_unit if policy.groups_per_unit is None else policy.groups_per_unit
+
+
+def largest_cell(measure: Measure) -> int:
+    """The largest size of one row's integer."""
+    low, high = _span(measure)
+    return max(-low, high)
+
+
+def _span(measure: Measure) -> tuple[int, int]:
+    match measure:
+        case Total():
+            return measure.span
+        case Squares():
+            return 0, measure.largest
+        case Rows() | Units() | Present() | Bins() | Regular():
+            return 0, 1
+    raise InvalidInput(f"unknown measure {measure!r}.")
+
+
+def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
+    """The number of all units, and of all rows where a row is a unit."""
+    counted = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
+    return counted and not filtered and policy.public_records is not None
+
+
+def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
+    """A number of steps as a number in the units of the column."""
+    return Fraction(integer) * Fraction(grid.step)
