@@ -180,6 +180,30 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(
     assert "are for certificates" in said(capsys, "verify", "s.json", "--ledger", "budget.db", code=2)
 
 
+def test_a_cap_is_raised_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raised = ("ledger", "raise-cap", "budget.db", "--dataset", "visits", "--by", "the board", "--epsilon")
+    assert "reason must be stated" in said(capsys, *raised, "2", "--reason", " ", code=2)
+    assert "can only be raised" in said(capsys, *raised, "0.5", "--reason", "a study", code=2)
+    assert "delta" in said(capsys, *raised, "2", "--reason", "a study", "--delta", "1e-6", code=2)
+    assert "of ε = 2 at δ = 0" in said(capsys, *raised, "2", "--reason", "a study")
+    assert "'a study'" in said(capsys, "certificate", "budget.db", "--dataset", "visits")
+
+
+def test_after_an_old_copy_was_put_back_what_is_left_is_burned(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anchor = data(capsys, "ledger", "status", "budget.db")["datasets"][0]["anchor"]
+    back = ("ledger", "recover", "budget.db", "--from-backup")
+    assert "nothing is missing" in said(capsys, *back, anchor, code=2)
+    ledger, _, _, digest = anchor.split(":")
+    newer = f"{ledger}:visits:99:{digest}"
+    assert "Leave --dataset out" in said(capsys, *back, newer, "--dataset", "other", code=2)
+    assert "is burned" in said(capsys, *back, newer)
+    assert "70 % burned" in said(capsys, "ledger", "status", "budget.db", "--html", "page.html")
+    assert "was burned" in Path("page.html").read_text(encoding="utf-8")
+    assert "put back" in said(capsys, "certificate", "budget.db", "--dataset", "visits")
+
+
 COMMANDS = (
     "init",
     "template",
@@ -190,6 +214,7 @@ COMMANDS = (
     "verify",
     "recover",
     "certificate",
+    "raise-cap",
     "key",
 )
 

@@ -36,6 +36,7 @@ from tacit.ledger import (
     PureBudget,
     RenyiBudget,
     ZeroConcentratedBudget,
+    charge_key,
 )
 from tacit.report.certificate import Certificate, group_of, make_certificate
 from tacit.report.certificate_check import CertificateCheck, check_certificate, read_certificate
@@ -73,7 +74,9 @@ def spend(ledger: Ledger, event: Event, key: str, *, settle: bool = True, **more
 def typical() -> Ledger:
     ledger = ledger_with(RenyiBudget(3.0, 1e-6), unit_column="id", rows_per_unit=4, note="the board")
     for number in range(3):
-        spend(ledger, TRAINING, f"run-1/{number}", by="grace", label="a model")
+        spend(
+            ledger, TRAINING, charge_key("run-1", 50 * number, 50 * number + 50), by="grace", label="a model"
+        )
     spend(ledger, COUNT, "q1", by="ada")
     spend(ledger, COUNT, "q2", by="bob", settle=False)
     with pytest.raises(PrivacyRefusal):
@@ -145,7 +148,7 @@ def test_groups_have_the_sum_of_a_path_from_one_to_the_other(epsilon: float, del
 def test_a_run_has_its_own_part_and_an_unknown_one_is_refused() -> None:
     alone = ledger_with(RenyiBudget(3.0, 1e-6))
     for number in range(3):
-        spend(alone, TRAINING, f"x/{number}")
+        spend(alone, TRAINING, f"training/x/{number}")
     run = TYPICAL.data["run"]
     assert run["id"] == "run-1"
     assert run["spent"]["epsilon"] == alone.status("visits").spent_epsilon
@@ -157,7 +160,7 @@ def test_a_derived_data_set_charges_its_parent_and_the_run_is_seen_there() -> No
     ledger = ledger_with(PureBudget(3.0))
     child = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(2.0), parent="visits")
     ledger.open_dataset("north", child)
-    ledger.settle(ledger.reserve("north", COUNT, key="r/1", request={}, by="ada"), 1)
+    ledger.settle(ledger.reserve("north", COUNT, key="training/r/1", request={}, by="ada"), 1)
     for name in ("visits", "north"):
         certificate = make_certificate(ledger, name, run="r")
         assert certificate.data["run"]["spent"]["epsilon"] == pytest.approx(0.1)
@@ -434,7 +437,7 @@ def test_there_are_words_for_all_mechanisms() -> None:
     assert in_words(Compose((COUNT, SUM))).count("; and ") == 1
     assert "secret number of trials" in in_words(selection)
     ledger = ledger_with(RenyiBudget(3.0, 1e-6))
-    spend(ledger, selection, "r/selection")
+    spend(ledger, selection, "selection/r")
     assert by_name(make_certificate(ledger, "visits"), "Private selection")["value"].startswith(
         "1 charge for"
     )

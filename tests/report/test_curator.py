@@ -9,6 +9,7 @@ import pytest
 
 from tacit.events import DiscreteLaplace, Event, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, PureBudget, Refused, RenyiBudget
+from tacit.ledger.identity import current_user
 from tacit.report.curator import curator_view
 from tacit.report.curator_page import curator_chart, curator_page
 
@@ -34,7 +35,7 @@ def only(ledger: Ledger) -> dict[str, Any]:
 
 def test_shares_add_up_to_what_is_spent_and_the_largest_comes_first() -> None:
     ledger = opened(RenyiBudget(3.0, 1e-6))
-    spend(ledger, TRAINING, "r/1", "grace", label="model")
+    spend(ledger, TRAINING, "training/r/1", "grace", label="model")
     for number in range(3):
         spend(ledger, COUNT, f"q{number}", "ada", label="wards" if number else "ages")
     spend(ledger, COUNT, "q9")
@@ -44,10 +45,11 @@ def test_shares_add_up_to_what_is_spent_and_the_largest_comes_first() -> None:
         (person["share"] for person in view["spenders"]), reverse=True
     )
     people = {person["by"]: person for person in view["spenders"]}
-    assert set(people) == {"grace", "ada", "(nobody named)"}
+    assert set(people) == {"grace", "ada", current_user()}
     assert people["ada"]["charges"] == 3
+    assert set(people["grace"]["labels"]) == {"run r"}
     assert people["ada"]["labels"]["wards"] == pytest.approx(2 * people["ada"]["labels"]["ages"])
-    assert set(people["(nobody named)"]["labels"]) == {"queries"}
+    assert set(people[current_user()]["labels"]) == {"query"}
     assert view["spent"]["epsilon"] == ledger.status("visits").spent_epsilon
 
 

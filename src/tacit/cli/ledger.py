@@ -18,6 +18,7 @@ from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Entry, Ledger
+from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy_file import policy_template, read_policy, table_columns
 from tacit.report.curator import curator_view
 from tacit.report.curator_page import curator_page, spent_in_words
@@ -199,6 +200,14 @@ def verify(
 def recover(
     ledger: _Where,
     dataset: _Names = None,
+    from_backup: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ANCHOR",
+            help="An older copy was put back; this anchor is newer. What is left of the budget is burned.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: _AsJson = False,
 ) -> int:
     """Give up the reservations of processes that died: they stay spent.
@@ -206,6 +215,15 @@ def recover(
     Example:  tacit ledger recover budget.db
     """
     found = Ledger.open(ledger)
+    if from_backup is not None:
+        anchor = Anchor.parse(from_backup)
+        if dataset and dataset != [anchor.dataset]:
+            raise InvalidInput(f"the anchor is of {anchor.dataset!r}. Leave --dataset out.")
+        dataset = [anchor.dataset]
+        found.recover_from_backup(anchor.dataset, anchor)
+        messages.print(
+            f"What was left of the budget of {anchor.dataset} is burned. Do the same for the other data sets."
+        )
     names = dataset or [each.name for each in found.datasets()]
     ended = {name: [charge.key for charge in found.recover(name)] for name in names}
     if as_json:
@@ -213,6 +231,28 @@ def recover(
     else:
         for name, keys in ended.items():
             _say(f"{name}: {len(keys):,} forfeited{': ' + ', '.join(keys) if keys else ''}")
+    return 0
+
+
+def raise_cap(
+    ledger: _Where,
+    dataset: _Name,
+    epsilon: Annotated[float, typer.Option(help="Of the new cap.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why: shown in every certificate.", show_default=False)],
+    by: Annotated[str, typer.Option(help="Who decided it: shown too.", show_default=False)],
+    delta: Annotated[
+        float | None, typer.Option(help="Of the new cap; else as it was.", show_default=False)
+    ] = None,
+) -> int:
+    """Raise a cap, for all to see: what was promised to the people in the data is void from then on.
+
+    Example:  tacit ledger raise-cap budget.db --dataset visits --epsilon 4 --reason "..." --by "the board"
+    """
+    found = Ledger.open(ledger)
+    budget = found.policy(dataset).budget
+    data = {**budget.to_data(), "epsilon": epsilon} | ({} if delta is None else {"delta": delta})
+    found.raise_cap(dataset, budget_from_data(data), reason=reason, by=by)
+    _say(spent_in_words(curator_view(found, [dataset])["datasets"][0]))
     return 0
 
 
@@ -240,6 +280,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "history": history,
     "verify": verify,
     "recover": recover,
+    "raise-cap": raise_cap,
     "certificate": certificate.command,
     "key": key,
 }

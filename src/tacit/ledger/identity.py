@@ -6,11 +6,13 @@ ledger goes in (HMAC-SHA-256), so that only who holds the ledger can compare.
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import hmac
+import os
 from collections.abc import Iterable
 
-__all__ = ["keyed_hash"]
+__all__ = ["current_user", "keyed_hash"]
 
 
 def keyed_hash(secret: bytes, content: Iterable[bytes]) -> str:
@@ -28,3 +30,14 @@ def keyed_hash(secret: bytes, content: Iterable[bytes]) -> str:
     for piece in content:
         digest.update(piece)
     return digest.hexdigest()
+
+
+def current_user() -> str:
+    """Who the operating system says runs this process: a name, or a number where there is none.
+
+    It says who spent what among people who trust each other; it proves nothing.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such account, as in many containers
+        return f"user {os.getuid()}" if os.name == "posix" else "unknown user"

@@ -25,7 +25,7 @@ from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor, Entry, Json, canonical, moment
 from tacit.ledger.claims import Claim, claims_of, price_of, refusal_of, row_of, status_of
 from tacit.ledger.errors import Conflict, LeaseLost
-from tacit.ledger.identity import keyed_hash
+from tacit.ledger.identity import current_user, keyed_hash
 from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
 from tacit.ledger.verification import Verification, replay
@@ -294,7 +294,8 @@ class Ledger:
         :param key: a name for the request, chosen by the caller: asked twice, it is charged once.
         :param request: what is asked, as JSON.  Its keyed hash alone is kept: it may name people.
         :param lease_s: after so many seconds :meth:`recover` may give the reservation up for lost.
-        :param by: who asks, and ``label`` what, in public words: they go into the history as they are.
+        :param by: who asks, by default the user of the operating system, and ``label`` what, in public words:
+            they go into the history as they are.
         :param token: a secret of the caller's own, where it must be known before the reservation is made, for
             :meth:`resume` whatever was saved meanwhile; None for a fresh one.
         :returns: with a token if this call made the reservation; else as it was found.
@@ -313,7 +314,7 @@ class Ledger:
             "request": hashed,
             "event": event_to_json(event),
             "delta": delta,
-            "by": _public("by", by),
+            "by": _public("by", by) or current_user(),
             "label": _public("label", label),
         }
         with self._store.write() as tx:

@@ -69,12 +69,12 @@ def _spenders(found: Sequence[Spending], parts: Sequence[float]) -> list[dict[st
     """By person, the largest share first."""
     people: dict[str, dict[str, Any]] = {}
     for spent, part in zip(found, parts, strict=True):
-        name = spent.by or "(nobody named)"
+        name = spent.by
         person = people.setdefault(name, {"by": name, "share": 0.0, "charges": 0, "last": "", "labels": {}})
         person["share"] += part
         person["charges"] += 1
         person["last"] = spent.time.isoformat()
-        label = spent.label or ("queries" if spent.run is None else f"run {spent.run}")
+        label = (spent.label or "query") if spent.run is None else f"run {spent.run}"
         person["labels"][label] = person["labels"].get(label, 0.0) + part
     return sorted(people.values(), key=lambda person: -person["share"])
 

@@ -69,11 +69,12 @@ def curator_chart(dataset: Data) -> Chart:
     span = max([*times, *refused, 1.0])
     name, unit = next((name, unit) for name, unit in _SPANS if span >= 2.0 * unit or unit == 1.0)
     end = span / unit
-    top = 112.0 * max(1.0, *(point["share"] for point in dataset["curve"]))
+    top = 135.0 * max(1.0, *(point["share"] for point in dataset["curve"]))
     chart = Chart(
         f"What of the budget of {dataset['name']} is spent, over time",
         Axis(f"{name} since the data set was opened", 0.0, end),
         Axis("% of the cap", 0.0, top),
+        legend_above=True,
     )
     steps: list[tuple[float, float]] = []
     for time, point in zip(times, dataset["curve"], strict=True):
@@ -85,7 +86,7 @@ def curator_chart(dataset: Data) -> Chart:
     chart.line(steps, "one", "spent")
     chart.line([(0.0, 100.0), (end, 100.0)], "two", "cap")
     for number, time in enumerate(refused):
-        chart.line([(time / unit, 96.0), (time / unit, top)], "shut", "" if number else "refused")
+        chart.line([(time / unit, 96.0), (time / unit, 104.0)], "shut", "" if number else "refused")
     return chart
 
 

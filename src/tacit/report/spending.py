@@ -136,6 +136,12 @@ def _reserved(entry: Entry) -> Spending:
         by=body["by"],
         label=body["label"],
         dataset=dataset,
-        run=key.partition("/")[0] if "/" in key else None,
+        run=_run_of(key),
         state="RESERVED",
     )
+
+
+def _run_of(key: str) -> str | None:
+    """The run whose steps, or whose private selection, a charge of that key paid for; None for a query."""
+    kind, _, rest = key.partition("/")
+    return rest.partition("/")[0] if kind in ("training", "selection") and rest else None
