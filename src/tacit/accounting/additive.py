@@ -12,6 +12,7 @@ Numbers that state a guarantee, such as ``ApproximateDP(0.1)``, are read as the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -26,9 +27,12 @@ from tacit.errors import UnsupportedEvent, check_real
 from tacit.events import (
     Adjacency,
     ApproximateDP,
+    DiscreteGaussian,
     DiscreteLaplace,
     Event,
     ExponentialMechanism,
+    Gaussian,
+    GaussianMixture,
     Laplace,
     PoissonSampled,
     SparseVector,
@@ -36,6 +40,9 @@ from tacit.events import (
 )
 
 __all__ = ["decimal", "pure_cost", "renyi_cost", "zcdp_cost"]
+
+
+_LEAST_NOISE = 1e-4  # of a sensitivity: an epsilon of 1e4, or 1e8 at order 2
 
 
 def decimal(number: float) -> Fraction:
@@ -86,11 +93,14 @@ def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
 
 def _rho(base: Base, adjacency: Adjacency) -> Fraction:
     """Exact where the mechanism is exactly pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
-    found = Fraction(rho(base, adjacency))
-    if isinstance(base, ExponentialMechanism):  # epsilon^2 / 8 is less
-        return found
+    found = rho(base, adjacency)
     pure = _exactly_pure(base, adjacency)
-    return found if pure is None else min(found, pure * pure / 2)
+    exact = None if pure is None else pure * pure / 2
+    if not math.isfinite(found):
+        if exact is None:
+            raise UnsupportedEvent(f"{base!r} has no finite rho: it would reveal what it is asked.")
+        return exact
+    return Fraction(found) if exact is None else min(Fraction(found), exact)  # some are below epsilon^2 / 2
 
 
 def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str) -> tuple[Array, Fraction]:
@@ -112,17 +122,29 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
     at = np.array([check_real("order", order, low=1.0, open_low=True) for order in orders])
     steps, leak = _without_leaks(event, relation)
     for base, _ in steps:
-        renyi(base, np.array([2.0]), relation)  # refuses by name what it has no divergence for
+        if not _reveals(base, relation):
+            renyi(base, np.array([2.0]), relation)  # refuses by name what it has no divergence for
     most = min((largest_order(base) for base, _ in steps), default=1e9)
     divergences = np.full(at.shape, np.inf)
     near = at - 1.0 <= most
-    if near.any():
+    if near.any() and not any(_reveals(base, relation) for base, _ in steps):
         divergences[near] = summed(steps, at[near], relation)
     if (
         np.isnan(divergences).any() or (divergences < 0.0).any()
     ):  # pragma: no cover - a defect, never let through
         raise ArithmeticError(f"a Renyi divergence of {event!r} came out as {divergences}; please report it.")
     return divergences, leak
+
+
+def _reveals(base: Base, adjacency: Adjacency) -> bool:
+    """Whether the noise is so small that there is no privacy to speak of, and floats overflow."""
+    match base:
+        case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | GaussianMixture(sigma):
+            return sigma < _LEAST_NOISE
+        case DiscreteGaussian(scale, sensitivity):
+            return scale < _LEAST_NOISE * sensitivity
+    pure = pure_epsilon(base, adjacency)
+    return pure is not None and pure > 1.0 / _LEAST_NOISE
 
 
 def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]:

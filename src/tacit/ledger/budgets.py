@@ -390,11 +390,13 @@ class RenyiBudget(Budget):
         if list(orders) != sorted(set(orders)):
             raise InvalidInput(f"orders must increase, each once; got {orders!r}.")
         object.__setattr__(self, "orders", orders)
-        useless = [order for order, cap in zip(orders, self.cap, strict=False) if cap == 0]
+        useless = [
+            order for order, cap in zip(orders, self.cap, strict=False) if cap * 1000 < self.epsilon * UNIT
+        ]
         if useless:
             raise InvalidInput(
                 f"at epsilon {self.epsilon!r} and delta {self.delta!r} over {len(orders)} orders, the orders "
-                f"{useless} allow nothing: their share of delta is lost. Leave them out, or use larger ones."
+                f"{useless} allow next to nothing: their share of delta is lost. Leave them out, or use larger ones."
             )
 
     @property

@@ -45,7 +45,7 @@ _LEDGER = sa.Table(
 _DATASET = sa.Table(
     "dataset",
     _META,
-    sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("id", _NUMBER, sa.Identity(), primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("policy", sa.Text, nullable=False),
     sa.Column("cap", sa.Text, nullable=False),
@@ -59,7 +59,7 @@ _DATASET = sa.Table(
 _CHARGE = sa.Table(
     "charge",
     _META,
-    sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("id", _NUMBER, sa.Identity(), primary_key=True),
     sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), nullable=False),
     sa.Column("origin", _NUMBER, sa.ForeignKey("charge.id")),
     sa.Column("idem_key", sa.Text, nullable=False),
