@@ -1,0 +1,267 @@
+"""Budgets that count Renyi divergences: at one order for all (zCDP), or over a grid of orders.
+
+``docs/ledger.md`` proves why a total below its cap bounds everything that was ever released, however
+adaptively it was asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from tacit.accounting.additive import decimal, renyi_cost, zcdp_cost
+from tacit.accounting.conversion import epsilon_at_orders
+from tacit.accounting.losses import Array
+from tacit.accounting.zcdp import curve
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency, Event
+from tacit.ledger.counting import (
+    DELTA_UNIT,
+    ENDLESS,
+    UNIT,
+    Budget,
+    Cost,
+    above,
+    balance_delta,
+    check_limit,
+    check_share,
+    conversion_delta,
+    least_cost,
+    units_down,
+    units_up,
+)
+
+__all__ = ["RenyiBudget", "ZeroConcentratedBudget"]
+
+
+@final
+@dataclass(frozen=True)
+class ZeroConcentratedBudget(Budget):
+    """rho adds up (Bun & Steinke 2016, 1605.02065; as a filter Feldman & Zrnic 2021, 2008.11193).
+
+    For Gaussian noise without sampling.  ``threshold_delta`` is the part of ``delta`` for releases that hold
+    but for a chance of their own, as groups found by a threshold; such a release must happen at one moment,
+    which every charge of a query does (there is no theorem for interactive mechanisms that overlap).
+
+    >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
+    >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
+    0.0244
+    """
+
+    mode: ClassVar[str] = "zcdp"
+    epsilon: float
+    delta: float
+    threshold_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_limit(self, self.epsilon, self.delta)
+        check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+
+    @property
+    def limit(self) -> tuple[float, float]:
+        """(epsilon, delta)."""
+        return self.epsilon, self.delta
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Two: rho and the delta of thresholds."""
+        return ("rho", "delta")
+
+    @cached_property
+    def cap(self) -> Cost:
+        """The largest rho that is (epsilon, delta - threshold_delta)-DP by the best order."""
+        rho = _largest_rho(self.epsilon, conversion_delta(self.delta, self.threshold_delta))
+        return rho, units_down(decimal(self.threshold_delta), DELTA_UNIT)
+
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """rho, and the chance of a leak."""
+        found, leak = zcdp_cost(event, adjacency)
+        return max(least_cost(event), units_up(found, UNIT)), units_up(leak, DELTA_UNIT)
+
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """By the best order."""
+        conversion = conversion_delta(self.delta, self.threshold_delta)
+        epsilon = curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
+        return epsilon, balance_delta(spent[0], conversion, spent[1])
+
+    def _pure_room(self, room: Cost) -> float:
+        return math.sqrt(2.0 * max(room[0], 0) / UNIT)  # a pure epsilon is epsilon^2 / 2-zCDP
+
+    def to_data(self) -> dict[str, Any]:
+        """Mode, epsilon, delta and its part for thresholds."""
+        return {
+            "mode": self.mode,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "threshold_delta": self.threshold_delta,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class RenyiBudget(Budget):
+    """Renyi divergences add up, order by order, over a grid of orders that is declared in advance.
+
+    Laplace and Gaussian noise, sampled or not, count in one currency.  Each of the ``orders`` has an equal
+    part of the delta and its own cap, from the tight conversion at that part; a total is admitted while at
+    least one order is under its cap.  One order alone is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193);
+    for several the parts of delta add up, as ``docs/ledger.md`` proves.  ``threshold_delta`` is the part of
+    ``delta`` for releases that hold but for a chance of their own, as groups found by a threshold.
+
+    :param orders: each > 1; by default five around the best one for Gaussian noise.
+
+    >>> budget = RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0, 32.0))
+    >>> [round(cap / UNIT, 4) for cap in budget.cap[:-1]]
+    [1.3, 2.2551, 2.6624]
+    """
+
+    mode: ClassVar[str] = "renyi"
+    epsilon: float
+    delta: float
+    orders: tuple[float, ...] = ()
+    threshold_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_limit(self, self.epsilon, self.delta)
+        check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        given = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
+        orders = tuple(check_real("order", order, low=1.0, high=1e6, open_low=True) for order in given)
+        if list(orders) != sorted(set(orders)):
+            raise InvalidInput(f"orders must increase, each once; got {orders!r}.")
+        object.__setattr__(self, "orders", orders)
+        useless = [
+            order for order, cap in zip(orders, self.cap, strict=False) if cap * 1000 < self.epsilon * UNIT
+        ]
+        if useless:
+            raise InvalidInput(
+                f"at epsilon {self.epsilon!r} and delta {self.delta!r} over {len(orders)} orders, the orders "
+                f"{useless} allow next to nothing: their share of delta is lost. Leave them out."
+            )
+
+    @property
+    def limit(self) -> tuple[float, float]:
+        """(epsilon, delta)."""
+        return self.epsilon, self.delta
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """One per order, then the delta of thresholds."""
+        return (*(f"order {order:g}" for order in self.orders), "delta")
+
+    @property
+    def order_delta(self) -> float:
+        """The part of delta that each order has for its conversion, rounded down."""
+        conversion = conversion_delta(self.delta, self.threshold_delta)
+        return math.nextafter(conversion / len(self.orders), 0.0)
+
+    @cached_property
+    def cap(self) -> Cost:
+        """At each order the largest divergence that is (epsilon, order_delta)-DP, by the tight conversion."""
+        most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
+        return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
+
+    def admits(self, total: Cost, cap: Cost | None = None) -> bool:
+        """Whether the delta of thresholds fits and at least one order is under its cap."""
+        most = self.cap if cap is None else cap
+        orders = zip(total[:-1], most[:-1], strict=True)
+        return total[-1] <= most[-1] and any(part <= limit for part, limit in orders)
+
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """The Renyi divergence at every order, and the chance of a leak."""
+        return _renyi_price(event, self.orders, adjacency)
+
+    def _pure_room(self, room: Cost) -> float:
+        parts = zip(self.orders, room[:-1], strict=True)
+        return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
+
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """By the best of the orders, each at its own part of delta."""
+        conversion = conversion_delta(self.delta, self.threshold_delta)
+        known = [min(part, ENDLESS) for part in spent[:-1]]
+        epsilon = float(_epsilons(known, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
+        if all(part >= ENDLESS for part in known):
+            epsilon = math.inf
+        return epsilon, balance_delta(max(spent[:-1]), conversion, spent[-1])
+
+    def to_data(self) -> dict[str, Any]:
+        """Mode, epsilon, delta, orders, and the part of delta for thresholds."""
+        return {
+            "mode": self.mode,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "orders": list(self.orders),
+            "threshold_delta": self.threshold_delta,
+        }
+
+
+def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:
+    """Epsilon at ``delta`` of a divergence at every order, by itself."""
+    divergences = np.array([above(total) for total in totals])
+    return np.maximum(epsilon_at_orders(np.array(orders), divergences, delta), 0.0)
+
+
+@lru_cache(maxsize=256)
+def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]) -> Cost:
+    """At every order the largest divergence that is (epsilon, delta)-DP."""
+    low, high = [0] * len(orders), [math.ceil(2 * epsilon * UNIT)] * len(orders)
+    for _ in range(high[0].bit_length()):
+        middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+        within = _epsilons(middle, orders, delta) <= epsilon
+        low = [m if ok else a for a, m, ok in zip(low, middle, within, strict=True)]
+        high = [b if ok else m for b, m, ok in zip(high, middle, within, strict=True)]
+    return tuple(low)
+
+
+@lru_cache(maxsize=256)
+def _largest_rho(epsilon: float, delta: float) -> int:
+    """The largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, but where delta is near 1."""
+    low, high = 0, math.ceil(2 * epsilon * UNIT)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if curve(above(middle)).epsilon(delta) <= epsilon else (low, middle)
+    return low
+
+
+def _pure_fit(order: float, room: int) -> float:
+    """About the epsilon whose worst mechanism, a coin, has the divergence ``room`` at ``order``.
+
+    With p = e^eps / (1 + e^eps): log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
+    """
+    target, low, high = room / UNIT, 0.0, 1.0
+
+    def divergence(epsilon: float) -> float:
+        both = math.log1p(math.exp(-(2.0 * order - 1.0) * epsilon)) - math.log1p(math.exp(-epsilon))
+        return epsilon + both / (order - 1.0)
+
+    while divergence(high) < target:
+        high *= 2.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if divergence(middle) < target else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=4096)
+def _renyi_price(event: Event, orders: tuple[float, ...], adjacency: Adjacency) -> Cost:
+    divergences, leak = renyi_cost(event, orders, adjacency)
+    least = least_cost(event)
+    parts = (
+        max(least, units_up(Fraction(value), UNIT)) if value < 1e15 else ENDLESS
+        for value in divergences.tolist()
+    )
+    return (*parts, units_up(leak, DELTA_UNIT))
+
+
+def _usual_orders(epsilon: float, delta: float) -> tuple[float, ...]:
+    """Five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho), where
+    epsilon = rho + 2 sqrt(rho log(1/delta)); lower ones serve training, higher ones a few counts."""
+    log = -math.log(delta)
+    root = math.sqrt(log + epsilon) - math.sqrt(log)  # of rho
+    best = math.sqrt(log) / root
+    return tuple(float(f"{1.0 + factor * best:.3g}") for factor in (0.7, 1.0, 1.5, 2.5, 6.0))
