@@ -46,6 +46,7 @@ class PureBudget(Budget):
 
     For query-only data with Laplace noise.
 
+    >>> from tacit.events import ApproximateDP
     >>> budget = PureBudget(1.2)
     >>> budget.price(ApproximateDP(0.2), Adjacency.ADD_REMOVE), budget.cap
     ((200000000000,), (1200000000000,))
@@ -102,6 +103,7 @@ class ApproximateBudget(Budget):
     What has no epsilon of its own, as Gaussian noise or a training run, is charged as a whole at the delta
     that is asked for, by the tight accountant.
 
+    >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
     >>> budget.price(ApproximateDP(0.5, 1e-7), Adjacency.ADD_REMOVE)
     (500000000000, 100000000000)
