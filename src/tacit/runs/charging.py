@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-
 from tacit.errors import InvalidInput
 from tacit.ledger import Ledger
 from tacit.noise.generator import Generator
@@ -22,7 +20,7 @@ def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> St
         PrivacyRefusal: plan and data set promise different things.
     """
     if section.url is None:
-        given = [name for name, value in section if value not in (None, False)]
+        given = [name for name, value in section if value not in (None, False, "")]
         if given:
             raise InvalidInput(
                 f"[ledger] {', '.join(given)} is given without url, so nothing would be charged. Name the "
@@ -41,14 +39,6 @@ def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> St
         chunk=section.chunk,
         block=section.block,
         one_record_per_unit=section.one_record_per_unit,
-        by=_user() if section.by is None else section.by,
+        by=section.by,
         generator=generator,
     )
-
-
-def _user() -> str:
-    """The system's name for who runs this, if it has one."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""

@@ -170,7 +170,7 @@ class LedgerSection(_Section):
     dataset: str | None = None
     chunk: _Count | None = None
     block: str | None = None
-    by: str | None = None
+    by: str = ""
     one_record_per_unit: bool = False
 
 

@@ -225,7 +225,9 @@ def prepare(
 
 def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
     """The configured section, with what was given beside it in the place of its own."""
-    changes = {} if given is None else {name: value for name, value in given if value not in (None, False)}
+    changes = (
+        {} if given is None else {name: value for name, value in given if value not in (None, False, "")}
+    )
     return configured.model_copy(update=changes)
 
 

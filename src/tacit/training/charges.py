@@ -57,7 +57,8 @@ class StepCharges:
         one_record_per_unit: where the policy names a column of the unit, a table may have several rows of one
             unit, and training takes each record by itself.  True states, on your word, that among the
             training records no unit has two; it is written into the ledger.
-        by: who trains, in public words: it goes into the ledger's history as it is.
+        by: who trains, by default the user of the operating system, in public words: it goes into the
+            ledger's history as it is.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
         generator: of the run's noise; by default a fresh key from the system.  The session takes it from
             here.
