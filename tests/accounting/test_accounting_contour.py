@@ -171,7 +171,7 @@ class NoGrid(Price):
 
 
 def sampled_price(q: float, sigma: float, steps: float) -> ContourPrice:
-    return ContourPrice({way: (Sampled(q, sigma, way),) for way in WAYS}, (steps,), NoGrid())
+    return ContourPrice({way: (Sampled(q, sigma, way),) for way in WAYS}, (steps,), NoGrid(), NoGrid())
 
 
 # 30 and more digits by the same integral in multi-precision (mpmath), with other nodes
@@ -226,7 +226,9 @@ def test_what_is_wrong_with_the_transform_moves_the_bracket_off_the_truth() -> N
 )
 def test_the_larger_direction_is_found_in_whatever_order(q: float, sigma: float, steps: float) -> None:
     usual = sampled_price(q, sigma, steps)
-    swapped = ContourPrice({way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid())
+    swapped = ContourPrice(
+        {way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid(), NoGrid()
+    )
     both = usual._by_way(1e-6, 1 << 27)
     larger = tuple(max(bounds[end] for bounds in both.values()) for end in (0, 1))
     assert usual.epsilon_bounds(1e-6) == swapped.epsilon_bounds(1e-6) == larger
@@ -256,7 +258,7 @@ def test_the_profile_is_a_profile() -> None:
 
 
 def test_the_direction_of_adding_never_loses_more_than_its_largest_loss() -> None:
-    price = ContourPrice({"add": (Sampled(0.01, 1.0, "add"),)}, (100.0,), NoGrid())
+    price = ContourPrice({"add": (Sampled(0.01, 1.0, "add"),)}, (100.0,), NoGrid(), NoGrid())
     assert price.delta(-100.0 * math.log1p(-0.01) + 0.01) <= 1e-20
     assert price.delta(2.0) <= 1e-200
 

@@ -196,7 +196,7 @@ CASES: list[tuple[Event, Direction, Callable[[float], float]]] = [
 
 
 def hockey_stick(masses: Masses, h: float, eps: float) -> float:
-    losses = h * (masses.first + np.arange(masses.masses.size))
+    losses = masses.origin + h * (masses.first + np.arange(masses.masses.size))
     finite = np.dot(masses.masses, np.maximum(0.0, -np.expm1(np.minimum(eps - losses, 1.0))))
     return float(finite) + masses.infinite
 

@@ -40,10 +40,11 @@ class Window:
 class Composition:
     """The tilted distribution of the sum of all losses, and the allowances.
 
-    ``masses[i]`` belongs to the loss ``h * (first + i)``.  ``scale`` is K(tilt).  In the
-    tilted measure, ``rounding`` bounds the error of E_theta g, ``below`` and ``above`` the mass outside of
-    the window, which wraps around and is missing from its place.  ``beyond`` bounds P(S > window),
-    ``infinite`` is P(S = infinity), ``relative`` what all masses may be off by.
+    ``masses[i]`` belongs to the loss ``origin + h * (first + i)``.  ``scale`` is K(tilt) of the losses less
+    the origin, which is taken off epsilon too.  In the tilted measure, ``rounding`` bounds the error of
+    E_theta g, ``below`` and ``above`` the mass outside of the window, which wraps around and is missing from
+    its place.  ``beyond`` bounds P(S > window), ``infinite`` is P(S = infinity), ``relative`` what all masses
+    may be off by.
     """
 
     h: float
@@ -57,6 +58,7 @@ class Composition:
     beyond: float
     infinite: float
     relative: float
+    origin: float
 
     def _expectation(self, epsilon: float) -> float:
         """E_theta g(S - eps) over the window, less a millionth of ``rounding``."""
@@ -75,6 +77,7 @@ class Composition:
 
     def upper(self, epsilon: float) -> float:
         """delta at ``epsilon`` of the composed grid, from above."""
+        epsilon -= self.origin
         missing = _peak(self.tilt) * self.below if epsilon < self.h * self.first else 0.0
         expectation = self._expectation(epsilon) + (1.0 + 2e-6) * self.rounding + missing
         inside = self._scaled(epsilon, expectation, self._relative(epsilon))
@@ -82,6 +85,7 @@ class Composition:
 
     def lower(self, epsilon: float) -> float:
         """delta at ``epsilon`` of the composed grid, from below."""
+        epsilon -= self.origin
         inside = self._expectation(epsilon) - self.rounding - _peak(self.tilt) * (self.below + self.above)
         return self._scaled(epsilon, inside, -self._relative(epsilon)) + self.infinite
 
@@ -98,8 +102,9 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
       rounding and aliasing allowed for.
     """
     theta = window.tilt
+    origin = sum(count * part.origin for part, count in parts)
     size = _length((window.high - window.low) / h + 1.0)
-    first = math.floor(window.low / h)
+    first = math.floor((window.low - origin) / h)
     log_f = np.zeros(size // 2 + 1, dtype=np.complex128)
     log_floor, error = np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
     base = 0
@@ -132,6 +137,7 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
         beyond=math.exp(min(0.0, up - (theta + window.up) * last)),
         infinite=-math.expm1(sum(count * math.log1p(-part.infinite) for part, count in parts)),
         relative=sum(count * (MASS_ERROR + 8.0 * UNIT) for _, count in parts),
+        origin=origin,
     )
 
 
@@ -159,6 +165,7 @@ def directly(part: Masses, count: int, h: float) -> Composition:
         beyond=0.0,
         infinite=infinite,
         relative=count * MASS_ERROR + 4.0 * UNIT * masses.size,
+        origin=count * part.origin,
     )
 
 

@@ -31,6 +31,11 @@ MASS_ERROR = 2.0**-44  # allowance for quadrature and rounding, relative, on eve
 
 _ROUNDED = 1e-12  # allowance on the mass at infinity, relative
 _HEAVY = 48  # atoms that a spacing is chosen for
+_ONE_GROUP = 0.5  # of the mass: from there on, the grid is laid through its mean
+_REACH = 8.0  # cells to either side of it that the group may take in
+_SETTLED = 4
+_NARROW = 1 << 10  # points of a law that is gathered group by group
+_WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, either side, in cells
 _EDGE = 512  # grid points at either end that are looked at for the groups there
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
@@ -38,15 +43,16 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 @dataclass(frozen=True)
 class Masses:
-    """P-masses at the losses ``h * (first + i)``; ``infinite`` is the P-mass at infinite loss."""
+    """P-masses at the losses ``origin + h * (first + i)``; ``infinite`` is the P-mass at infinite loss."""
 
     first: int
     masses: Array
     infinite: float
+    origin: float = 0.0
 
 
 def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
-    """A lower and an upper pmf of the loss on the grid ``h * integers``.
+    """A lower and an upper pmf of the loss on a grid ``origin + h * integers``, the same for both.
 
     Guarantee
     ---------
@@ -55,7 +61,9 @@ def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
     * Both up to a relative error of ``MASS_ERROR`` on every mass, which the composition allows for.
     * The lower one holds for losses that are ``snapped(loss)`` smaller.
     """
-    losses, masses = _outcomes(loss, h)
+    origin = _origin(loss, h)
+    losses, masses = _outcomes(loss, h, origin)
+    losses = losses - origin
     exact = _on_grid(losses, h)
     cell = np.where(exact, np.rint(losses / h), np.floor(losses / h))
     rest = np.where(exact, 0.0, np.clip(losses - cell * h, 0.0, h))
@@ -73,7 +81,7 @@ def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
     slack = 4.0 * UNIT * (1.0 + np.abs(losses)) / h  # the loss itself is off by a few units
     up = np.minimum(share + slack, 1.0)
     dots = spread(masses * (1.0 - up), masses * up) * (1.0 + loss.mass_error)
-    upper = Masses(first, dots, min(1.0, loss.infinite * (1.0 + _ROUNDED) + 4.0 * loss.tail))
+    upper = Masses(first, dots, min(1.0, loss.infinite * (1.0 + _ROUNDED) + 4.0 * loss.tail), origin)
 
     there = np.where(exact, masses, 0.0)  # atoms that need no exchange
     masses = masses - there
@@ -84,8 +92,32 @@ def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
     )
     leveled = _level(spread(masses * (1.0 - share), masses * share), excess, h)
     leveled[1:] += np.bincount(index, there, size)
-    lower = Masses(first - 1, leveled * (1.0 - loss.mass_error), loss.infinite * (1.0 - _ROUNDED))
+    if origin and size <= _NARROW:
+        leveled = _gathered(losses, masses + there, h, first - 1, leveled)
+    infinite = loss.infinite * (1.0 - _ROUNDED)
+    lower = Masses(first - 1, leveled * (1.0 - loss.mass_error), infinite, origin)
     return lower, upper
+
+
+def _origin(loss: Loss, h: float) -> float:
+    """Where a grid point has to be, for nearly all of the mass to be gathered in one group around it.
+
+    Under tiny sampling rates most losses lie in one cell, and all that is lost or gained elsewhere hangs on
+    their mean.  Where there is no such group, or where atoms ask for a grid of their own, the origin is 0.
+    Rounded down to 24 bits, so that a count times the origin is exact.
+    """
+    if loss.atoms.size:
+        return 0.0
+    parts = [_quadrature(branch, branch.panels) for branch in loss.branches]
+    losses, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
+    origin = 0.0
+    for _ in range(_SETTLED):
+        shares = np.where(np.abs(losses - origin) <= _REACH * h, masses, 0.0)
+        group = float(shares.sum())
+        if group < _ONE_GROUP:
+            return 0.0
+        origin -= math.log(float(np.dot(shares, np.exp(origin - losses))) / group)
+    return float(np.nextafter(np.float32(origin - 16.0 * UNIT), np.float32(-1.0)))
 
 
 def snapped(loss: Loss) -> float:
@@ -131,17 +163,23 @@ def aligned(h: float, atoms: Array) -> tuple[float, float]:
     return float(spacings[best]), float(costs[best])
 
 
-def _outcomes(loss: Loss, h: float) -> tuple[Array, Array]:
+def _outcomes(loss: Loss, h: float, origin: float) -> tuple[Array, Array]:
     """Losses and P-masses of quadrature nodes that respect the cells of the grid, then of the atoms."""
-    parts = [_nodes(branch, h) for branch in loss.branches] + [(loss.atoms[:, 0], loss.atoms[:, 1])]
+    parts = [_nodes(branch, h, origin) for branch in loss.branches] + [(loss.atoms[:, 0], loss.atoms[:, 1])]
     return np.concatenate([losses for losses, _ in parts]), np.concatenate([masses for _, masses in parts])
 
 
-def _nodes(branch: Branch, h: float) -> tuple[Array, Array]:
+def _nodes(branch: Branch, h: float, origin: float) -> tuple[Array, Array]:
     low, high = branch.panels[[0, -1]]
-    ends = branch.value(np.array([low, high])) / h
-    lines = branch.position(h * np.arange(math.ceil(ends[0]), math.floor(ends[1]) + 1))
-    edges = np.unique(np.concatenate([branch.panels, lines[(lines > low) & (lines < high)]]))
+    ends = (branch.value(np.array([low, high])) - origin) / h
+    lines = branch.position(origin + h * np.arange(math.ceil(ends[0]), math.floor(ends[1]) + 1))
+    return _quadrature(
+        branch, np.unique(np.concatenate([branch.panels, lines[(lines > low) & (lines < high)]]))
+    )
+
+
+def _quadrature(branch: Branch, edges: Array) -> tuple[Array, Array]:
+    """Losses and P-masses of Gauss's nodes between the edges."""
     half = np.diff(edges)[:, None] / 2.0
     x = (edges[:-1, None] + half + half * _NODES).ravel()
     return branch.value(x), (half * _WEIGHTS).ravel() * branch.density(x)
@@ -174,6 +212,71 @@ def _level(hats: Array, excess: Array, h: float) -> Array:
     result[1:] = np.where(down, 0.0, masses) + gathered
     result[:-1] += np.where(down, masses, 0.0)
     return result
+
+
+def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) -> Array:
+    """Groups of neighbours, each with its mean at or just above a grid point: one around 0, of the width that
+    keeps the mean of the losses largest, and one after another to either side of it.
+
+    The result begins at the grid point ``first``, as ``other`` does, which is returned where it keeps more.
+    """
+    order = np.argsort(losses, kind="stable")
+    losses, masses = losses[order], masses[order]
+    points = h * (first + np.arange(other.size))
+    best, largest = other, float(np.dot(other, points))
+    for width in h * _WIDTHS:
+        found = _groups_around(losses, masses, h, first, other.size, width)
+        mean = float(np.dot(found, points))
+        best, largest = (found, mean) if mean > largest else (best, largest)
+        if width > max(-losses[0], losses[-1]):
+            break
+    return best
+
+
+def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int, width: float) -> Array:
+    result, left = np.zeros(size), masses.copy()
+    start = int(np.searchsorted(losses, -width))
+    # to the right: what is below the grid point comes first, and is made up for
+    here, target = start, 0
+    while here < losses.size:
+        excess = _excess(losses[here:], left[here:], target * h)
+        total = np.cumsum(excess)
+        enough = np.flatnonzero((total >= 0.0) & (excess > 0.0))
+        if enough.size == 0:  # too little is left to make up for it: down to the point below the mean
+            result[_point_below(losses[here:], left[here:], h) - first] += float(left[here:].sum())
+            break
+        last = int(enough[0])
+        share = max(0.0, 1.0 - float(total[last]) / float(excess[last]))
+        taken = left[here + last] * share
+        result[target - first] += float(left[here : here + last].sum()) + taken
+        left[here + last] -= taken
+        here += last
+        target = max(target + 1, math.floor(losses[here] / h) + 1)
+    # to the left: what is above the grid point comes first, and may be spent
+    here = start
+    while here > 0:
+        target = math.ceil(losses[here - 1] / h) - 1
+        excess = _excess(losses[:here][::-1], left[:here][::-1], target * h)
+        spent = np.flatnonzero(np.cumsum(excess) < 0.0)
+        last = int(spent[0]) if spent.size else here
+        result[target - first] += float(left[here - last : here].sum())
+        here -= max(last, 1)
+    return result
+
+
+def _point_below(losses: Array, masses: Array, h: float) -> int:
+    """The grid point at or below log P/Q of all of these."""
+    total = float(masses.sum())
+    if total == 0.0:
+        return math.floor(float(losses[0]) / h)
+    nearest = float(losses[0])
+    mean = nearest - math.log(float(np.dot(masses, np.exp(nearest - losses))) / total)
+    return math.floor((mean - 16.0 * UNIT * (1.0 + abs(mean))) / h)
+
+
+def _excess(losses: Array, masses: Array, point: float) -> Array:
+    """P - t Q of each, t = e^point, from below."""
+    return masses * (-np.expm1(point - losses) - 4.0 * UNIT * (1.0 + np.abs(losses)))
 
 
 def _gather_edges(hats: Array, excess: Array, h: float) -> tuple[Array, Array, Array]:

@@ -36,6 +36,7 @@ __all__ = ["ContourPrice", "Lines", "epsilons_along"]
 _FINE = 1e-7  # relative width of a bracket that needs no second line
 _COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
+_HOPELESS = 1e-4  # between the two, with that of a finer grid
 _WIDE = 1e-3  # and one wider than this with that of a dearer line
 _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
 _KEPT = 64  # lines
@@ -152,17 +153,20 @@ class ContourPrice(Price):
     """``ways`` are the terms by direction, ``counts`` how often each is performed (mu^2 for the plain one).
 
     ``grid`` prices the same event on a grid, for the few compositions whose transform decays too slowly: a
-    handful of steps, or tiny sampling rates.
+    handful of steps, or tiny sampling rates; ``fine`` on a dearer one.
     """
 
     ways: Mapping[str, Terms]
     counts: tuple[float, ...]
     grid: Price
+    fine: Price
 
     def epsilon_bounds(self, delta: float) -> Bounds:
         found = self._bounds(delta, MANY_PRODUCTS)
         if _wider(found, _NARROW):
             found = _both(found, self.grid.epsilon_bounds(delta))
+        if _wider(found, _NARROW) and not _wider(found, _HOPELESS):
+            found = _both(found, self.fine.epsilon_bounds(delta))
         if _wider(found, _WIDE):
             found = _both(found, self._bounds(delta, _DEAREST))
         return found

@@ -31,19 +31,21 @@ from tacit.accounting.roots import brent
 from tacit.accounting.single import SinglePrice, is_single
 from tacit.accounting.steps import Base, Steps, in_units_of, total_mu
 from tacit.accounting.transform import Sampled
+from tacit.accounting.twofold import SampledPair, TwofoldPrice
 from tacit.events import Adjacency, BallsInBins, Gaussian, PoissonSampled
 
 __all__ = ["estimate", "price"]
 
 _TIGHTNESS = 4e-5  # wanted: the grid's own error in epsilon, relative
-_WIDEST = 5e-5  # spacing, where that is affordable: half of what is common elsewhere
+_WIDEST = 3.1e-5  # spacing, where that is affordable: a third of what is common elsewhere
 _CHEAP = 1 << 14  # points that cost next to nothing, so are always taken
-_LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 18  # points; beyond, the grid gets coarser, the bounds looser
+_LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 20  # points; beyond, the grid gets coarser, the bounds looser
 _FAINT = 1e-290
 _NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
 _ROUNDED_DOWN = 3e-4  # wanted: what rounding atoms down costs in epsilon, relative
 _DIRECT = 1 << 12  # points of a lattice that are convolved directly
 _FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are, where the transform has nothing to go by
+_FINER = 8.0  # a second grid, where the first leaves much
 _ALONE = 1e-4  # the grid of a mechanism that is performed once, against epsilon
 _MANY_ATOMS = 4000  # for an estimate
 _ROUNDS = 5
@@ -167,7 +169,7 @@ def _grid(base: Base, direction: Direction, h: float, tail: float) -> tuple[Mass
 
 
 def _spacing(
-    epsilon: float, variance: float, steps: int, window: Window, reach: float, atoms: Array
+    epsilon: float, variance: float, steps: int, window: Window, reach: float, atoms: Array, finer: float
 ) -> float:
     """h such that the error is small against epsilon; rounded, so that grids recur.
 
@@ -178,7 +180,7 @@ def _spacing(
     wanted = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
     width = window.high - window.low
     least = max(width / _LARGEST_SUM, reach / _LARGEST_STEP)
-    h, cost = aligned(_rounded(max(min(wanted, width / _CHEAP), least)), atoms)
+    h, cost = aligned(_rounded(max(min(wanted, width / _CHEAP) / finer, least)), atoms)
     if cost > _ROUNDED_DOWN * epsilon:
         h, _ = aligned(_rounded(max(h * _ROUNDED_DOWN * epsilon / cost, least)), atoms)
     return h
@@ -218,7 +220,9 @@ def _atoms(steps: Steps, way: Direction, tail: float) -> Array:
     return np.concatenate(parts)
 
 
-def _composition(steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1]) -> Composition:
+def _composition(
+    steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1], finer: float = 1.0
+) -> Composition:
     """The lower (0) or upper (1) composition, made for the neighbourhood of ``saddle``."""
     tail = _tail(steps, saddle.log_delta)
     total = sum(count for _, count in steps)
@@ -237,7 +241,7 @@ def _composition(steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1
         return directly(_grid(steps[0][0], way, h, tail)[end], total, h)
     cumulant = _cumulant(steps, way, tail)
     window = _narrowest(cumulant, saddle, total)
-    h = exact or _spacing(saddle.epsilon, cumulant(window.tilt)[2], total, window, reach, atoms)
+    h = exact or _spacing(saddle.epsilon, cumulant(window.tilt)[2], total, window, reach, atoms, finer)
     return compose([(_grid(base, way, h, tail)[end], count) for base, count in steps], h, window)
 
 
@@ -312,10 +316,14 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
 
 @dataclass(frozen=True)
 class PldPrice(Price):
-    """``steps`` in units of the adjacency, more than one of them, not only Gaussians."""
+    """``steps`` in units of the adjacency, more than one of them, not only Gaussians.
+
+    ``finer``: by how much the grid that epsilon is found on is finer than usual, where that is affordable.
+    """
 
     steps: Steps
     ways: tuple[Direction, ...]
+    finer: float = 1.0
 
     def epsilon(self, delta: float) -> float:
         return max(self._epsilon(delta, way) for way in self.ways)
@@ -347,7 +355,7 @@ class PldPrice(Price):
         """Where the bound crosses delta; again from there, if the estimate to start from was far off."""
         saddle = _saddle_at_delta(self.steps, way, delta - self.infinite(way))
         for _ in range(_ROUNDS):
-            composition = _composition(self.steps, way, saddle, end)
+            composition = _composition(self.steps, way, saddle, end, self.finer)
             bound = composition.upper if end == 1 else composition.lower
             below, above = _crossing(bound, delta, min(max(saddle.epsilon, 0.0), ceiling))
             yield below, above
@@ -441,17 +449,31 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     if mu == 0.0 and sum(count for _, count in others) == 1 and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0])
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
-    grid = PldPrice(merged, directions(adjacency))
+    grid: Price = _twofold(merged, directions(adjacency)) or PldPrice(merged, directions(adjacency))
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
     if all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
-        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
+        fine = replace(grid, finer=_FINER) if isinstance(grid, PldPrice) else grid
+        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid, fine)
     for way in ways:
         for base, _ in merged:
             loss_of(base, way, _FAINT)  # refuses what has no pair
     if any(isinstance(base, BallsInBins) for base, _ in units):
         return LeastPrice(grid, price(_without_bins(steps), adjacency))
     return grid
+
+
+def _twofold(steps: Steps, ways: tuple[Direction, ...]) -> TwofoldPrice | None:
+    """The price of just two steps of sampled Gaussians, which are harder than many."""
+    flat = [base for base, count in steps for _ in range(min(count, 3))]
+    match flat:
+        case [PoissonSampled(q, Gaussian(sigma)), PoissonSampled(rate, Gaussian(noise))] if (
+            min(sigma, noise) >= LEAST_NOISE
+        ):
+            return TwofoldPrice(
+                tuple((SampledPair(q, sigma, way), SampledPair(rate, noise, way)) for way in ways)
+            )
+    return None
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
