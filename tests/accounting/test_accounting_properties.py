@@ -126,7 +126,7 @@ def test_pld_is_below_rdp_is_below_moments(q: float, sigma: float, steps: int, l
 
 
 def _hockey_stick(masses: Masses, h: float, eps: float) -> float:
-    losses = h * (masses.first + np.arange(masses.masses.size))
+    losses = masses.origin + h * (masses.first + np.arange(masses.masses.size))
     return (
         float(np.dot(masses.masses, np.maximum(0.0, -np.expm1(np.minimum(eps - losses, 1.0)))))
         + masses.infinite
