@@ -197,7 +197,9 @@ def _scope(facts: Facts) -> Iterator[Line]:
     )
     fingerprint = subject["fingerprint"]
     yield "Fingerprint", fingerprint, NOT_COVERED if fingerprint is None else ASSUMED
-    yield "Contents with a fingerprint", f"{subject['versions']:,}, one budget", ASSUMED
+    known = subject["versions"]
+    contents = f"{known:,} had a fingerprint, all on this budget" if known else "none had a fingerprint"
+    yield "Contents", contents, ASSUMED if known else NOT_COVERED
     parent = policy["parent"]
     derived = "no parent is declared" if parent is None else f"made from {parent!r}, which pays for it too"
     yield "Lineage", derived, ASSUMED if parent is None else PROVED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tacit.ledger import Cost, Entry, Ledger, Policy
+from tacit.ledger import Anchor, Cost, DatasetStatus, Entry, Ledger, Policy
 from tacit.report.spending import (
     Spending,
     burned,
@@ -16,7 +16,7 @@ from tacit.report.spending import (
     totals,
 )
 
-__all__ = ["curator_view"]
+__all__ = ["curator_view", "dataset_view"]
 
 _POINTS = 100  # of the curve
 
@@ -37,17 +37,18 @@ def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]
     (0.25, 'ada')
     """
     names = datasets or [status.name for status in ledger.datasets()]
-    return {"ledger": ledger.uuid, "datasets": [_dataset(ledger, name) for name in names]}
+    views = [dataset_view(ledger.status(name), ledger.history(name)) for name in names]
+    return {"ledger": ledger.uuid, "datasets": views}
 
 
-def _dataset(ledger: Ledger, name: str) -> dict[str, Any]:
-    status, entries = ledger.status(name), ledger.history(name)
-    policy, found = status.policy, spendings(entries)
+def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, Any]:
+    """The view of one data set, of its state and its history; see :func:`curator_view`."""
+    policy, found, last = status.policy, spendings(entries), entries[-1]
     lost = burned(entries)
     costs = [status.spent, *(spent.cost for spent in found), *(() if lost is None else (lost,))]
     part = shares(policy.budget, status.cap, costs)
     return {
-        "name": name,
+        "name": status.name,
         "unit": policy.unit,
         "adjacency": policy.relation.value,
         "mode": policy.budget.mode,
@@ -61,7 +62,7 @@ def _dataset(ledger: Ledger, name: str) -> dict[str, Any]:
         "burned_share": 0.0 if lost is None else part[-1],
         "opened": entries[0].time.isoformat(),
         "curve": _curve(policy, status.cap, entries),
-        "anchor": str(ledger.anchor(name)),
+        "anchor": str(Anchor(last.body["ledger"], status.name, last.seq, last.hash)),
     }
 
 

@@ -1,0 +1,267 @@
+"""Draw docs/certificate.md and the chart in it from the code: ``python docs/build_certificate.py``.
+
+With ``--check`` nothing is written; the exit code is 1 if the page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
+from tacit.ledger import Column, DatasetStatus, Entry, Ledger, Policy, Refused, RenyiBudget, charge_key
+from tacit.ledger.blocks import added
+from tacit.ledger.chain import GENESIS, canonical, entry_hash
+from tacit.report.certificate import Certificate, certificate_of
+from tacit.report.certificate_check import check_certificate
+from tacit.report.certificate_lines import SECTIONS, STATEMENTS
+from tacit.report.curator import dataset_view
+from tacit.report.curator_page import curator_chart
+
+PAGE = Path(__file__).parent / "certificate.md"
+CHART = Path(__file__).parent / "budget.svg"
+_LEDGER = "00000000-0000-4000-8000-000000000000"  # an example is the same each time: ids, times and hashes
+_OPENED = datetime(2026, 10, 1, 8, 0, tzinfo=UTC)
+_DAYS = (0, 6, 6, 9, 9, 13, 13, 20, 20, 27, 27, 34, 34, 41)  # after the opening, entry by entry
+_STATEMENTS = {
+    "bounds": "from the hospital's published forms, not from the records",
+    "trials": "one training; its settings are those of an earlier study on public data",
+    "raw_access": "the two data managers of the registry",
+    "approved_by": "the data protection board, on 2026-09-28",
+    "expires": "2027-10-01",
+}
+
+
+_GRAIN = 10**6
+
+
+def example() -> tuple[DatasetStatus, list[Entry]]:
+    """A data set after some weeks: a training run in two charges, four queries, a refusal."""
+    ledger = Ledger.create("sqlite://")
+    policy = Policy(
+        unit="patient",
+        unit_column="patient_id",
+        rows_per_unit=4,
+        adjacency="add-remove",
+        budget=RenyiBudget(3.0, 1e-6),
+        largest_table=200_000,
+        columns={"age": Column(kind="integer", lower=0, upper=120)},
+        note="For the study of waiting times; nothing else.",
+    )
+    ledger.open_dataset("visits", policy)
+    steps = Repeat(PoissonSampled(0.01, Gaussian(1.1)), 150)
+    count = DiscreteLaplace(scale=40.0, sensitivity=4)
+    charges = [
+        (steps, charge_key("a1", 0, 150), "grace", "training"),
+        (count, "visits-per-ward", "ada", "visits per ward"),
+        (count, "over-65", "ada", "visits of over 65"),
+        (steps, charge_key("a1", 150, 300), "grace", "training"),
+        (Compose((count, DiscreteLaplace(scale=2400.0, sensitivity=480))), "mean-age", "bob", "mean age"),
+        (count, "per-month", "bob", "visits per month"),
+    ]
+    for event, key, by, label in charges:
+        ledger.settle(ledger.reserve("visits", event, key=key, request={}, by=by, label=label), 0)
+    try:
+        ledger.reserve("visits", DiscreteLaplace(scale=1.0, sensitivity=4), key="no", request={}, by="bob")
+    except Refused:
+        return ledger.status("visits"), _always_the_same(ledger.history("visits"))
+    raise AssertionError("the example's last question should not fit")
+
+
+def _always_the_same(entries: list[Entry]) -> list[Entry]:
+    """The entries with the example's id and times, chained anew."""
+    made: list[Entry] = []
+    spent: dict[str, tuple[int, ...]] = {}
+    for entry, days in zip(entries, _DAYS, strict=True):
+        at = _OPENED + timedelta(days=days, minutes=entry.seq)
+        body = {**entry.body, "ledger": _LEDGER, "time": int(at.timestamp() * 1e6)}
+        body |= {name: "0" * 64 for name in ("secret", "request") if name in body}
+        if entry.kind == "reserve":  # rounded up, so that no last digit of a machine shows in the hashes
+            body["cost"] = [-(-part // _GRAIN) * _GRAIN for part in body["cost"]]
+            spent = added(spent, body["block"], tuple(body["cost"]))
+        body["spent"] = {block: list(cost) for block, cost in spent.items()}
+        text, previous = canonical(body), made[-1].hash if made else GENESIS
+        made.append(
+            dataclasses.replace(
+                entry,
+                body=body,
+                text=text,
+                time=at,
+                prev_hash=previous,
+                hash=entry_hash(previous, text),
+            )
+        )
+    return made
+
+
+def certificate() -> Certificate:
+    """The certificate of the example."""
+    made = certificate_of(
+        example()[1],
+        engine="PostgreSQL 15.14: row locks, synchronous_commit on, fsync on",
+        run=None,
+        statements=_STATEMENTS,
+        issued="2026-11-12T09:00:00+00:00",
+    )
+    assert check_certificate(made.data).agrees
+    return made
+
+
+def chart() -> str:
+    """The example's budget over time, as a file."""
+    return curator_chart(dataset_view(*example())).to_svg(alone=True)
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    made = certificate()
+    view = dataset_view(*example())
+    yield INTRODUCTION
+    yield "```text"
+    yield made.to_text().rstrip()
+    yield "```\n"
+    yield WHAT_IT_SAYS
+    yield "| | section | lines |"
+    yield "|---|---|---|"
+    for letter, name in SECTIONS.items():
+        lines = [line["name"] for line in made.data["lines"] if line["section"] == letter]
+        lines = list(dict.fromkeys(re.sub(r" \d+$", " n", line) for line in lines))
+        yield f"| {letter} | {name} | {', '.join(lines)} |"
+    yield ""
+    yield STATED
+    yield "| key | line | what to write |"
+    yield "|---|---|---|"
+    for key, (letter, name, what) in STATEMENTS.items():
+        yield f"| `{key}` | {letter}: {name.format(unit='unit')} | {what} |"
+    yield ""
+    yield VERIFYING
+    yield "```json"
+    yield _excerpt(made.data)
+    yield "```\n"
+    yield CURATOR
+    yield "![The budget of the example over time](budget.svg)\n"
+    people = ", ".join(f"{person['by']} {100 * person['share']:.3g} %" for person in view["spenders"])
+    yield f"Of the example's budget {100 * view['share']:.3g} % is gone: {people}.\n"
+
+
+def _excerpt(data: dict[str, Any]) -> str:
+    shown = {name: data[name] for name in ("certificate", "format", "guarantee")}
+    shown["mechanisms"] = data["mechanisms"][1:2]
+    text = json.dumps(_short(shown), indent=1, ensure_ascii=False)
+    return re.sub(r"\[\s+([\d,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+
+
+def _short(value: Any) -> Any:
+    """Floats with six digits."""
+    match value:
+        case dict():
+            return {name: _short(item) for name, item in value.items()}
+        case list():
+            return [_short(item) for item in value]
+        case float():
+            return float(f"{value:.6g}")
+    return value
+
+
+INTRODUCTION = """\
+# Certificates
+
+Drawn by `python docs/build_certificate.py` from the code; a test draws it anew.
+
+A certificate says what is promised for everything that was and will ever be released from a data set, and on
+what grounds. It is made from the [ledger](ledger.md) of that data set, not from what somebody remembers:
+
+```console
+$ tacit ledger key curator.pem
+$ tacit certificate budget.db --dataset visits --statements told.toml --sign curator.pem --out visits.json
+$ tacit verify visits.json --ledger budget.db --public-key 3a24681b...
+```
+
+It comes as one page of text, as HTML that opens without a network, and as JSON. With `--run ID` it shows
+besides what one training run has spent. This is the text of an example: a registry of visits to a hospital,
+after a training run, four queries and a question that did not fit.
+"""
+WHAT_IT_SAYS = """\
+## How to read it
+
+Three words stand in front of the lines, and none of them is decoration:
+
+* **proved**: it follows from the entries of the ledger by a theorem, and `tacit verify` computes it anew.
+* **assumed**: somebody has to be believed, or the program to do what it says. That a query really counted
+  what its charge says, no file proves.
+* **not covered**: no part of the promise.
+
+A line that nobody filled in is not left out: it says NOT STATED, and is not covered. There is no epsilon
+without its delta and its unit, and data are never called anonymous: no epsilon and delta prove that. A
+statement or a note that does is refused, or left out.
+
+The promise is the **cap**. What is spent today is a balance: it tells how much is left, but the next release
+may be made tomorrow, and the promise has to hold then too. In section F stands the figure that the tight
+accountant would give **if all had been fixed in advance**. It is smaller, and it is not the promise: charges
+that were chosen in view of earlier answers may exceed it, for composition of whole privacy curves along such
+a path is invalid in general (2602.06756).
+
+The sections follow what NIST SP 800-226 asks of such a claim, and what the registry of deployments
+(2509.13509) lists.
+"""
+STATED = """\
+## What the ledger cannot know
+
+A curator states the rest, in a TOML file of texts that is given as `--statements`. Such lines are graded
+*assumed*.
+"""
+VERIFYING = """\
+## Verifying
+
+`tacit verify FILE` needs the JSON form and nothing else. It
+
+1. holds the file against the published schema, `tacit/report/certificate.schema.json`;
+2. prices every mechanism anew with the accountants of this installation: a charge that costs less than its
+   mechanism is worth is found;
+3. adds up, with parallel composition over the declared blocks, and compares every figure;
+4. writes every line anew from the figures, and compares it word by word, where the same version wrote it;
+5. checks the signature. It is Ed25519 over the canonical JSON (sorted keys, no white space) of everything
+   else, behind the line `tacit certificate, format 1`; with `--public-key` it must be by that key.
+
+What it cannot see is what is missing: a certificate from which a charge was left out, consistently, agrees
+with itself. `--ledger URL` replays the ledger's chain of hashes up to the entry that the certificate names,
+and compares the certificate with those entries; later charges are no contradiction. That no older copy of
+the ledger was put back, an **anchor** alone shows that was kept elsewhere: each certificate holds one, and is
+such a place where it is published.
+
+Exit code 0: agrees; 1: does not; 2: no certificate. Out of the JSON of the example, units being 1e-12 (1e-18
+for delta):
+"""
+CURATOR = """\
+## The curator's view
+
+`tacit ledger status budget.db` shows each budget as a bar with who spent what, `--watch` keeps it current,
+`--json` is for programs, and `--html FILE` writes a page with the history as a chart: what is spent, the
+cap, and what was refused. Who asks is the user of the operating system, where nobody says otherwise; it tells
+colleagues apart, and proves nothing.
+"""
+
+
+def main() -> int:
+    """Write or check the page and its chart."""
+    made = {PAGE: page(), CHART: chart()}
+    if "--check" in sys.argv[1:]:
+        same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in made.items())
+        return 0 if same else 1
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
