@@ -512,6 +512,20 @@ def test_only_the_key_of_the_noise_takes_up_a_chunk(ledger: Ledger, monkeypatch:
         other.before(0)
 
 
+def test_the_steps_of_an_earlier_life_need_its_resume_state(ledger: Ledger, tmp_path: Path) -> None:
+    """Or the same noise could be put on the sums of other records, for nothing."""
+    state = tmp_path / "resume.pt"
+    finish(new_session(charges(ledger)), 3).save(state)
+    other = new_session(charges(ledger, generator=saved_generator(state)))
+    with pytest.raises(PrivacyRefusal, match=r"session\.load\(path\)"):
+        finish(other)
+    with pytest.raises(PrivacyRefusal, match=r"session\.load\(path\)"):
+        other.step(session.Batch(0))
+    assert other.steps_done == 0
+    other.load(state)
+    assert finish(other).steps_done == STEPS
+
+
 @pytest.mark.parametrize(
     ("before", "now"),
     [({}, None), (None, {}), ({}, {"chunk": 4}), ({}, {"one_record_per_unit": True})],

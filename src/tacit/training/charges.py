@@ -103,6 +103,7 @@ class StepCharges:
         self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
         self._held: int | None = None
+        self._found = self._resumed = False
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
     @property
@@ -156,24 +157,34 @@ class StepCharges:
             BudgetExceeded: the plan does not fit into what is left; the message says how many steps would.
         """
         if self._held is None:
-            self.before(0)
+            self._take(0)
 
     def before(self, step: int) -> None:
         """Make sure that the chunk which holds ``step`` is reserved, and by this run.
 
         Raises:
             BudgetExceeded: it does not fit into what is left (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: somebody else has reserved it.
+            PrivacyRefusal: somebody else has reserved it; or an earlier life of this run has, and its resume
+                state, which shows that this is the same run on the same records, was not loaded.
         """
         check_integer("step", step, low=0, high=self.plan.steps - 1)
         number = step // self.chunk
-        if number == self._held:
-            return
+        if number != self._held:
+            self._take(number)
+        if self._found and not self._resumed:
+            raise PrivacyRefusal(
+                f"steps of the run {self.run} were charged in an earlier life of it, and they may be taken "
+                "again only as they were then: with other records or settings the same noise would lie on "
+                "different sums. Load the resume state of the run, session.load(path), before its steps."
+            )
+
+    def _take(self, number: int) -> None:
+        """Reserve a chunk, or take up the reservation of an earlier life of this run."""
         if number == 0 and not self._charged_before():
             self.check_fits()
-        charge = self._reserve(number)
-        if charge.token is None:  # found, not made: an earlier life of this run has reserved it
+        if self._reserve(number).token is None:  # found, not made
             self._resume(number)
+            self._found = True
         self._held = number
 
     def after(self, step: int) -> None:
@@ -207,7 +218,7 @@ class StepCharges:
                 "StepCharges with generator=saved_generator(path), so that it is the old run's from the "
                 "start."
             )
-        self._generator = generator
+        self._generator, self._resumed = generator, True
 
     def _fits(self, steps: int) -> bool:
         event = self.plan.event_after(steps)
