@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-reproduce bench-accounting check-noise check-slots results clean
+.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries check-noise check-queries check-slots results clean
 
 install: $(VENV)/.installed
 
@@ -62,6 +62,14 @@ check-noise: install  ## the law of the noise on 1e8 draws, and its speed beside
 
 check-slots: install  ## what audit slots prove and find on real runs; some minutes, for the night
 	$(BIN)/python benchmarks/check_slots.py
+
+check-queries: install  ## intervals, low bits and accuracy of private queries on thousands of answers
+	$(BIN)/python benchmarks/check_queries.py $(if $(DIFFPRIVLIB),--diffprivlib $(DIFFPRIVLIB))
+	$(BIN)/python docs/build.py
+
+bench-queries: install  ## a private group-by over ten million rows beside plain DuckDB
+	$(BIN)/python benchmarks/bench_queries.py
+	$(BIN)/python docs/build.py
 
 results:  ## draw docs/results.md from the committed JSON
 	$(BIN)/python docs/build.py

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from importlib import metadata
 from typing import Any, Protocol, final
 
@@ -158,6 +159,11 @@ def laplace_interval(scale: Fraction | int, level: float) -> int:
     """
     b = _positive("scale", scale)
 
+    return _laplace_reach(b, level)
+
+
+@lru_cache(maxsize=256)  # one per measure; an answer asks for it once per group
+def _laplace_reach(b: Fraction, level: float) -> int:
     def beyond(k: int) -> float:
         return 2.0 * _exp_minus((k + 1) / b) / (1.0 + _exp_minus(1 / b))
 
@@ -171,7 +177,11 @@ def gaussian_interval(sigma: Fraction | int, level: float) -> int:
     >>> gaussian_interval(10, 0.95)
     20
     """
-    s = _positive("sigma", sigma)
+    return _gaussian_reach(_positive("sigma", sigma), level)
+
+
+@lru_cache(maxsize=256)
+def _gaussian_reach(s: Fraction, level: float) -> int:
     return _smallest(_gaussian_tail(s) if s <= _SUMMED else lambda k: _gaussian_beyond(k, s), level)
 
 

@@ -1,0 +1,291 @@
+"""Every kind of question: on Adult with the exact answer, and on a table of no row and of one.
+
+The suite and ``check_queries.py`` share them.  A question is compiled and counted once; each call of
+``answer`` or ``release`` draws fresh noise and estimates, which is all that an answer's error comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from query_questions import AGES, CAP, HOURS, OCCUPATIONS
+
+from tacit.accounting import account
+from tacit.events import ZeroConcentratedDP
+from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger.budgets import Budget
+from tacit.queries import (
+    Aggregate,
+    And,
+    Compare,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
+from tacit.queries.answers import Answer, content_of, read_content
+from tacit.queries.compiling import Compiled, compile_query
+from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.noise import OwnSampler
+from tacit.queries.releasing import RawTable, collect, release_all
+
+__all__ = [
+    "Kind",
+    "Pair",
+    "adult_policy",
+    "counted",
+    "on_adult",
+    "on_one_row",
+    "questions_asked",
+    "with_more_columns",
+]
+
+EDGES = (17, 25, 35, 45, 55, 65, 90)
+RICH = And((Compare("age", ">", 65), Compare("income", "=", ">50K")))
+WOMEN = Compare("sex", "=", "Female")
+
+
+def adult_policy(budget: Budget, *, adjacency: str = "add-remove", household: bool = False) -> Policy:
+    """Public facts about Adult; a household is three rows that follow one another, for lack of real ones."""
+    return Policy(
+        unit="household" if household else "person",
+        adjacency=adjacency,
+        budget=budget,
+        unit_column="household" if household else None,
+        rows_per_unit=3 if household else 1,
+        largest_table=10**6,
+        public_records=30_162 if adjacency == "replace-one" else None,
+        columns={
+            "age": Column(kind="integer", lower=AGES[0], upper=AGES[-1]),
+            "hr_per_week": Column(kind="integer", lower=HOURS[0], upper=HOURS[1]),
+            "capital_gain": Column(kind="integer", lower=0, upper=CAP),
+            "hours": Column(kind="number", lower=0.0, upper=24.0),
+            "sex": Column(kind="category", keys=("Female", "Male")),
+            "income": Column(kind="category", keys=("<=50K", ">50K")),
+            "occupation": Column(kind="category", keys=tuple(OCCUPATIONS)),
+            "country": Column(kind="category"),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A question whose rows are counted."""
+
+    compiled: Compiled
+    raw: RawTable
+
+    def answer(self) -> Answer:
+        """Fresh noise."""
+        content = content_of(self.compiled, release_all(self.compiled, self.raw, OwnSampler()))
+        return read_content(
+            content, self.compiled, charge="", epsilon=0.0, delta=0.0, remaining=0.0, repeated=False
+        )
+
+
+@dataclass(frozen=True)
+class Kind(Counted):
+    """With the exact answer: a number per group and aggregate, or a range of ranks for a quantile."""
+
+    name: str
+    mechanism: str
+    holds: Callable[[Any, tuple[Any, ...]], bool]  # an estimate, the keys of its group and its bin
+
+    def hits(self, answer: Answer) -> list[bool]:
+        """Whether each interval of an answer holds."""
+        return [
+            self.holds(item, (*row.keys, number))
+            for row in answer.rows
+            for values in row.values
+            for number, item in enumerate(values if isinstance(values, tuple) else (values,))
+        ]
+
+
+def counted(query: Query, policy: Policy, data: pd.DataFrame, **privacy: Any) -> Counted:
+    """Compile a question and count it, by DuckDB."""
+    compiled = compile_query(query, policy, **privacy)
+    engine = DuckDBEngine(data, policy)
+    try:
+        return Counted(compiled, collect(compiled, [engine.rows(each) for each in compiled.statements]))
+    finally:
+        engine.close()
+
+
+# --- on Adult ---------------------------------------------------------------------------------------------
+
+
+def with_more_columns(adult: pd.DataFrame) -> pd.DataFrame:
+    """Households, and hours a day as fractions that lie on no grid."""
+    return adult.assign(household=np.arange(len(adult)) // 3, hours=adult.hr_per_week / 7.0)
+
+
+def questions_asked() -> dict[str, tuple[Query, Callable[[Answer], Any]]]:
+    """The five questions of :mod:`query_questions` as queries, and how to read their answers."""
+    return {
+        "count": (Query((Count(),), where=RICH), lambda answer: answer.value()),
+        "sum": (Query((Sum("capital_gain"),)), lambda answer: answer.value()),
+        "mean": (Query((Mean("hr_per_week"),), where=WOMEN), lambda answer: answer.value()),
+        "median": (Query((Quantile("age", 0.5),)), lambda answer: answer.value()),
+        "groups": (
+            Query((Count(),), by=("occupation",)),
+            lambda answer: [answer.value(keys=(name,)) for name in OCCUPATIONS],
+        ),
+    }
+
+
+def on_adult(adult: pd.DataFrame) -> Iterator[Kind]:
+    """Every kind of question with Laplace noise at epsilon 1, and with Gaussian noise at (1, 1e-6)."""
+    table = with_more_columns(adult)
+    plain, household, fixed = (
+        adult_policy(PureBudget(1.0)),
+        adult_policy(PureBudget(1.0), household=True),
+        adult_policy(PureBudget(1.0), adjacency="replace-one"),
+    )
+    rich, women = table[(table.age > 65) & (table.income == ">50K")], table[table.sex == "Female"]
+    job, country = table.groupby("occupation"), table.groupby("country")
+    pairs = table.groupby(["occupation", "sex"])
+    grid = grid_sum(table.hours, 24.0)
+    cases: list[tuple[str, Query, Policy, Callable[..., bool]]] = [
+        ("count", Query((Count(),)), plain, number(len(table))),
+        ("count where", Query((Count(),), where=RICH), plain, number(len(rich))),
+        ("count of a column", Query((Count("age"),), where=WOMEN), plain, number(len(women))),
+        ("count of units", Query((CountUnits(),)), household, number(table.household.nunique())),
+        ("sum", Query((Sum("capital_gain"),)), plain, number(int(table.capital_gain.clip(0, CAP).sum()))),
+        ("sum of fractions", Query((Sum("hours"),)), plain, number(grid)),
+        ("sum, households", Query((Sum("hr_per_week"),)), household, number(int(table.hr_per_week.sum()))),
+        ("sum, replace-one", Query((Sum("hr_per_week"),)), fixed, number(int(table.hr_per_week.sum()))),
+        ("mean", Query((Mean("hr_per_week"),), where=WOMEN), plain, number(women.hr_per_week.mean())),
+        ("mean of fractions", Query((Mean("hours"),)), plain, number(table.hours.mean())),
+        ("variance", Query((Variance("age"),)), plain, number(table.age.var())),
+        ("standard deviation", Query((StandardDeviation("age"),)), plain, number(table.age.std())),
+        ("median", Query((Quantile("age", 0.5),)), plain, rank(table.age, 0.5)),
+        ("quantile 0.9", Query((Quantile("hours", 0.9),)), plain, rank(table.hours, 0.9)),
+        ("maximum", Query((Quantile("age", 1.0),)), plain, rank(table.age, 1.0)),
+        ("minimum", Query((Quantile("hours", 0.0),)), plain, rank(table.hours, 0.0)),
+        ("histogram", Query((Histogram("age", EDGES),)), plain, bins(np.histogram(table.age, EDGES)[0])),
+        ("count by group", Query((Count(),), by=("occupation",)), plain, groups(job.size())),
+        ("mean by two groups", Query((Mean("hr_per_week"),), by=("occupation", "sex")), plain,
+         groups(pairs.hr_per_week.mean())),
+        ("count by group, households", Query((Count(),), by=("occupation",)), household, groups(job.size())),
+        ("count by group, replace-one", Query((Count(),), by=("occupation",)), fixed, groups(job.size())),
+        ("count by unknown groups", Query((Count(),), by=("country",)), plain, groups(country.size())),
+    ]  # fmt: skip
+    for name, query, policy, holds in cases:
+        found = 1e-6 if query.by == ("country",) else None
+        for mechanism, delta in (("laplace", found), ("gaussian", 1e-6)):
+            whole = counted(query, policy, table, epsilon=1.0, delta=delta, mechanism=mechanism)
+            yield Kind(whole.compiled, whole.raw, name, mechanism, holds)
+
+
+def number(exact: float) -> Callable[..., bool]:
+    """One number."""
+    return lambda item, _key: bool(item.low <= exact <= item.high)
+
+
+def bins(exact: Any) -> Callable[..., bool]:
+    """A number per bin."""
+    return lambda item, key: bool(item.low <= exact[key[-1]] <= item.high)
+
+
+def groups(exact: pd.Series[Any]) -> Callable[..., bool]:
+    """A number per group; 0 for one without rows."""
+    known = {key if isinstance(key, tuple) else (key,): value for key, value in exact.items()}
+    return lambda item, key: bool(item.low <= known.get(key[:-1], 0) <= item.high)
+
+
+def rank(column: pd.Series[Any], q: float) -> Callable[..., bool]:
+    """The value's rank is as near to q n as is said, beside that of the best candidate on the default grid;
+    q n may lie anywhere among equal values."""
+    values, n = np.sort(column.to_numpy()), len(column)
+
+    def off(value: Any) -> Any:
+        below, upto = np.searchsorted(values, value, "left"), np.searchsorted(values, value, "right")
+        return np.maximum(0.0, np.maximum(below - q * n, q * n - upto))
+
+    whole = column.name == "age"
+    candidates = np.arange(AGES[0], AGES[-1] + 1) if whole else np.arange(787) * 2.0**-15 * 1000
+    least = off(candidates).min()
+    return lambda item, _key: bool(off(item.value) - least <= item.rank_error)
+
+
+def grid_sum(column: pd.Series[Any], upper: float) -> float:
+    """The sum on the policy's grid: 2^20 steps for bounds of [0, upper], as a power of two."""
+    step = 2.0 ** (math.ceil(math.log2(upper)) - 20)
+    return float(np.floor(column.clip(0.0, upper) / step + 0.5).sum() * step)
+
+
+# --- on a table of no row and of one ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A question about two neighbours whose exact answers are as small as can be."""
+
+    name: str
+    mechanism: str
+    tables: tuple[Counted, Counted]
+    epsilon: float
+    delta: float
+
+    def release(self, table: int) -> float:
+        """The first number of a fresh answer; -1000 if no group is shown."""
+        rows = self.tables[table].answer().rows
+        item = rows[0].values[0] if rows else None
+        first = item[0] if isinstance(item, tuple) else item
+        return -1000.0 if first is None else float(first.value)
+
+
+def on_one_row() -> Iterator[Pair]:
+    """Every kind of question with Laplace noise at epsilon 1, and with Gaussian noise at rho 1/2."""
+    policy = Policy(
+        unit="row",
+        adjacency="add-remove",
+        budget=PureBudget(1.0),
+        columns={
+            "x": Column(kind="number", lower=0.0, upper=1.0),
+            "g": Column(kind="category", keys=("a", "b")),
+            "u": Column(kind="category"),
+        },
+    )
+    one = pd.DataFrame({"x": [1.0], "g": ["a"], "u": ["z"]})
+    aggregates: dict[str, Aggregate] = {
+        "count": Count(),
+        "count of a column": Count("x"),
+        "count of units": CountUnits(),
+        "sum": Sum("x"),
+        "mean": Mean("x"),
+        "variance": Variance("x", sample=False),
+        "standard deviation": StandardDeviation("x", sample=False),
+        "median": Quantile("x", 0.5, candidates=(0.0, 0.25, 0.5, 0.75, 1.0)),
+        "maximum": Quantile("x", 1.0, candidates=(0.0, 0.3, 0.7, 1.0)),
+        "histogram": Histogram("x", (0.5, 1.0)),
+    }
+    cases = {name: Query((item,)) for name, item in aggregates.items()}
+    cases["sum where"] = Query((Sum("x"),), where=Compare("x", ">", 0.5))
+    cases["sum by group"] = Query((Sum("x"),), by=("g",))
+    cases["sum by unknown groups"] = Query((Sum("x"),), by=("u",))
+    for name, query in cases.items():
+        for mechanism in ("laplace", "gaussian"):
+            yield _pair(name, query, policy, one, mechanism)
+
+
+def _pair(name: str, query: Query, policy: Policy, one: pd.DataFrame, mechanism: str) -> Pair:
+    privacy: dict[str, Any] = {"epsilon": 1.0} if mechanism == "laplace" else {"rho": 0.5}
+    threshold = 0.01 if query.by == ("u",) else None
+    tables = [
+        counted(query, policy, data, delta=threshold, mechanism=mechanism, **privacy)
+        for data in (one.iloc[:0], one)
+    ]
+    noise = account(ZeroConcentratedDP(0.5), adjacency="add-remove", method="zcdp")
+    epsilon, delta = (1.0, 0.0) if mechanism == "laplace" else (noise.epsilon(1e-5), 1e-5)
+    return Pair(name, mechanism, (tables[0], tables[1]), epsilon, delta + (threshold or 0.0))

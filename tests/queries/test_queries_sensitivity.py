@@ -1,0 +1,401 @@
+"""Sensitivity by brute force: random questions, policies and tables, and every neighbour of each table.
+
+Nothing of how a bound is derived is used here.  A question is compiled, DuckDB counts it on a table and on
+its neighbours, and the integers must not move by more than the noise was made for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tacit.events import Adjacency
+from tacit.ledger import Column, Policy, RenyiBudget
+from tacit.queries import (
+    Aggregate,
+    And,
+    Compare,
+    Count,
+    CountUnits,
+    Histogram,
+    In,
+    IsNull,
+    Mean,
+    Not,
+    Or,
+    Predicate,
+    Quantile,
+    Query,
+    StandardDeviation,
+    Sum,
+    Variance,
+    compiling,
+    measures,
+    statements,
+)
+from tacit.queries.compiling import Compiled, Release, compile_query
+from tacit.queries.releasing import RawTable, bins_in, collect
+from tacit.queries.statements import SOURCE, syntax
+
+Row = dict[str, Any]
+SCHEMA = pa.schema(
+    [
+        ("patient", pa.string()),
+        ("ward", pa.string()),
+        ("floor", pa.int64()),
+        ("urgent", pa.bool_()),
+        ("age", pa.float64()),
+        ("cost", pa.float64()),
+    ]
+)
+WARDS, FLOORS = ("a", "b", "c"), (1, 2)
+COSTS = (-math.inf, -11.0, -10.0, -9.96, -0.3, 0.0, 0.24, 0.25, 7.1, 30.0, 31.0, math.inf, math.nan, None)
+AGES = (-5.0, 0.0, 17.0, 17.5, 40.0, 66.0, 90.0, 1e9, math.nan, None)
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------
+
+
+def rows_of(patient: str | None) -> st.SearchStrategy[Row]:
+    return st.fixed_dictionaries(
+        {
+            "patient": st.just(patient),
+            "ward": st.sampled_from([*WARDS, "a", "undeclared", None]),
+            "floor": st.sampled_from([*FLOORS, 9, None]),
+            "urgent": st.sampled_from([True, False, None]),
+            "age": st.sampled_from(AGES),
+            "cost": st.sampled_from(COSTS),
+        }
+    )
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Row]:
+    """Up to three units with up to five rows each, and rows of nobody."""
+    rows: list[Row] = []
+    for patient in ("p1", "p2", "p3")[: draw(st.integers(1, 3))]:
+        rows += draw(st.lists(rows_of(patient), min_size=1, max_size=5))
+    rows += draw(st.lists(rows_of(None), max_size=1))
+    return draw(st.permutations(rows))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    per_unit = draw(st.integers(1, 3))
+    adjacency = draw(st.sampled_from(["add-remove", "replace-one", "zero-out"]))
+    by_person = draw(st.booleans())
+    declared = draw(st.booleans())
+    return Policy(
+        unit="patient",
+        adjacency=adjacency,
+        budget=RenyiBudget(10.0, 1e-3, orders=(4.0,), threshold_delta=5e-4),
+        unit_column="patient" if by_person else None,
+        rows_per_unit=per_unit if by_person else 1,
+        groups_per_unit=draw(st.sampled_from([None, 1, per_unit])) if by_person else None,
+        largest_table=100,
+        public_records=4 if adjacency == "replace-one" else None,
+        columns={
+            "ward": Column(kind="category", keys=WARDS if declared else None),
+            "floor": Column(kind="integer", keys=FLOORS, lower=0, upper=3),
+            "urgent": Column(kind="boolean"),
+            "age": Column(kind="number", lower=0, upper=90, step=draw(st.sampled_from([1.0, 0.5, None]))),
+            "cost": Column(kind="number", lower=-10, upper=30, step=draw(st.sampled_from([0.5, 0.3, None]))),
+        },
+    )
+
+
+AGGREGATES: st.SearchStrategy[Aggregate] = st.sampled_from(
+    [
+        Count(),
+        Count("cost"),
+        Count("ward"),
+        CountUnits(),
+        Sum("cost"),
+        Sum("age"),
+        Mean("cost"),
+        Mean("age"),
+        Variance("cost"),
+        StandardDeviation("age", sample=False),
+        Histogram("age", (0, 18, 40, 65)),
+        Quantile("age", 0.5),
+        Quantile("cost", 0.25, candidates=(-10, 0, 0.25, 7, 30)),
+        Quantile("age", 1.0, candidates=(0, 30, 60, 90)),
+        Quantile("age", 0.0, candidates=(0, 30, 60, 90)),
+    ]
+)
+LEAVES: st.SearchStrategy[Predicate] = st.sampled_from(
+    [
+        Compare("age", ">", 17),
+        Compare("cost", "<=", 0.25),
+        Compare("cost", "!=", 0),
+        Compare("ward", "=", "a"),
+        Compare("urgent", "!=", True),
+        In("floor", (1, 9)),
+        IsNull("age"),
+    ]
+)
+PREDICATES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        inner.map(Not),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: And(tuple(parts))),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: Or(tuple(parts))),
+    ),
+    max_leaves=4,
+)
+QUERIES = st.builds(
+    Query,
+    st.lists(AGGREGATES, min_size=1, max_size=2, unique=True).map(tuple),
+    st.one_of(st.none(), PREDICATES),
+    st.sampled_from([(), (), ("ward",), ("floor",), ("urgent",), ("ward", "floor"), ("urgent", "ward")]),
+)
+
+
+def compiled_of(query: Query, policy: Policy, mechanism: str) -> Compiled:
+    undeclared = "ward" in query.by and policy.columns["ward"].keys is None
+    if mechanism == "gaussian":
+        return compile_query(query, policy, rho=0.5, delta=1e-6 if undeclared else None, mechanism=mechanism)
+    return compile_query(query, policy, epsilon=1.0, delta=1e-6 if undeclared else None)
+
+
+# --- neighbours -------------------------------------------------------------------------------------------
+
+
+def neighbours(rows: list[Row], policy: Policy, replacement: list[Row]) -> Iterator[list[Row]]:
+    """Every table in which one unit is gone, or has been exchanged for another one with these rows."""
+    if policy.unit_column is None:
+        units = [[row] for row in rows]
+        replacement = replacement[:1]
+    else:
+        names = {row["patient"] for row in rows} - {None}
+        units = [[row for row in rows if row["patient"] == name] for name in sorted(names)]
+    for unit in units:
+        others = [row for row in rows if not any(row is mine for mine in unit)]
+        yield [*others, *replacement] if policy.relation is Adjacency.REPLACE_ONE else others
+
+
+CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
+Texts = list[str]
+
+
+def texts_of(compiled: Compiled) -> Texts:
+    source = syntax().to_table(SOURCE)
+    return [each.sql("duckdb", source) for each in compiled.statements]
+
+
+def counted(compiled: Compiled, texts: Texts, rows: list[Row]) -> RawTable:
+    """The statements' own text, run by DuckDB; an engine for each table would take ten times as long."""
+    CONNECTION.register(SOURCE, pa.Table.from_pylist(rows, SCHEMA))
+    return collect(compiled, [CONNECTION.execute(text).fetchall() for text in texts])
+
+
+def moved(release: Release, one: RawTable, other: RawTable) -> dict[Any, list[int]]:
+    """What the integers of a release differ by, group by group."""
+    a, b = one[release.measure], other[release.measure]
+    nothing = [0] * bins_in(release.measure)
+    return {
+        key: [x - y for x, y in zip(a.get(key, nothing), b.get(key, nothing), strict=True)]
+        for key in a.keys() | b.keys()
+    }
+
+
+def shares(release: Release, compiled: Compiled, one: RawTable, other: RawTable) -> tuple[float, ...]:
+    """What neighbours differ by, as shares of what the event says and accounting doubles under replace-one:
+    the losses of a choice, or the L1 and the squared L2 norm."""
+    twice = 2 if compiled.policy.relation is Adjacency.REPLACE_ONE else 1
+    if release.choice is not None:
+        nothing = [0] * bins_in(release.measure)
+        worst = 0
+        for key in one[release.measure].keys() | other[release.measure].keys():
+            a, b = (release.choice.losses(table[release.measure].get(key, nothing)) for table in (one, other))
+            worst += max(abs(x - y) for x, y in zip(a, b, strict=True))
+        return (worst / release.choice.sensitivity,)
+    steps = [release.bound.factor * x for each in moved(release, one, other).values() for x in each]
+    bound = release.bound
+    return (
+        sum(map(abs, steps)) / (twice * bound.whole),
+        sum(x * x for x in steps) / (twice**2 * bound.squared),
+    )
+
+
+def check(
+    query: Query, policy: Policy, mechanism: str, rows: list[Row], replacement: list[Row]
+) -> dict[Release, float]:
+    """The largest share of every release, over all neighbours; none is above 1."""
+    compiled = compiled_of(query, policy, mechanism)
+    texts = texts_of(compiled)
+    here = counted(compiled, texts, rows)
+    largest: dict[Release, float] = dict.fromkeys(compiled.releases, 0.0)
+    for other in neighbours(rows, policy, replacement):
+        there = counted(compiled, texts, other)
+        for release in compiled.releases:
+            if release.law != "public":
+                largest[release] = max(largest[release], *shares(release, compiled, here, there))
+        if compiled.threshold is not None:
+            check_threshold(compiled, here, there)
+    assert max(largest.values()) <= 1.0, "one unit moves the integers further than the noise is made for"
+    return largest
+
+
+def check_threshold(compiled: Compiled, here: RawTable, there: RawTable) -> None:
+    """Groups that one neighbour has and the other has not: few, and small, in either direction."""
+    assert compiled.threshold is not None
+    gate, policy = compiled.threshold.gate, compiled.policy
+    groups = policy.groups_per_unit or policy.rows_per_unit
+    for one, other in ((here, there), (there, here)):
+        new = one[gate].keys() - other[gate].keys()
+        assert len(new) <= groups
+        bound = compiled.release(gate).bound
+        assert all(one[gate][key][0] <= bound.each for key in new)
+
+
+# a table takes long to shrink, and is small as it is
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(
+    QUERIES,
+    policies(),
+    st.sampled_from(["laplace", "gaussian"]),
+    tables(),
+    st.lists(rows_of("new"), min_size=1, max_size=5),
+)
+def test_neighbours_move_the_integers_by_at_most_what_is_charged(
+    query: Query, policy: Policy, mechanism: str, rows: list[Row], replacement: list[Row]
+) -> None:
+    check(query, policy, mechanism, rows, replacement)
+
+
+# --- bounds that are reached, and bugs that are found -----------------------------------------------------
+
+ROW: Row = {"patient": "p1", "ward": "a", "floor": 1, "urgent": True, "age": 90.0, "cost": 30.0}
+LOW: Row = ROW | {"patient": "new", "ward": "b", "age": 0.0, "cost": -10.0}
+OTHER: Row = ROW | {"patient": "p2", "ward": "b", "age": 40.0, "cost": 3.0}
+PER_ROW = Policy(
+    unit="row",
+    adjacency="add-remove",
+    budget=RenyiBudget(10.0, 1e-3, orders=(4.0,), threshold_delta=5e-4),
+    largest_table=100,
+    columns={
+        "ward": Column(kind="category", keys=WARDS),
+        "floor": Column(kind="integer", keys=FLOORS, lower=0, upper=3),
+        "urgent": Column(kind="boolean"),
+        "age": Column(kind="number", lower=0, upper=90, step=0.5),
+        "cost": Column(kind="number", lower=-10, upper=30, step=0.5),
+    },
+)
+PER_PERSON = replace(PER_ROW, unit_column="patient", rows_per_unit=2)
+EXCHANGED = replace(PER_ROW, adjacency="replace-one", public_records=2)
+PERSON_EXCHANGED = replace(PER_PERSON, adjacency="replace-one", public_records=2)
+FIVE_ROWS = [ROW] * 5 + [OTHER]
+MIXED = [ROW, ROW | {"ward": "b"}, ROW | {"ward": "c"}, OTHER]
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+@pytest.mark.parametrize(
+    ("query", "policy", "rows", "replacement"),
+    [
+        (Query((Count(),)), PER_ROW, [ROW], []),
+        (Query((Sum("cost"),)), PER_ROW, [ROW], []),
+        (Query((Sum("cost"),)), PER_ROW, [ROW | {"cost": math.inf}], []),
+        (Query((Count(), Sum("cost"))), PER_PERSON, FIVE_ROWS, []),
+        (Query((Mean("age"),), by=("ward",)), PER_PERSON, FIVE_ROWS, []),
+        (Query((Variance("age"),)), PER_PERSON, FIVE_ROWS, []),
+        (Query((CountUnits(),), by=("ward",)), PER_PERSON, MIXED, []),
+        (Query((Histogram("age", (0, 50, 90)),)), PER_PERSON, FIVE_ROWS, []),
+        (Query((Quantile("age", 0.5),)), PER_PERSON, FIVE_ROWS, []),
+        (Query((Count("cost"),)), EXCHANGED, [ROW | {"cost": None}, OTHER], [LOW]),
+        (Query((Sum("cost"),)), EXCHANGED, [ROW, OTHER], [LOW]),
+        (Query((Sum("age"),)), EXCHANGED, [ROW, OTHER], [LOW]),
+        (Query((Sum("cost"),)), PERSON_EXCHANGED, FIVE_ROWS, [LOW] * 4),
+        (Query((Count(),), by=("ward",)), PERSON_EXCHANGED, FIVE_ROWS, [LOW] * 4),
+        (Query((Quantile("age", 0.25, candidates=(0, 40, 80)),)), PERSON_EXCHANGED, FIVE_ROWS, [LOW] * 4),
+    ],
+    ids=lambda value: None,
+)
+def test_no_bound_is_larger_than_it_must_be(
+    query: Query, policy: Policy, mechanism: str, rows: list[Row], replacement: list[Row]
+) -> None:
+    """A table and a neighbour that differ by all that is charged."""
+    largest = check(query, policy, mechanism, rows, replacement)
+    assert all(share == 1.0 for share in largest.values())
+
+
+def test_rows_that_are_not_bounded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "_bounded", lambda rows, policy, keys, values, grouped: rows)
+    with pytest.raises(AssertionError, match="further than"):
+        check(Query((Count(),)), PER_PERSON, "laplace", FIVE_ROWS, [])
+
+
+def test_rows_chosen_by_a_look_at_other_units_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows of the table, not of each unit: when a unit goes, another one's rows move up."""
+    rows = [ROW | {"patient": f"p{i}", "ward": ward} for i, ward in enumerate(WARDS) for _ in range(3)]
+    query = Query((Sum("age"),), by=("ward",))
+    assert check(query, PER_PERSON, "laplace", rows, [])
+    real = statements._window
+    monkeypatch.setattr(statements, "_window", lambda function, parts, order: real(function, [], order))
+    with pytest.raises(AssertionError, match="further than"):
+        check(query, PER_PERSON, "laplace", rows, [])
+
+
+def test_half_of_the_noise_under_replace_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A width of an odd number of steps, halved downwards."""
+    real = measures.bound
+
+    def halved(measure: Any, policy: Policy, *, groups: bool, filtered: bool) -> Any:
+        found = real(measure, policy, groups=groups, filtered=filtered)
+        return replace(found, whole=found.whole // 2, factor=1) if found.factor == 2 else found
+
+    odd = replace(
+        EXCHANGED, columns={**EXCHANGED.columns, "cost": Column(kind="number", lower=0, upper=3, step=1.0)}
+    )
+    rows, replacement = [ROW | {"cost": 3.0}, OTHER], [LOW | {"cost": 0.0}]
+    assert check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
+    monkeypatch.setattr(compiling, "bound", halved)
+    with pytest.raises(AssertionError, match="further than"):
+        check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
+
+
+# --- vectors: what an event with one number says of them --------------------------------------------------
+
+
+def losses(sigma: float, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The privacy loss of one discrete Gaussian at a shift, and its probabilities."""
+    k = np.arange(-40.0, 41.0)
+    mass = np.exp(-(k**2) / (2 * sigma**2))
+    return (shift**2 - 2 * k * shift) / (2 * sigma**2), mass / mass.sum()
+
+
+def together(
+    a: tuple[NDArray[np.float64], NDArray[np.float64]], b: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    loss, mass = np.add.outer(a[0], b[0]).round(9).ravel(), np.multiply.outer(a[1], b[1]).ravel()
+    values, index = np.unique(loss[mass > 1e-30], return_inverse=True)
+    return values, np.bincount(index, mass[mass > 1e-30]).astype(np.float64)
+
+
+def delta(pair: tuple[NDArray[np.float64], NDArray[np.float64]], epsilon: float) -> float:
+    loss, mass = pair
+    return float((mass * -np.expm1(np.minimum(epsilon - loss, 0.0))).sum())
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.6, 1.0, 2.5])
+def test_a_unit_spread_over_groups_leaks_no_more_than_in_one(sigma: float) -> None:
+    """The event of Gaussian noise on a group-by names one integer, the L1 norm of a unit's contribution.  Its
+    exact curve must cover vectors of that norm too.  Of vectors of that L2 norm it would not be true."""
+    levels = [0.0, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0]
+    for shifts in ((1, 1), (1, 2), (1, 1, 1), (2, 2), (1, 3), (1, 1, 2)):
+        one = losses(sigma, sum(shifts))
+        vector = reduce(together, [losses(sigma, shift) for shift in shifts])
+        assert all(delta(vector, level) <= delta(one, level) + 1e-12 for level in levels)
+    same_length = reduce(together, [losses(sigma, 1)] * 4)
+    assert any(delta(same_length, level) > delta(losses(sigma, 2), level) * 1.001 for level in levels)
