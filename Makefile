@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types architecture tests bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries check-noise check-queries check-slots results clean
+.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries check-noise check-queries check-slots results clean
 
 install: $(VENV)/.installed
 
@@ -31,6 +31,10 @@ architecture:
 tests:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json --cov-report=term:skip-covered
 	$(BIN)/python tests/coverage_bar.py .coverage.json
+
+test-spark: install  ## the queries on a local Spark; needs Java 17, and downloads half a gigabyte
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/queries/test_sql_dialects.py -k spark
 
 bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'

@@ -82,6 +82,7 @@ READ: dict[str, Query] = {
     ),
     "SELECT count(*), code FROM visits GROUP BY ward, code": Query((Count(),), by=("ward", "code")),
     "SELECT count(*) FROM visits WHERE 65 <= age": Query((Count(),), Compare("age", ">=", 65)),
+    "SELECT count(*) FROM visits WHERE ((age)) > (65)": Query((Count(),), Compare("age", ">", 65)),
     "SELECT count(*) FROM visits WHERE age == -1e2": Query((Count(),), Compare("age", "=", -100)),
     "SELECT count(*) FROM visits WHERE ward <> 'it''s'": Query((Count(),), Compare("ward", "!=", "it's")),
     'SELECT count(*) FROM "visits" WHERE "Date" < 0.5': Query((Count(),), Compare("Date", "<", 0.5)),
@@ -313,6 +314,10 @@ SELECT count(*) FROM visits WHERE age = date '2020-01-01' | keyword of SQL
 SELECT count(*) FROM visits WHERE age = INTERVAL 1 DAY | not supported
 SELECT count(*) FROM visits WHERE age - 3 > 4 | no arithmetic
 SELECT count(*) FROM visits WHERE age > - -3 | only before a number
+SELECT count(*) FROM visits WHERE age > 0x1F | not SQL that can be read|no meaning
+SELECT count(*) FROM visits WHERE note = 'a' 'b' | holds strings
+SELECT count(*) FROM visits WHERE note IN 'a' | takes no field
+SELECT count(*) FROM visits WHERE note = 'a' COLLATE NOCASE | not supported
 SELECT count(*) FROM visits WHERE age > 3 OR | not SQL that can be read
 SELECT count(*) FROM visits WHERE age > 1 2 | not SQL that can be read
 SELECT count(*) FROM visits WHERE | not SQL that can be read

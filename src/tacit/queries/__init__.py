@@ -19,11 +19,14 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
+from tacit.queries.answers import Answer
 from tacit.queries.canonical import query_from_json, query_to_json
+from tacit.queries.door import PrivateTable, Quote
 
 __all__ = [
     "Aggregate",
     "And",
+    "Answer",
     "Compare",
     "Count",
     "CountUnits",
@@ -34,8 +37,10 @@ __all__ = [
     "Not",
     "Or",
     "Predicate",
+    "PrivateTable",
     "Quantile",
     "Query",
+    "Quote",
     "StandardDeviation",
     "Sum",
     "Variance",

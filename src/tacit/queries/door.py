@@ -19,6 +19,7 @@ from tacit.queries.compiling import Compiled, compile_query
 from tacit.queries.engines.base import Engine, EngineFailure
 from tacit.queries.noise import Sampler, sampler
 from tacit.queries.releasing import collect, release_all
+from tacit.queries.sql import parse
 
 __all__ = ["PrivateTable", "Quote"]
 
@@ -30,12 +31,18 @@ class Quote:
     Attributes:
         price: by the ledger.
         mechanism: what would be done to the data, one line per release.
-        asked_before: the answer is in the ledger, and costs nothing.
+        state: of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if there is
+            none.
     """
 
     price: Price
     mechanism: tuple[str, ...]
-    asked_before: bool
+    state: str | None
+
+    @property
+    def asked_before(self) -> bool:
+        """The answer is in the ledger, and costs nothing."""
+        return self.state == "SETTLED"
 
 
 @final
@@ -110,6 +117,7 @@ class PrivateTable:
         rho: float | None = None,
         delta: float | None = None,
         mechanism: str = "laplace",
+        attempt: int = 1,
     ) -> Quote:
         """What a question would cost; arguments and refusals as for :meth:`ask`.  Nothing is charged or
         read."""
@@ -117,8 +125,9 @@ class PrivateTable:
         price = self._ledger.price(
             self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta
         )
-        known = self._ledger.find(self._dataset, self._key(self._request(compiled, 1)))
-        return Quote(price, describe(compiled), known is not None and known.state == "SETTLED")
+        request = self._request(compiled, check_integer("attempt", attempt, low=1))
+        known = self._ledger.find(self._dataset, self._key(request))
+        return Quote(price, describe(compiled), None if known is None else known.state)
 
     def ask(
         self,
@@ -156,10 +165,33 @@ class PrivateTable:
         try:
             raw = collect(compiled, [self._engine.rows(each) for each in compiled.statements])
             content = content_of(compiled, release_all(compiled, raw, self._sampler))
-        except Exception:  # noqa: BLE001 - whatever it is, it may depend on the data
+        except BaseException as problem:
             self._ledger.forfeit(charge)
-            raise EngineFailure from None
+            if not isinstance(problem, Exception):
+                raise  # a Ctrl-C
+            raise EngineFailure from None  # whatever it was, it may depend on the data
         return self._answer(compiled, self._ledger.settle(charge, content), repeated=False)
+
+    def sql(
+        self,
+        text: str,
+        *,
+        epsilon: float | None = None,
+        rho: float | None = None,
+        delta: float | None = None,
+        mechanism: str = "laplace",
+        attempt: int = 1,
+        by: str = "",
+    ) -> Answer:
+        """Ask in SQL: :func:`~tacit.queries.sql.parse`, then :meth:`ask`.  FROM takes the data set's name.
+
+        Raises:
+            InvalidInput, PrivacyRefusal: what is not supported, with its place in the text; it costs nothing.
+        """
+        query = parse(text, self._policy, table=self._dataset)
+        return self.ask(
+            query, epsilon=epsilon, rho=rho, delta=delta, mechanism=mechanism, attempt=attempt, by=by
+        )
 
     def close(self) -> None:
         """Close the engine; the ledger stays open."""

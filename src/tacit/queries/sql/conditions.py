@@ -65,9 +65,10 @@ def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
     from sqlglot import exp
 
     reader.only(node, "this", "expression")
-    column, literal, op = node.this, node.expression, _OPERATORS[type(node).__name__]
+    column, literal = reader.bare(node.this), reader.bare(node.expression)
+    op = _OPERATORS[type(node).__name__]
     if isinstance(column, exp.Column) and isinstance(literal, exp.Column):
-        raise _two_columns(reader, node, literal)
+        raise _two_columns(reader, node, column, literal)
     if isinstance(literal, exp.Column):
         column, literal, op = literal, column, _MIRRORED[op]
     if not isinstance(column, exp.Column):
@@ -78,8 +79,8 @@ def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
     return Compare(name, op if positive else _NEGATED[op], reader.value(literal, name))
 
 
-def _two_columns(reader: Reader, node: Node, right: Node) -> TacitError:
-    reader.column(node.this)
+def _two_columns(reader: Reader, node: Node, left: Node, right: Node) -> TacitError:
+    reader.column(left)
     if not right.this.args.get("quoted"):
         reader.column(right)  # an unknown one is told as such
     return reader.refusal(node, "two columns are compared", f"{_SUPPORTED}. Strings stand in 'single quotes'")

@@ -147,6 +147,14 @@ class Reader:
             for word in following
         )
 
+    def bare(self, node: Node) -> Node:
+        """What stands in parentheses, which mean nothing around a column or a literal."""
+        from sqlglot import exp
+
+        while isinstance(node, exp.Paren):
+            node = self.child(node, "this")
+        return node
+
     # --- names --------------------------------------------------------------------------------------------
 
     def column(self, node: Node) -> str:

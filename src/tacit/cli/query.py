@@ -1,0 +1,270 @@
+"""``tacit query``: ask a private table in SQL; the price can be seen before anything is charged."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tacit.cli.show import console, messages
+from tacit.cli.train import print_json
+from tacit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from tacit.ledger import Ledger
+    from tacit.queries import Query
+    from tacit.queries.answers import Answer
+    from tacit.queries.door import PrivateTable, Quote
+
+__all__ = ["command"]
+
+_BAR = 40  # characters
+_INTERRUPTED = 130  # the exit code after a Ctrl-C
+_EXAMPLE = (
+    "tacit query visits.parquet --ledger budget.db --dataset visits --epsilon 0.5 "
+    '"SELECT count(*) FROM visits"'
+)
+
+
+def command(
+    data: Annotated[
+        str | None,
+        typer.Argument(help="A .parquet, .csv or .tsv file, or the URL of a database.", show_default=False),
+    ] = None,
+    statement: Annotated[
+        str | None,
+        typer.Argument(help="The question in SQL; a .sql file; - to read it.", show_default=False),
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="A file, or postgresql+psycopg://...", show_default=False)
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Its name in the ledger, and after FROM.", show_default=False)
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of the whole answer.", show_default=False)] = None,
+    rho: Annotated[
+        float | None, typer.Option(help="Instead, for gaussian noise.", show_default=False)
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="For gaussian noise or undeclared keys.", show_default=False)
+    ] = None,
+    mechanism: Annotated[str, typer.Option(help="The noise: laplace or gaussian.")] = "laplace",
+    block: Annotated[
+        str | None, typer.Option(help="The declared part that DATA is.", show_default=False)
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
+    ] = None,
+    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask and pay again.")] = 1,
+    by: Annotated[
+        str | None, typer.Option(help="Who asks; the user of the system.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price; charge nothing.")] = False,
+    columns: Annotated[bool, typer.Option("--columns", help="List what may be asked about.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> int:
+    """Ask a private table a question in SQL, paid for from its budget in the ledger.
+
+    Aggregates of one table: count(*), count(column), sum, avg, var_samp, stddev, median,
+    quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), with WHERE and GROUP BY. The same
+    question of the same data is answered again from the ledger, for nothing.
+
+    Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
+
+    Example:  tacit query visits.parquet --ledger budget.db --dataset visits --epsilon 0.5
+    "SELECT ward, count(*) FROM visits WHERE age > 65 GROUP BY ward"
+    """
+    from tacit.ledger import Ledger
+
+    if ledger is None or dataset is None:
+        missing = [name for name, given in (("--ledger", ledger), ("--dataset", dataset)) if given is None]
+        raise InvalidInput(f"a question needs {' and '.join(missing)}. For example:  {_EXAMPLE}")
+    found = Ledger.open(ledger)
+    if columns:
+        _show_columns(found, dataset, as_json)
+        return 0
+    if data is None or statement is None:
+        raise InvalidInput(
+            f"a question needs the data and a statement. For example:  {_EXAMPLE}\n"
+            "With --columns instead of them, you see what may be asked about."
+        )
+    query = _parsed(found, dataset, statement)
+    terms: dict[str, Any] = {
+        "epsilon": epsilon,
+        "rho": rho,
+        "delta": delta,
+        "mechanism": mechanism,
+        "attempt": attempt,
+    }
+    with _opened(found, dataset, data, block, table) as private:
+        quote = private.price(query, **terms)
+        if dry_run:
+            return _show_price(found, dataset, quote, as_json)
+        try:
+            with messages.status("asking"):
+                answer = private.ask(query, **terms, by=by or getpass.getuser())
+        except KeyboardInterrupt:
+            left = private.price(query, **terms)
+            messages.print(Text.assemble(("interrupted: ", "bold red"), _after_interrupt(left, attempt)))
+            return _INTERRUPTED
+    if as_json:
+        print_json({"dataset": dataset, **answer.to_data()})
+    else:
+        _show(found, dataset, answer, quote)
+    return 0
+
+
+def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:
+    from tacit.queries.sql import parse
+
+    if statement == "-":
+        statement = sys.stdin.read()
+    elif statement.lower().endswith(".sql"):
+        try:
+            statement = Path(statement).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{statement} is no text in UTF-8.") from None
+    return parse(statement, ledger.policy(dataset), table=dataset)
+
+
+@contextmanager
+def _opened(
+    ledger: Ledger, dataset: str, data: str, block: str | None, table: str | None
+) -> Iterator[PrivateTable]:
+    """The table, whose content is read once for its fingerprint."""
+    from tacit.queries.dialects import PostgresEngine
+    from tacit.queries.door import PrivateTable
+
+    source: object = Path(data)
+    if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
+        schema, _, name = (table or dataset).rpartition(".")
+        source = PostgresEngine(data, name, schema=schema or "public")
+    elif table is not None:
+        raise InvalidInput("--table names a table in a database; a file has but one. Leave it out.")
+    with messages.status("reading the table"):
+        opened = PrivateTable(source, ledger=ledger, dataset=dataset, block=block)
+    with opened:
+        yield opened
+
+
+def _after_interrupt(quote: Quote, attempt: int) -> str:
+    """What became of the charge."""
+    match quote.state:
+        case None:
+            return "stopped before anything was charged."
+        case "SETTLED":
+            return "stopped after the answer was stored: ask the same again, and it is shown for nothing."
+    cost = _amount(quote.price.epsilon, quote.price.delta)
+    return (
+        f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask again "
+        f"with --attempt {attempt + 1} for a new answer at the same price."
+    )
+
+
+# --- what is shown -------------------------------------------------------------------------------------
+
+
+def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
+    from tacit.queries.sql import describe_columns
+
+    policy = ledger.policy(dataset)
+    described = describe_columns(policy)
+    if as_json:
+        print_json({"dataset": dataset, "unit": policy.unit, "columns": dict(described)})
+        return
+    shown = _plain_table("column", "what is publicly known of it")
+    for name, facts in described:
+        shown.add_row(Text(name), Text(facts))
+    console.print(shown if described else "The policy declares no columns: only count(*) may be asked.")
+    if policy.unit_column is not None:
+        console.print(f"\ncount(DISTINCT {policy.unit_column}) counts each {policy.unit} once.")
+
+
+def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> int:
+    """The price of a dry run; exit code 1 if the budget does not hold it."""
+    price, granted = quote.price, quote.price.fits or quote.asked_before
+    if as_json:
+        print_json(
+            {
+                "dataset": dataset,
+                "epsilon": price.epsilon,
+                "delta": price.delta,
+                "fits": price.fits,
+                "asked_before": quote.asked_before,
+                "remaining_epsilon": price.remaining,
+                "mechanism": list(quote.mechanism),
+            }
+        )
+        return 0 if granted else 1
+    for line in quote.mechanism:
+        console.print(line, soft_wrap=True)
+    cost = _amount(price.epsilon, price.delta)
+    console.print()
+    if quote.asked_before:
+        console.print(f"This was asked before: the answer is in the ledger, for nothing (then {cost}).")
+        _show_bar(ledger, dataset, price.balance)
+    elif price.fits:
+        console.print(f"It would cost {cost}. Nothing was charged.")
+        _show_bar(ledger, dataset, price.balance, f"{price.after:.6g} with this", price.after)
+    else:
+        fitting = f"the largest ε that fits is {price.remaining:.6g}"
+        console.print(f"It would cost {cost}, and be refused: {fitting}.", soft_wrap=True)
+        _show_bar(ledger, dataset, price.balance)
+    return 0 if granted else 1
+
+
+def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
+    console.print(_answer_table(answer))
+    intervals, _ = answer.notes()
+    console.print(f"\n{intervals}", soft_wrap=not console.is_terminal)
+    cost = _amount(answer.epsilon, answer.delta)
+    if answer.repeated:
+        console.print(f"Asked before: from the ledger, for nothing (then {cost}).")
+    else:
+        console.print(f"It cost {cost}.")
+    status = ledger.status(dataset)
+    before = status.spent_epsilon if answer.repeated else quote.price.balance
+    left = f"{status.remaining_epsilon:.6g} left"
+    _show_bar(ledger, dataset, before, left, status.spent_epsilon)
+
+
+def _answer_table(answer: Answer) -> Table:
+    head, *lines = answer.cells()
+    shown = _plain_table()
+    keys = len(head) - len(answer.columns)
+    for place, name in enumerate(head):
+        shown.add_column(Text(name), justify="left" if place < keys else "right")
+    for line in lines:
+        shown.add_row(*map(Text, line))
+    if not lines:
+        console.print("No group has enough members to be shown.")
+    return shown
+
+
+def _amount(epsilon: float, delta: float) -> str:
+    return f"ε = {epsilon:.6g}" + (f", δ = {delta:.3g}" if delta else "")
+
+
+def _show_bar(
+    ledger: Ledger, dataset: str, before: float, left: str = "", after: float | None = None
+) -> None:
+    """What was spent before, what this adds or would add, and words on what is left."""
+    status = ledger.status(dataset)
+    shares = (before / status.cap_epsilon, (before if after is None else after) / status.cap_epsilon)
+    old, new = (min(_BAR, round(_BAR * share)) for share in shares)
+    bar = Text.assemble(("█" * old, "blue"), ("█" * (new - old), "dark_orange"), ("░" * (_BAR - new), "dim"))
+    spent = f"{status.spent_epsilon:.6g} of ε = {status.cap_epsilon:.6g} spent"
+    words = f"{spent}, {left or f'{status.remaining_epsilon:.6g} left'}"
+    console.print(Text.assemble(f"{dataset}  ", bar, f"  {words}"), soft_wrap=True)
+
+
+def _plain_table(*names: str) -> Table:
+    return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

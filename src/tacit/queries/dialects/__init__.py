@@ -1,0 +1,6 @@
+"""Tables past one machine: the same trees in the SQL of PostgreSQL and Spark; only integers come back."""
+
+from tacit.queries.dialects.postgres import PostgresEngine
+from tacit.queries.dialects.spark import SparkEngine
+
+__all__ = ["PostgresEngine", "SparkEngine"]

@@ -1,0 +1,246 @@
+"""``tacit query``: what it shows, what it charges, and with which code it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.cli.app import run
+from tacit.ledger import Column, Ledger, Policy, PureBudget
+from tacit.queries.engines.duckdb import DuckDBEngine
+
+ROWS = 400
+ASKED = ["visits.csv", "--ledger", "budget.db", "--dataset", "visits"]
+COUNT = "SELECT count(*) FROM visits"
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of visits and a ledger with a budget of 1 for it."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"p{i // 2},{i % 90},{'AB'[i % 2]}" for i in range(ROWS)]
+    (tmp_path / "visits.csv").write_text("\n".join(["patient,age,ward", *lines]))
+    policy = Policy(
+        unit="patient",
+        adjacency="add-remove",
+        budget=PureBudget(1.0),
+        unit_column="patient",
+        rows_per_unit=2,
+        columns={
+            "age": Column(kind="number", lower=0, upper=120),
+            "ward": Column(kind="category", keys=("A", "B", "C")),
+        },
+    )
+    Ledger.create("budget.db").open_dataset("visits", policy)
+    return tmp_path
+
+
+def spent() -> float:
+    return Ledger.open("budget.db").status("visits").spent_epsilon
+
+
+def ask(*arguments: str) -> int:
+    return run(["query", *ASKED, *arguments])
+
+
+def test_an_answer_with_its_cost_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--epsilon", "0.25", "SELECT ward, count(*) AS n, avg(age) FROM visits GROUP BY ward") == 0
+    out = capsys.readouterr().out
+    head, rule, *groups = out.splitlines()[:5]
+    assert head.split() == ["ward", "n", "mean_age"]
+    assert set(rule) == {"─"}
+    assert [line.split()[0] for line in groups] == ["A", "B", "C"]
+    assert "It cost ε = 0.25." in out
+    assert "0.25 of ε = 1 spent, 0.75 left" in out
+    assert "█" * 10 + "░" * 30 in out
+    assert spent() == pytest.approx(0.25)
+
+
+def test_the_same_question_again_costs_nothing_and_another_attempt_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = []
+    for text in (COUNT, "select COUNT(*) as n from visits;"):
+        assert ask("--epsilon", "0.25", text) == 0
+        shown.append(capsys.readouterr().out.splitlines())
+    assert shown[0][2] == shown[1][2]
+    assert "Asked before: from the ledger, for nothing (then ε = 0.25)." in shown[1]
+    assert spent() == pytest.approx(0.25)
+    assert ask("--epsilon", "0.25", "--attempt", "2", COUNT) == 0
+    assert spent() == pytest.approx(0.5)
+
+
+def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
+    out = capsys.readouterr().out
+    assert "number of rows: discrete Laplace noise of scale 8, sensitivity 2" in out
+    assert "It would cost ε = 0.25. Nothing was charged." in out
+    assert "0 of ε = 1 spent, 0.25 with this" in out
+    assert ask("--epsilon", "1.5", "--dry-run", COUNT) == 1
+    assert "be refused: the largest ε that fits is 1." in capsys.readouterr().out
+    assert Ledger.open("budget.db").status("visits").head_seq == 0
+    assert ask("--epsilon", "0.25", COUNT) == 0
+    capsys.readouterr()
+    assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
+    assert "asked before" in capsys.readouterr().out
+
+
+def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--epsilon", "0.25", "--json", "--dry-run", COUNT) == 0
+    price = json.loads(capsys.readouterr().out)
+    assert (price["epsilon"], price["fits"], price["asked_before"]) == (0.25, True, False)
+    assert ask("--epsilon", "0.25", "--json", COUNT) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["dataset"] == "visits"
+    assert answer["columns"] == ["count"]
+    (value,) = answer["rows"][0]["values"]
+    assert value["low"] <= value["value"] <= value["high"]
+    assert answer["remaining_epsilon"] == pytest.approx(0.75)
+
+
+def test_the_columns_are_listed_without_any_data(capsys: pytest.CaptureFixture[str], workplace: Path) -> None:
+    (workplace / "visits.csv").unlink()
+    assert run(["query", "--columns", *ASKED[1:]]) == 0
+    out = capsys.readouterr().out
+    assert "age      number from 0 to 120" in out
+    assert "category 'A', 'B', 'C'" in out
+    assert "count(DISTINCT patient)" in out
+    assert run(["query", "--columns", "--json", *ASKED[1:]]) == 0
+    assert json.loads(capsys.readouterr().out)["columns"]["age"] == "number from 0 to 120"
+
+
+def test_a_statement_comes_from_a_file_or_the_standard_input(
+    capsys: pytest.CaptureFixture[str], workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "ages.sql").write_text("SELECT median(age)\nFROM visits -- of all\n")
+    assert ask("--epsilon", "0.25", "ages.sql") == 0
+    assert "median_age" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT sum(age) FROM visits"))
+    assert ask("--epsilon", "0.25", "-") == 0
+    assert "sum_age" in capsys.readouterr().out
+    (workplace / "bad.sql").write_bytes(b"\xff\xfe")
+    assert ask("--epsilon", "0.25", "bad.sql") == 2
+    assert ask("--epsilon", "0.25", "nowhere.sql") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--epsilon", "1.5", COUNT], 1, "of epsilon 1 at most would fit"),
+        (["--epsilon", "0.5", "SELECT sum(aeg) FROM visits"], 2, "did you mean 'age'? The policy declares"),
+        (["--epsilon", "0.5", f"{COUNT} WHERE patient = 'p1'"], 1, "one patient from another"),
+        (["--epsilon", "0.5", "SELECT count(*) FROM vists"], 2, "the table is called 'visits'"),
+        ([COUNT], 2, "epsilon"),
+        (["--epsilon", "0", COUNT], 2, "epsilon"),
+        (["--epsilon", "0.5", "--mechanism", "geometric", COUNT], 2, "must be one of laplace, gaussian"),
+        (["--epsilon", "0.5", "--block", "men", COUNT], 2, "men"),
+        (["--epsilon", "0.5", "--table", "visits", COUNT], 2, "Leave it out"),
+        (["--epsilon", "0.5"], 2, "With --columns"),
+    ],
+    ids=[
+        "budget", "column", "unit", "table", "no epsilon", "epsilon 0", "mechanism", "block",
+        "file and table",
+        "no statement",
+    ],
+)  # fmt: skip
+def test_refusals_have_their_code_say_a_way_out_and_cost_nothing(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(*arguments) == code
+    captured = capsys.readouterr()
+    assert said.lower() in " ".join(captured.err.lower().split())
+    assert captured.out == ""
+    assert spent() == 0.0
+
+
+def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["query", "visits.csv", COUNT]) == 2
+    assert "needs --ledger and --dataset" in capsys.readouterr().err
+    assert run(["query", "nowhere.csv", *ASKED[1:], "--epsilon", "0.5", COUNT]) == 2
+    assert "nowhere.csv" in capsys.readouterr().err
+    assert run(["query", "visits.csv", "--ledger", "none.db", "--dataset", "visits", COUNT]) == 2
+    assert run(["query", "visits.csv", "--ledger", "budget.db", "--dataset", "beds", COUNT]) == 2
+
+
+def test_who_asks_is_in_the_history() -> None:
+    assert ask("--epsilon", "0.25", "--by", "Ada", COUNT) == 0
+    assert ask("--epsilon", "0.25", "SELECT sum(age) FROM visits") == 0
+    entries = [entry.body for entry in Ledger.open("budget.db").history("visits") if entry.kind == "reserve"]
+    assert entries[0]["by"] == "Ada"
+    assert entries[1]["by"] not in ("", "Ada")
+
+
+def test_ctrl_c_after_the_charge_says_that_it_stays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: DuckDBEngine, statement: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DuckDBEngine, "rows", interrupted)
+        assert ask("--epsilon", "0.25", COUNT) == 130
+    said = " ".join(capsys.readouterr().err.split())
+    assert "stopped after ε = 0.25 was charged. The charge stays" in said
+    assert "--attempt 2" in said
+    assert spent() == pytest.approx(0.25)
+    assert ask("--epsilon", "0.25", COUNT) == 1
+    assert "attempt" in capsys.readouterr().err
+    assert ask("--epsilon", "0.25", "--attempt", "2", COUNT) == 0
+    assert spent() == pytest.approx(0.5)
+
+
+def test_ctrl_c_around_the_charge_says_what_became_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is reserved, and after the answer is stored."""
+    reserve, settle = Ledger.reserve, Ledger.settle
+
+    def before(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def after(*arguments: Any, **options: Any) -> Any:
+        settle(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "reserve", before)
+        assert ask("--epsilon", "0.25", COUNT) == 130
+    assert "before anything was charged" in capsys.readouterr().err
+    assert spent() == 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "settle", after)
+        assert ask("--epsilon", "0.25", COUNT) == 130
+    assert "shown for nothing" in " ".join(capsys.readouterr().err.split())
+    assert Ledger.reserve is reserve
+    assert ask("--epsilon", "0.25", COUNT) == 0
+    assert spent() == pytest.approx(0.25)
+
+
+def test_a_table_in_postgres_is_asked_by_its_url(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "ledger" / "postgres_server.py"
+    spec = importlib.util.spec_from_file_location("postgres_server", path)
+    assert spec is not None
+    assert spec.loader is not None
+    server = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = server
+    spec.loader.exec_module(server)
+    if server.missing():
+        pytest.skip(server.missing())
+    import psycopg
+
+    with server.running("fsync=off") as running:
+        url = running.url.replace("+psycopg", "")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA clinic")
+            connection.execute("CREATE TABLE clinic.seen (patient text, age double precision, ward text)")
+            connection.execute("INSERT INTO clinic.seen SELECT i, i, 'A' FROM generate_series(1, 90) AS i")
+        arguments = [*ASKED[1:], "--epsilon", "1", "--table", "clinic.seen", "--json"]
+        assert run(["query", running.url, *arguments, COUNT]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["rows"][0]["values"][0]["value"] == pytest.approx(90, abs=60)

@@ -1,0 +1,419 @@
+"""The integers that PostgreSQL and Spark count are those that DuckDB counts, whatever lies in the table."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import InvalidInput
+from tacit.ledger import Column, Policy, PureBudget
+from tacit.queries.algebra import (
+    Aggregate,
+    And,
+    Compare,
+    Count,
+    CountUnits,
+    Histogram,
+    In,
+    IsNull,
+    Mean,
+    Not,
+    Or,
+    Predicate,
+    Quantile,
+    Query,
+    Sum,
+    Variance,
+)
+from tacit.queries.compiling import compile_query
+from tacit.queries.dialects import PostgresEngine, SparkEngine
+from tacit.queries.engines import Engine, EngineFailure
+from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.statements import Statement, syntax
+
+
+def load_server() -> ModuleType:
+    path = Path(__file__).parent.parent / "ledger" / "postgres_server.py"
+    spec = importlib.util.spec_from_file_location("postgres_server", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+SERVER = load_server()
+WARDS = ("A", "it's", "b\\n", "ü%s", "", "'); DROP TABLE v; --", 'a\nb\t"q" :x $1 {y} ?')
+COLUMNS = {
+    "age": Column(kind="number", lower=0, upper=120),
+    "ward": Column(kind="category", keys=WARDS),
+    "stays": Column(kind="integer", lower=-3, upper=10),
+    "code": Column(kind="integer", lower=0, upper=9, keys=(1, 2, 3)),
+    "smoker": Column(kind="boolean"),
+    "note": Column(kind="category"),
+}
+ROWS = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=COLUMNS)
+PERSONS = Policy(
+    unit="person",
+    adjacency="add-remove",
+    budget=PureBudget(1.0),
+    columns=COLUMNS,
+    unit_column="person",
+    rows_per_unit=3,
+    groups_per_unit=2,
+)
+# name: type in Arrow, PostgreSQL, Spark; values
+CELLS: dict[str, tuple[Any, str, str, list[Any]]] = {
+    "person": (pa.string(), "text", "string", [None, "p1", "p2", "ü", "NaN", "", " "]),
+    "age": (
+        pa.float64(), "double precision", "double",
+        [None, 0.0, -0.0, 1.5, 65.0, 119.99994, 6.103515625e-05, 0.1, 1e300, -5.0, float("nan"), float("inf"),
+         float("-inf")],
+    ),
+    "ward": (pa.string(), "text", "string", [None, *WARDS, "elsewhere", "A ", "a"]),
+    "stays": (pa.int64(), "bigint", "bigint", [None, -9, -3, 0, 1, 2, 10, 11, 2**40]),
+    "code": (pa.int64(), "bigint", "bigint", [None, 1, 2, 3, 4]),
+    "smoker": (pa.bool_(), "boolean", "boolean", [None, True, False]),
+    "note": (pa.string(), "text", "string", [None, "x", "b\\n", "é", "e\u0301", "\U0001f600", "'", "a\nb"]),
+}  # fmt: skip
+Row = tuple[Any, ...]
+TABLES = st.lists(st.tuples(*(st.sampled_from(values) for *_, values in CELLS.values())), max_size=40)
+LEAVES: st.SearchStrategy[Predicate] = st.one_of(
+    st.builds(
+        Compare,
+        st.just("age"),
+        st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+        st.sampled_from([0, 1.5, 65, 0.1]),
+    ),
+    st.builds(Compare, st.just("stays"), st.sampled_from(["<", ">=", "="]), st.sampled_from([0, 2, 2**40])),
+    st.builds(Compare, st.just("ward"), st.sampled_from(["=", "!="]), st.sampled_from(WARDS)),
+    st.builds(Compare, st.just("smoker"), st.just("="), st.booleans()),
+    st.builds(In, st.just("note"), st.sampled_from([("x", "'"), ("é",), ("b\\n", "a\nb")])),
+    st.builds(In, st.just("code"), st.just((1, 4))),
+    st.builds(IsNull, st.sampled_from(sorted(COLUMNS))),
+)
+PREDICATES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.builds(Not, inner)
+        | st.tuples(inner, inner).map(And)
+        | st.tuples(inner, inner).map(Or)
+    ),
+    max_leaves=5,
+)  # fmt: skip
+AGGREGATES: list[Aggregate] = [
+    Count(), Count("age"), Count("note"), CountUnits(), Sum("age"), Sum("stays"), Mean("age"),
+    Variance("stays"), Quantile("age", 0.5), Quantile("stays", 1.0), Histogram("age", (0, 1.5, 65, 120)),
+]  # fmt: skip
+QUERIES = st.builds(
+    Query,
+    st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=4, unique=True).map(tuple),
+    where=st.none() | PREDICATES,
+    by=st.lists(st.sampled_from(["ward", "code", "smoker", "note"]), max_size=2, unique=True).map(tuple),
+)
+
+
+def statements_of(query: Query, policy: Policy) -> tuple[Statement, ...]:
+    delta = 1e-9 if "note" in query.by else None
+    return compile_query(query, policy, epsilon=1.0, delta=delta).statements
+
+
+def arrow(rows: list[Row]) -> pa.Table:
+    return pa.table(
+        {name: pa.array([row[i] for row in rows], type=CELLS[name][0]) for i, name in enumerate(CELLS)}
+    )
+
+
+def integers(engine: Engine, statement: Statement) -> list[Row]:
+    """The rows as plain values, in an order of their own."""
+    rows = [
+        tuple(cell if isinstance(cell, str | bool) else int(cell) for cell in row)
+        for row in engine.rows(statement)
+    ]
+    return sorted(rows, key=repr)
+
+
+def assert_same(engine: Engine, rows: list[Row], query: Query, policy: Policy) -> None:
+    mine = DuckDBEngine(arrow(rows), policy)
+    for statement in statements_of(query, policy):
+        assert integers(engine, statement) == integers(mine, statement)
+    mine.close()
+
+
+# --- PostgreSQL --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    if SERVER.missing():
+        pytest.skip(SERVER.missing())
+    with SERVER.running("fsync=off") as server:
+        yield server.url
+
+
+def fill(url: str, rows: list[Row], table: str = "v") -> None:
+    import psycopg
+
+    columns = ", ".join(f'"{name}" {CELLS[name][1]}' for name in CELLS)
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f'DROP TABLE IF EXISTS "{table}"')
+        connection.execute(f'CREATE TABLE "{table}" ({columns})')
+        with connection.cursor().copy(f'COPY "{table}" FROM STDIN') as copy:
+            for row in rows:
+                copy.write_row(row)
+
+
+def execute(url: str, *texts: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        for text in texts:
+            connection.execute(text)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
+def test_postgres_counts_what_duckdb_counts(
+    database: str, rows: list[Row], query: Query, policy: Policy
+) -> None:
+    fill(database, rows)
+    engine = PostgresEngine(database, "v")
+    engine.check(policy)
+    assert_same(engine, rows, query, policy)
+    engine.close()
+
+
+def test_postgres_is_asked_of_one_state_and_may_not_write(database: str) -> None:
+    fill(database, [("p1", 1.0, "A", 1, 1, True, "x")])
+    engine = PostgresEngine(database, "v")
+    (statement,) = statements_of(Query((Count(),)), ROWS)
+    before = list(engine.content())
+    assert integers(engine, statement) == [(1,)]
+    execute(database, "INSERT INTO v (person) VALUES ('p2')")
+    assert integers(engine, statement) == [(1,)]
+    assert list(engine.content()) == before
+    later = PostgresEngine(database, "v")
+    assert integers(later, statement) == [(2,)]
+    assert list(later.content()) != before
+    import psycopg
+
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        later._connection.execute("DELETE FROM public.v")
+    engine.close()
+    later.close()
+
+
+def test_what_the_server_is_set_to_does_not_change_what_a_statement_means(database: str) -> None:
+    """A backslash in a literal, and a function of the same name in front of the server's own."""
+    rows: list[Row] = [("p1", 1.0, "b\\n", 1, 1, True, "b\\n"), ("p1", 2.0, "A", 1, 1, True, "\\")]
+    fill(database, rows)
+    shadow = "CREATE OR REPLACE FUNCTION public.md5(text) RETURNS text LANGUAGE sql AS $$ SELECT 'same' $$"
+    execute(
+        database,
+        shadow,
+        "ALTER DATABASE postgres SET standard_conforming_strings = off",
+        "ALTER DATABASE postgres SET search_path = public, pg_catalog",
+    )
+    try:
+        engine = PostgresEngine(database, "v")
+        for value in ("b\\n", "\\"):
+            assert_same(engine, rows, Query((Count(),), Compare("note", "=", value)), ROWS)
+        first = list(engine.content())
+        engine.close()
+        fill(database, rows[:1] * 2)
+        other = PostgresEngine(database, "v")
+        assert list(other.content()) != first
+        other.close()
+    finally:
+        execute(
+            database,
+            "ALTER DATABASE postgres RESET standard_conforming_strings",
+            "ALTER DATABASE postgres RESET search_path",
+            "DROP FUNCTION public.md5(text)",
+        )
+
+
+def test_the_version_of_a_table_in_postgres_is_its_rows_in_any_order(database: str) -> None:
+    rows: list[Row] = [("p1", 1.0, "A", 1, 1, True, "x"), ("p2", 2.0, "A", 1, 1, None, "x")]
+    found = []
+    for some in (rows, rows[::-1], rows[:1] * 2, rows[:1]):
+        fill(database, some)
+        engine = PostgresEngine(database, "v")
+        found.append(list(engine.content()))
+        engine.close()
+    assert found[0] == found[1]
+    assert len({str(content) for content in found}) == 3
+
+
+def test_a_failure_in_postgres_says_nothing_of_why(database: str) -> None:
+    fill(database, [])
+    fill(database, [], "x")
+    execute(database, "ALTER TABLE x ALTER COLUMN age TYPE numeric", "INSERT INTO x (age) VALUES (1e999)")
+    engine = PostgresEngine(database, "x")
+    (statement,) = statements_of(Query((Sum("age"),)), ROWS)
+    with pytest.raises(EngineFailure) as caught:
+        engine.rows(statement)
+    assert str(caught.value) == str(EngineFailure())
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    engine.close()
+
+
+def test_tables_in_postgres_that_do_not_fit_are_refused(database: str) -> None:
+    fill(database, [])
+    with pytest.raises(InvalidInput, match="no table 'nowhere'"):
+        PostgresEngine(database, "nowhere")
+    with pytest.raises(InvalidInput, match="no table"):
+        PostgresEngine(database, 'v"; DROP TABLE v; --')
+    with pytest.raises(InvalidInput, match="cannot be reached"):
+        PostgresEngine(database.replace("/postgres?", "/nowhere?"), "v")
+    execute(
+        database,
+        "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        "ALTER TABLE v ALTER COLUMN ward TYPE text COLLATE loose",
+    )
+    engine = PostgresEngine(database, "v")
+    with pytest.raises(InvalidInput, match="collation"):
+        engine.check(ROWS)
+    engine.close()
+    execute(database, "ALTER TABLE v DROP COLUMN ward")
+    engine = PostgresEngine(database, "v")
+    with pytest.raises(InvalidInput, match="'ward'"):
+        engine.check(ROWS)
+    assert engine.name.startswith("PostgreSQL 1")
+    engine.close()
+
+
+# --- Spark -------------------------------------------------------------------------------------------------
+
+
+def no_spark() -> str:
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed; make test-spark installs it"
+    return "" if shutil.which("java") else "Java is not installed"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    if no_spark():
+        pytest.skip(no_spark())
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+        builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
+        for setting, value in quiet.items():
+            builder = builder.config(setting, value)
+        started = builder.getOrCreate()
+        started.sparkContext.setLogLevel("ERROR")
+        yield started
+        started.stop()
+
+
+def show(session: Any, rows: list[Row], name: str = "v") -> None:
+    schema = ", ".join(f"`{name}` {CELLS[name][2]}" for name in CELLS)
+    session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
+def test_spark_counts_what_duckdb_counts(session: Any, rows: list[Row], query: Query, policy: Policy) -> None:
+    show(session, rows)
+    engine = SparkEngine(session, "v")
+    engine.check(policy)
+    assert_same(engine, rows, query, policy)
+
+
+def test_spark_answers_every_kind_of_question_as_duckdb_does(session: Any) -> None:
+    """One table with every cell, under a bound on the rows of a person."""
+    length = max(len(values) for *_, values in CELLS.values())
+    rows = [tuple(values[(i * 7 + j) % len(values)] for j, (*_, values) in enumerate(CELLS.values())) for i in
+            range(3 * length)]  # fmt: skip
+    show(session, rows)
+    engine = SparkEngine(session, "v")
+    for query in (
+        Query(tuple(AGGREGATES)),
+        Query((Count(), Sum("age"), CountUnits()), by=("ward",)),
+        Query((Count(), Mean("stays")), where=Compare("note", "=", "b\\n"), by=("note", "smoker")),
+    ):
+        assert_same(engine, rows, query, PERSONS)
+
+
+def test_the_version_of_a_table_in_spark_is_its_rows_in_any_order(session: Any) -> None:
+    rows: list[Row] = [("p1", 1.0, "A", 1, 1, True, "x"), ("p2", 2.0, "A", 1, 1, None, "x")]
+    found = []
+    for some in (rows, rows[::-1], rows[:1] * 2, rows[:1]):
+        show(session, some)
+        found.append(list(SparkEngine(session, "v").content()))
+    assert found[0] == found[1]
+    assert len({str(content) for content in found}) == 3
+
+
+def test_sessions_and_tables_of_spark_that_do_not_fit_are_refused(session: Any) -> None:
+    show(session, [])
+    with pytest.raises(InvalidInput, match="no table 'nowhere'"):
+        SparkEngine(session, "nowhere")
+    with pytest.raises(InvalidInput, match="no table"):
+        SparkEngine(session, "v` JOIN `v")
+    for setting in ("spark.sql.ansi.enabled", "spark.sql.parser.escapedStringLiterals"):
+        before = session.conf.get(setting)
+        session.conf.set(setting, "false" if before == "true" else "true")
+        with pytest.raises(InvalidInput, match=setting):
+            SparkEngine(session, "v")
+        session.conf.set(setting, before)
+    session.sql("SELECT *, 1 AS extra, 2 AS WARD FROM v").toDF(
+        *CELLS, "extra", "WARD"
+    ).createOrReplaceTempView("w")
+    with pytest.raises(InvalidInput, match="case of its letters"):
+        SparkEngine(session, "w").check(ROWS)
+    loose = "SELECT person, age, stays, code, smoker, note, ward COLLATE UTF8_LCASE AS ward FROM v"
+    session.sql(loose).createOrReplaceTempView("l")
+    with pytest.raises(InvalidInput, match="collation"):
+        SparkEngine(session, "l").check(ROWS)
+    engine = SparkEngine(session, "v")
+    assert engine.name.startswith("Spark ")
+    engine.close()
+
+
+def test_a_failure_in_spark_says_nothing_of_why(session: Any) -> None:
+    show(session, [("p1", 1.0, "A", 1, 1, True, "x")])
+    failing = "SELECT * EXCEPT (age), CAST(raise_error('secret') AS DOUBLE) AS age FROM v"
+    session.sql(failing).createOrReplaceTempView("f")
+    (statement,) = statements_of(Query((Sum("age"),)), ROWS)
+    with pytest.raises(EngineFailure) as caught:
+        SparkEngine(session, "f").rows(statement)
+    assert "secret" not in str(caught.value)
+
+
+# --- without a server --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "postgres", "spark"])
+def test_every_literal_is_quoted_by_the_dialect(dialect: str) -> None:
+    """What a person wrote stays one literal: the parser of the dialect reads the same value back."""
+    import sqlglot
+    from sqlglot import exp
+
+    for value in [*WARDS, "\\", "\\'", "''", "--", "/*"]:
+        (statement,) = statements_of(Query((Count(),), Compare("note", "=", value)), ROWS)
+        text = statement.sql(dialect, syntax().to_table("v"))
+        read = sqlglot.parse(text, read=dialect)
+        assert len(read) == 1
+        assert read[0] is not None
+        found = [node.this for node in read[0].find_all(exp.Literal) if node.is_string]
+        assert value in found, (dialect, text)
