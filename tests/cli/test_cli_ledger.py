@@ -172,6 +172,12 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(
 ) -> None:
     visits = ("certificate", "budget.db", "--dataset", "visits")
     assert "runs are: none" in said(capsys, *visits, "--run", "r", code=2)
+    for name, charged in (("one", '{"run": "a1"}'), ("two", '"none"')):
+        Path(name).mkdir()
+        whole = f'{{"statement": "tacit privacy statement", "ledger": {charged}}}'
+        (Path(name) / "statement.json").write_text(whole)
+    assert "no charge of 'visits' is of the run 'a1'" in said(capsys, *visits, "--run", "one", code=2)
+    assert "not charged to a ledger" in said(capsys, *visits, "--run", "two", code=2)
     assert "cannot be read" in said(capsys, *visits, "--statements", "none.toml", code=2)
     Path("told.toml").write_text("trials")
     assert "cannot be read" in said(capsys, *visits, "--statements", "told.toml", code=2)

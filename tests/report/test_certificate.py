@@ -156,6 +156,23 @@ def test_a_run_has_its_own_part_and_an_unknown_one_is_refused() -> None:
         make_certificate(LEDGER, "visits", run="run-2")
 
 
+def test_a_run_with_a_test_key_is_no_promise() -> None:
+    ledger = ledger_with(RenyiBudget(3.0, 1e-6))
+    spend(
+        ledger,
+        TRAINING,
+        charge_key("r", 0, 50),
+        label="training run r: steps 0 to 49, NOT PRIVATE (test key)",
+    )
+    certificate = make_certificate(ledger, "visits")
+    assert by_name(certificate, "NOT PRIVATE")["value"].startswith(
+        "1 charge: the noise came from a fixed test key"
+    )
+    assert certificate.to_text().split("\n")[3].startswith("NOT PRIVATE")
+    assert "NOT PRIVATE: ε = 3" in certificate.to_html()
+    assert "NOT PRIVATE" not in TYPICAL.to_text() + TYPICAL.to_html()
+
+
 def test_a_derived_data_set_charges_its_parent_and_the_run_is_seen_there() -> None:
     ledger = ledger_with(PureBudget(3.0))
     child = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(2.0), parent="visits")

@@ -13,6 +13,7 @@ from tacit.errors import InvalidInput
 from tacit.ledger import Ledger
 from tacit.report.certificate import make_certificate
 from tacit.report.certificate_lines import STATEMENTS
+from tacit.report.described import read_statement
 
 __all__ = ["command"]
 
@@ -24,7 +25,8 @@ def command(
     ],
     dataset: Annotated[str, typer.Option(help="The data set.", show_default=False)],
     run: Annotated[
-        str | None, typer.Option(help="Show the part of this training run.", show_default=False)
+        str | None,
+        typer.Option(help="Show the part of this training run: its id, or its folder.", show_default=False),
     ] = None,
     statements: Annotated[
         Path | None,
@@ -46,7 +48,7 @@ def command(
     """
     given = None if statements is None else _read(statements)
     with messages.status("pricing the mechanisms"):
-        certificate = make_certificate(Ledger.open(ledger), dataset, run=run, statements=given)
+        certificate = make_certificate(Ledger.open(ledger), dataset, run=_run_id(run), statements=given)
     if sign is not None:
         certificate = certificate.signed(sign)
     if out is not None:
@@ -58,6 +60,18 @@ def command(
         for path in filter(None, (out, html)):
             console.print(f"Written: {path}", soft_wrap=True)
     return 0
+
+
+def _run_id(run: str | None) -> str | None:
+    """A run's id; of a folder the one that its statement names."""
+    if run is None or not (Path(run) / "statement.json").is_file():
+        return run
+    charged = read_statement(Path(run) / "statement.json").get("ledger")
+    if not isinstance(charged, dict) or not isinstance(charged.get("run"), str):
+        raise InvalidInput(
+            f"the run in {run} was not charged to a ledger: there is no part of it to certify."
+        )
+    return str(charged["run"])
 
 
 command.__doc__ = str(command.__doc__).format(statements=", ".join(STATEMENTS))

@@ -44,6 +44,7 @@ __all__ = [
 FORMAT = 1
 _GROUPS = (2, 5)
 _KINDS = 60  # of mechanisms, up to which the tight accountant is waited for
+_TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fixed key
 _FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
 
 
@@ -287,6 +288,7 @@ def _ledger(entries: Sequence[Entry], found: Sequence[Spending]) -> dict[str, An
         "anchor": str(Anchor(first.body["ledger"], first.body["dataset"], last.seq, last.hash)),
         "charges": {state.lower(): states[state] for state in ("SETTLED", "RESERVED", "FORFEITED")},
         "spenders": len({spent.by for spent in found}),
+        "test_keys": sum(_TEST_KEY in spent.label for spent in found),
         "refusals": sum(entry.kind == "refuse" for entry in entries),
         "cap_changes": [_raised(entry) for entry in entries if entry.kind == "raise-cap"],
         "recoveries": [_recovered(entry) for entry in entries if entry.kind == "burn"],

@@ -36,6 +36,7 @@ _LEGEND = (
 def to_html(data: Mapping[str, Any]) -> str:
     """The certificate as a page."""
     subject, policy = data["subject"], data["policy"]
+    warning = "NOT PRIVATE: " if data["ledger"]["test_keys"] else ""
     legend = "".join(f"<li>{_grade(grade)} {words}</li>" for grade, words in _LEGEND)
     sections = "".join(
         f"<h2>{letter}. {escape(name)}</h2>{_lines(data, letter)}" for letter, name in SECTIONS.items()
@@ -43,7 +44,7 @@ def to_html(data: Mapping[str, Any]) -> str:
     body = (
         f"<h1>Privacy certificate of “{escape(subject['dataset'])}”</h1>"
         f'<p class="soft">Ledger {escape(subject["ledger"])}, issued {escape(data["issued"])}</p>'
-        f'<div class="promise"><b>{escape(pair(data["guarantee"]["cap"]))}</b>'
+        f'<div class="promise{warning and " bad"}"><b>{warning}{escape(pair(data["guarantee"]["cap"]))}</b>'
         f"for one {escape(policy['unit'])}, {escape(policy['adjacency'])}</div>"
         f'<p>{escape(headline(data))}</p><ul class="soft">{legend}'
         f'<li><span class="blank">{NOT_STATED}</span>: nobody filled it in</li></ul>{sections}'

@@ -38,6 +38,15 @@ def headline(data: Mapping[str, Any]) -> str:
     """The promise in a sentence or two."""
     claim, policy = data["guarantee"], data["policy"]
     run = data["run"]
+    fixed = data["ledger"]["test_keys"]
+    if fixed:
+        return (
+            f"NOT PRIVATE: {fixed:,} of the charges had their noise from a fixed test key. Whoever knows the "
+            "key can "
+            "take the noise off, so that nothing here holds. With keys from the operating system it would "
+            "be "
+            f"{pair(claim['cap'])}, for one {policy['unit']} ({policy['adjacency']})."
+        )
     of_run = "" if run is None else f" Of that, the run {run['id']!r} has spent {pair(run['spent'])}."
     return (
         f"Everything released through this ledger, up to now and from now on, keeps to {pair(claim['cap'])}, "
