@@ -38,7 +38,7 @@ from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 
-__all__ = ["StepCharges", "check_promise", "delta_to_charge"]
+__all__ = ["StepCharges", "check_promise", "delta_to_charge", "resume_charges"]
 
 _CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
 _LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can take it up all the same
@@ -115,11 +115,6 @@ class StepCharges:
     def run(self) -> str:
         """The run's public id: 16 hexadecimal digits that follow from the key of the noise."""
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
-
-    @property
-    def started(self) -> bool:
-        """Whether a charge of this run is held by this process."""
-        return self._held is not None
 
     def span(self, number: int) -> tuple[int, int]:
         """First step of a chunk, and the step after its last."""
@@ -206,7 +201,33 @@ class StepCharges:
             "one_record_per_unit": self.one_record_per_unit,
         }
 
-    def resume(self, generator: Generator) -> None:
+    def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
+        """The generator for a session of ``plan`` with these charges: by its key the ledger knows the run.
+
+        Args:
+            generator: that the session was given, if any.
+
+        Raises:
+            InvalidInput: plan or generator are others than those of the charges.
+            PrivacyRefusal: the plan has a preparation, and nothing is charged for it yet.
+        """
+        if plan != self.plan:
+            raise InvalidInput(
+                "the charges were made for another plan. Make StepCharges with the session's plan."
+            )
+        if generator is not None and generator.secret_state() != self._generator.secret_state():
+            raise InvalidInput(
+                "the session and its charges have different generators. Give it to StepCharges alone; the "
+                "session takes it from there."
+            )
+        if plan.preparation and self._held is None:
+            raise PrivacyRefusal(
+                "the plan has a preparation, which has touched the data, and nothing is charged for it. Call "
+                "charges.start() before the preparation, then make the session."
+            )
+        return self._generator
+
+    def take_up(self, generator: Generator) -> None:
         """Go on with the charges of the run that ``generator``, from its resume state, belongs to.
 
         Raises:
@@ -286,6 +307,35 @@ class StepCharges:
             "one_record_per_unit": self.one_record_per_unit,
             "private": self._generator.secure,
         }
+
+
+def resume_charges(charges: StepCharges | None, before: object, generator: Generator) -> None:
+    """Let a run go on with the charges that it was started with, or without any.
+
+    Args:
+        charges: of the session that goes on.
+        before: what :meth:`StepCharges.state` said when the run was saved; None without charges.
+        generator: of the run, from its resume state.
+
+    Raises:
+        PrivacyRefusal: it was charged elsewhere, or a charge was made under another key.
+    """
+    now = None if charges is None else charges.state()
+    if now != before:
+        raise PrivacyRefusal(
+            f"the run of this resume state is charged to {_account(before)}, and this session to "
+            f"{_account(now)}: steps would go unpaid, or be paid twice. Go on with the charges that the run "
+            "was started with, or start a new run."
+        )
+    if charges is not None:
+        charges.take_up(generator)
+
+
+def _account(state: object) -> str:
+    """Where a run is charged, in words."""
+    if not isinstance(state, dict):
+        return "no ledger"
+    return ", ".join(f"{name} {value}" for name, value in state.items())
 
 
 def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:

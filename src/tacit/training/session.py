@@ -38,7 +38,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.augmentation import Augmentation
 from tacit.training.averaging import AveragedWeights
-from tacit.training.charges import StepCharges
+from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
@@ -130,7 +130,9 @@ class PrivateSession:
         self._augmentation = augmentation
         self._charges = charges
         self._stopped: str | None = None
-        self._generator = _generator_of(plan, charges, generator)
+        if charges is not None:
+            generator = charges.generator_of(plan, generator)
+        self._generator = Generator.from_os() if generator is None else generator
         self._memory = memory
         self._slots: Planted | None = None
         if audit is not None:
@@ -341,7 +343,7 @@ class PrivateSession:
                 "other settings. Going on with it would put the same noise on different sums, and the "
                 "difference of the two would be free of noise. Start a new run."
             )
-        self._resume_charges(path, state.get("charges"), generator)
+        resume_charges(self._charges, state.get("charges"), generator)
         self._generator = generator
         self._done = state["done"]
         self._thresholds = state["thresholds"]
@@ -352,17 +354,6 @@ class PrivateSession:
         if self._slots is not None:
             self._slots.load(state["slots"], generator)
         return dict(state["extra"])
-
-    def _resume_charges(self, path: Path | str, before: object, generator: Generator) -> None:
-        now = None if self._charges is None else self._charges.state()
-        if now != before:
-            raise PrivacyRefusal(
-                f"the run of the resume state {path} is charged to {_account(before)}, and this session to "
-                f"{_account(now)}: steps would go unpaid, or be paid twice. Go on with the charges that the "
-                "run was started with, or start a new run."
-            )
-        if self._charges is not None:
-            self._charges.resume(generator)
 
     def _identity(self, key: bytes) -> str:
         """Everything that a repeated step must share with its first time."""
@@ -433,34 +424,6 @@ class PrivateSession:
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
                 "the session. Take it out of the loop; session.step(batch) computes the gradients."
             )
-
-
-def _generator_of(plan: Plan, charges: StepCharges | None, generator: Generator | None) -> Generator:
-    """The run's generator, which must be that of its charges: by its key the ledger knows the run again."""
-    if charges is None:
-        return Generator.from_os() if generator is None else generator
-    if charges.plan != plan:
-        raise InvalidInput(
-            "the charges were made for another plan. Make StepCharges with the session's plan."
-        )
-    if generator is not None and generator.secret_state() != charges.generator.secret_state():
-        raise InvalidInput(
-            "the session and its charges have different generators. Give it to StepCharges alone; the "
-            "session takes it from there."
-        )
-    if plan.preparation and not charges.started:
-        raise PrivacyRefusal(
-            "the plan has a preparation, which has touched the data, and nothing is charged for it. Call "
-            "charges.start() before the preparation, then make the session."
-        )
-    return charges.generator
-
-
-def _account(state: object) -> str:
-    """Where a run is charged, in words."""
-    if not isinstance(state, dict):
-        return "no ledger"
-    return ", ".join(f"{name} {value}" for name, value in state.items())
 
 
 def _make_engine(
