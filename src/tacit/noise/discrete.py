@@ -68,23 +68,24 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
     return [_gaussian(n, d, t, source) for _ in range(check_integer("size", size, low=0))]
 
 
-def exponential_choice(exponents: Sequence[Fraction], *, bits: Bits | None = None) -> int:
-    """A place i with probability proportional to exp(-exponents[i]).
+def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bits | None = None) -> int:
+    """A place i with probability proportional to exp(-rate losses[i]): the exponential mechanism.
 
-    :param exponents: >= 0; at least one of them should be 0, or none may be taken for long.
+    :param losses: integers, of any sign.
+    :param rate: > 0; epsilon / (2 Delta) for losses that one unit moves by at most Delta.
     :param bits: the source of randomness, for tests; the operating system if None.
-    :raises InvalidInput: if there are none, or one is no fraction or negative.
+    :raises InvalidInput: if there are no losses, or ``rate`` is not a positive fraction.
 
-    A uniform place is kept with probability exp(-exponents[i]), until one is.
+    A uniform place is kept with probability exp(-rate (losses[i] - least)), until one is.
 
-    >>> exponential_choice([Fraction(5000), Fraction(0)])
+    >>> exponential_choice([5000, -7], rate=1)
     1
     """
-    ratios = [_exponent(value).as_integer_ratio() for value in exponents]
-    if not ratios:
-        raise InvalidInput("exponents must be one or more fractions; got none.")
-    source = bits or _bits_of_the_system()
-    while not _exp_minus(*ratios[place := _below(len(ratios), source)], source):
+    n, d = _positive("rate", rate).as_integer_ratio()
+    if not losses:
+        raise InvalidInput("losses must be one or more integers; got none.")
+    least, source = min(losses), bits or _bits_of_the_system()
+    while not _exp_minus(n * (losses[place := _below(len(losses), source)] - least), d, source):
         pass
     return place
 
@@ -158,12 +159,6 @@ def _bits_of_the_system() -> Bits:
         return value
 
     return bits
-
-
-def _exponent(value: object) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, Fraction | int) or value < 0:
-        raise InvalidInput(f"exponents must be fractions >= 0; got {value!r}.")
-    return Fraction(value)
 
 
 def _positive(name: str, value: object) -> Fraction:

@@ -19,9 +19,10 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.answers import Answer
+from tacit.queries.answers import Answer, Row
 from tacit.queries.canonical import query_from_json, query_to_json
 from tacit.queries.door import PrivateTable, Quote
+from tacit.queries.estimating import Estimate
 
 __all__ = [
     "Aggregate",
@@ -30,6 +31,7 @@ __all__ = [
     "Compare",
     "Count",
     "CountUnits",
+    "Estimate",
     "Histogram",
     "In",
     "IsNull",
@@ -41,6 +43,7 @@ __all__ = [
     "Quantile",
     "Query",
     "Quote",
+    "Row",
     "StandardDeviation",
     "Sum",
     "Variance",

@@ -62,11 +62,10 @@ class Choice:
             below += equal
         return losses
 
-    def exponents(self, counts: Sequence[int]) -> list[Fraction]:
-        """epsilon (loss - least loss) / (2 Delta) of every candidate: exp(-that) is its weight."""
-        losses = self.losses(counts)
-        least = min(losses)
-        return [self.epsilon * (loss - least) / (2 * self.sensitivity) for loss in losses]
+    @property
+    def rate(self) -> Fraction:
+        """A candidate's weight is exp(-rate loss)."""
+        return self.epsilon / (2 * self.sensitivity)
 
     @property
     def rank_error(self) -> int:
@@ -75,11 +74,12 @@ class Choice:
 
         P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.
         """
-        missed = _reach(self.sensitivity, self.epsilon, len(self.values))
-        return math.ceil(missed / max(1, abs(self.below) + abs(self.above))) + abs(self.shift)
+        kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
+        return math.ceil(kept / (self.below + self.above)) + abs(self.shift)
 
 
 def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
+    """The smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05."""
     return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _MISSED))
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from tacit.errors import InvalidInput
@@ -38,6 +39,8 @@ LEVEL = 0.95
 """How often an interval holds the answer without noise."""
 
 Number = int | float
+
+_ANYTHING = Fraction(1 << 200)  # beyond every bound: what is cut to the bounds is then all of them
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,7 @@ class Reading:
         if release.law == "public":
             known = Fraction(self.compiled.policy.public_records or 0)
             return [_Span(known, known, known)]
-        reach = laplace_interval if release.law == "laplace" else gaussian_interval
-        half = reach(release.scale, 1.0 - missed)
+        half = _reach(release.law, release.scale, 1.0 - missed)
         f = release.bound.factor
         return [
             _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
@@ -96,6 +98,12 @@ class Reading:
         """The same, of a measure without bins."""
         (only,) = self.spans(measure, missed)
         return only
+
+
+@lru_cache(maxsize=1024)
+def _reach(law: str, scale: Fraction, level: float) -> int:
+    """How far the noise reaches; the same for all groups."""
+    return laplace_interval(scale, level) if law == "laplace" else gaussian_interval(scale, level)
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
@@ -148,11 +156,13 @@ def _quantile(item: Quantile, reading: Reading) -> Estimate:
 
 def _quotient(total: _Span, count: _Span, *, least: int) -> _Span:
     """total / count over all totals and all counts >= ``least`` between the ends; the value by the middle."""
+    if count.high < least:
+        return _Span(-_ANYTHING, Fraction(0), _ANYTHING)
     few, many = max(count.low, Fraction(least)), max(count.high, Fraction(least))
     low = total.low / (few if total.low < 0 else many)
     high = total.high / (few if total.high > 0 else many)
-    value = total.value / count.value if count.value >= least else Fraction(0)  # nothing is known: the centre
-    return _Span(low, value, high)
+    value = total.value / count.value if count.value >= least else Fraction(0)  # the centre, if that may be
+    return _Span(low, min(max(value, low), high), high)
 
 
 def _kept(span: _Span, low: Fraction, high: Fraction) -> _Span:

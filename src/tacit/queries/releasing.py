@@ -108,7 +108,8 @@ def _released(
     table, width = raw[release.measure], bins_in(release.measure)
     counts = [table.get(group, [0] * width) for group in groups]
     if release.choice is not None:
-        return tuple((exponential_choice(release.choice.exponents(each)),) for each in counts)
+        choice = release.choice
+        return tuple((exponential_choice(choice.losses(each), choice.rate),) for each in counts)
     flat = [release.bound.factor * count for each in counts for count in each]
     add = sampler.laplace if release.law == "laplace" else sampler.gaussian
     noisy = add(flat, release.scale)

@@ -151,7 +151,7 @@ def _arrow(data: object, policy: Policy) -> Any:
     kind = type(data).__module__.split(".")[0]
     if isinstance(data, pa.Table):
         _lacks_none(data.column_names, wanted)
-        return data.select(wanted)
+        return data.select(wanted).replace_schema_metadata(None)
     if kind == "polars" and type(data).__name__ == "DataFrame":
         frame: Any = data
         _lacks_none(frame.columns, wanted)
@@ -213,11 +213,14 @@ def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
         return str(exp.to_identifier(value, quoted=True).sql(dialect="duckdb"))
 
     fields = ", ".join(f"{text(f'c{place}')}: 'VARCHAR'" for place in range(len(header)))
-    types = {"number": "DOUBLE", "integer": "DOUBLE", "boolean": "BOOLEAN", "category": "VARCHAR"}
+    types = {"number": "DOUBLE", "integer": "DOUBLE", "boolean": "BOOLEAN"}
     shown = []
     for column in wanted:
-        kind = "VARCHAR" if column == policy.unit_column else types[policy.columns[column].kind]
-        shown.append(f"TRY_CAST(c{header.index(column)} AS {kind}) AS {name(column)}")
+        field = f"c{header.index(column)}"
+        kind = None if column == policy.unit_column else types.get(policy.columns[column].kind)
+        # without TRIM DuckDB reads the field as that type in the first place, and fails where it is not
+        value = field if kind is None else f"TRY_CAST(TRIM({field}) AS {kind})"
+        shown.append(f"{value} AS {name(column)}")
     return (
         f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown)} FROM read_csv({quoted}, auto_detect = false, "
         f"header = true, delim = {text(delimiter)}, quote = '\"', escape = '\"', columns = {{{fields}}})"

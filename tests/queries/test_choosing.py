@@ -1,0 +1,133 @@
+"""Quantiles: losses by counting, the law of the choice, how far the rank is off."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tacit.errors import InvalidInput
+from tacit.ledger import Column, Policy, PureBudget
+from tacit.noise.discrete import exponential_choice
+from tacit.queries.algebra import Quantile
+from tacit.queries.choosing import Choice, bins_of, choice_of
+from tacit.queries.measures import Bins, Regular
+
+COLUMNS = {
+    "age": Column(kind="number", lower=0, upper=100),
+    "kids": Column(kind="integer", lower=0, upper=8),
+}
+
+
+def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
+    public = {"public_records": 1000} if adjacency == "replace-one" else {}
+    given_fields = {"columns": COLUMNS} | public | fields
+    return Policy(unit="row", adjacency=adjacency, budget=PureBudget(1.0), **given_fields)
+
+
+def places(values: list[float], candidates: tuple[float, ...]) -> list[int]:
+    """How many values lie below, at and between the candidates."""
+    counts = [0] * (2 * len(candidates) + 1)
+    for x in values:
+        counts[sum((x >= c) + (x > c) for c in candidates)] += 1
+    return counts
+
+
+qs = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.999, 1.0])
+
+
+@given(qs, st.lists(st.integers(0, 9).map(float), max_size=30))
+def test_losses_count_what_lies_below_and_above(q: float, values: list[float]) -> None:
+    candidates = (1, 4, 6.5, 8)
+    choice = choice_of(Quantile("age", q, candidates), policy(), Fraction(1), groups=False)
+    d = Fraction(str(q)).denominator
+    for candidate, loss in zip(candidates, choice.losses(places(values, candidates)), strict=True):
+        below, above = sum(x < candidate for x in values), sum(x > candidate for x in values)
+        if q in (0.0, 1.0):
+            assert loss == abs((above if q else below) - abs(choice.shift))
+        else:
+            assert loss == round(d * abs((1 - Fraction(str(q))) * below - Fraction(str(q)) * above))
+
+
+@given(qs, st.lists(st.integers(0, 9).map(float), min_size=1, max_size=20), st.integers(0, 9).map(float))
+def test_one_value_moves_losses_by_the_sensitivity(q: float, values: list[float], new: float) -> None:
+    candidates = (1, 4, 6.5, 8)
+    item = Quantile("age", q, candidates)
+    for rules, neighbour in ((policy(), values[1:]), (policy("replace-one"), [new, *values[1:]])):
+        choice = choice_of(item, rules, Fraction(1), groups=False)
+        one, other = (choice.losses(places(each, candidates)) for each in (values, neighbour))
+        assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= choice.sensitivity
+
+
+def test_sensitivities_grow_with_the_rows_of_a_unit() -> None:
+    unit = {"unit_column": "pid", "rows_per_unit": 3}
+    item = Quantile("age", 0.25)
+    assert choice_of(item, policy(), Fraction(1), groups=False).sensitivity == 3
+    assert choice_of(item, policy(**unit), Fraction(1), groups=True).sensitivity == 9
+    assert choice_of(item, policy("replace-one"), Fraction(1), groups=False).sensitivity == 4
+    assert choice_of(item, policy("replace-one"), Fraction(1), groups=True).sensitivity == 6
+
+
+def fit(losses: list[int], rate: Fraction, drawn: Fraction, draws: int = 20_000) -> float:
+    """p of a chi-square test that choices at rate ``drawn`` follow the law of ``rate``."""
+    counts = Counter(exponential_choice(losses, drawn) for _ in range(draws))
+    weights = [math.exp(-float(rate) * loss) for loss in losses]
+    expected = [draws * weight / math.fsum(weights) for weight in weights]
+    return float(stats.chisquare([counts[i] for i in range(len(losses))], expected).pvalue)
+
+
+def test_the_choice_follows_its_law_and_no_other() -> None:
+    losses, rate = [3, 0, 1, 5, 1], Fraction(2, 3)
+    assert fit(losses, rate, rate) > 1e-6
+    assert fit(losses, rate, rate * Fraction(11, 10)) < 1e-6
+    assert fit([loss - 7 for loss in losses], rate, rate) > 1e-6, "what counts are differences"
+
+
+def test_choices_need_losses_and_a_rate() -> None:
+    for losses, rate in (([], Fraction(1)), ([1], Fraction(0)), ([1], Fraction(-1)), ([1], 0.5)):
+        with pytest.raises(InvalidInput):
+            exponential_choice(losses, rate)  # type: ignore[arg-type]
+
+
+def test_the_rank_is_off_by_no_more_than_stated_in_95_of_100() -> None:
+    values = [float(x % 100) for x in range(2000)]
+    missed = {}
+    for q in (0.5, 0.9, 1.0):
+        item = Quantile("age", q)
+        choice = choice_of(item, policy(), Fraction(1, 2), groups=False)
+        counts = places(values, choice.values)
+        losses = choice.losses(counts)
+        off = 0
+        for _ in range(300):
+            answer = choice.values[exponential_choice(losses, choice.rate)]
+            low, high = sum(x < answer for x in values), sum(x <= answer for x in values)
+            wanted = q * len(values)
+            off += max(low - wanted, wanted - high, 0) > choice.rank_error
+        missed[q] = off
+    assert max(missed.values()) <= 30, missed
+    tight = Choice(choice.values, 1, 1, 0, 1, Fraction(100))
+    assert tight.rank_error == 0, "a large epsilon misses by less than a row"
+
+
+def test_candidates_are_a_grid_within_the_bounds_or_those_given() -> None:
+    regular = bins_of(Quantile("age", 0.5), policy())
+    assert isinstance(regular, Regular)
+    wide = choice_of(Quantile("age", 0.5), policy(), Fraction(1), groups=False).values
+    assert (wide[0], len(wide)) == (0.0, 1024 + 1)
+    assert 99.9 <= wide[-1] <= 100.0
+    whole = choice_of(Quantile("kids", 0.5), policy(), Fraction(1), groups=False).values
+    assert whole == tuple(range(9))
+    given_ones = bins_of(Quantile("kids", 0.5, (1, 2.5)), policy())
+    assert given_ones == Bins("kids", (1.0, 1.0, 2.5, 2.5), (False, True, False, True))
+
+
+def test_a_wrong_number_of_places_is_refused() -> None:
+    choice = choice_of(Quantile("kids", 0.5), policy(), Fraction(1), groups=False)
+    with pytest.raises(InvalidInput, match="19 places"):
+        choice.losses([1, 2])

@@ -1,0 +1,223 @@
+"""The DuckDB engine: locked, deaf to what the data would like to say, and strict about types."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tacit.errors import InvalidInput
+from tacit.ledger import Column, Ledger, Policy, PureBudget
+from tacit.queries.algebra import Compare, Count, Query, Sum
+from tacit.queries.compiling import compile_query
+from tacit.queries.door import PrivateTable
+from tacit.queries.engines import EngineFailure
+from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.releasing import collect
+from tacit.queries.statements import SOURCE
+
+COLUMNS = {
+    "age": Column(kind="number", lower=0, upper=100),
+    "ward": Column(kind="category", keys=("a", "b")),
+    "well": Column(kind="boolean"),
+}
+FRAME = pd.DataFrame({"age": [1.0, 2.0], "ward": ["a", "b"], "well": [True, False], "name": ["Ann", "Bob"]})
+
+
+def policy(**fields: Any) -> Policy:
+    given = {"columns": COLUMNS} | fields
+    return Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), **given)
+
+
+def integers(engine: DuckDBEngine, query: Query, rules: Policy) -> list[list[int]]:
+    compiled = compile_query(query, rules, epsilon=1.0)
+    raw = collect(compiled, [engine.rows(each) for each in compiled.statements])
+    return [counts for cells in raw.values() for counts in cells.values()]
+
+
+ESCAPES = [
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM read_text('/etc/hostname')",
+    "SELECT * FROM glob('/*')",
+    "COPY (SELECT 1) TO 'stolen.csv'",
+    "ATTACH 'other.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "SET lock_configuration = false",
+    "SELECT * FROM FRAME",
+]
+
+
+@pytest.mark.parametrize("kind", ["frame", "parquet"])
+@pytest.mark.parametrize("place", range(len(ESCAPES)))
+def test_even_a_text_that_got_in_would_get_nowhere(
+    place: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "rows.parquet"
+    FRAME.to_parquet(path)
+    engine = DuckDBEngine(FRAME if kind == "frame" else path, policy())
+    with pytest.raises(engine._error):
+        engine._connection.execute(ESCAPES[place])
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_only_the_policys_columns_of_a_frame_are_there() -> None:
+    engine = DuckDBEngine(FRAME, policy())
+    described = engine._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
+    assert [row[0] for row in described] == ["age", "ward", "well"]
+
+
+FAULTS = {
+    "a column too few": FRAME.drop(columns="ward"),
+    "numbers as texts": FRAME.assign(age=["1", "2"]),
+    "numbers as dates": FRAME.assign(age=[datetime.date(2020, 1, 1)] * 2),
+    "numbers as booleans": FRAME.assign(age=[True, False]),
+    "booleans as numbers": FRAME.assign(well=[1, 0]),
+    "a category of floats": FRAME.assign(ward=[1.5, 2.5]),
+    "a category of booleans": FRAME.assign(ward=[True, False]),
+    "mixed types": FRAME.assign(age=pd.Series([1, "x"], dtype=object)),
+    "polars": pl.from_pandas(FRAME.drop(columns="age")),
+    "arrow": pa.Table.from_pandas(FRAME.drop(columns="age")),
+    "arrow with a name twice": pa.table([[1.0], [2.0], ["a"], [True]], names=["age", "age", "ward", "well"]),
+    "a dictionary": {"age": [1.0]},
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_table_that_does_not_fit_is_refused_when_it_is_opened(name: str) -> None:
+    with pytest.raises(InvalidInput):
+        DuckDBEngine(FAULTS[name], policy())
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    for name in ("none.parquet", "none.csv", "data.xlsx", "data"):
+        with pytest.raises(InvalidInput):
+            DuckDBEngine(tmp_path / name, policy())
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"John Doe, 65")
+    with pytest.raises(InvalidInput) as problem:
+        DuckDBEngine(broken, policy())
+    assert "John" not in str(problem.value)
+    ragged = tmp_path / "ragged.csv"
+    ragged.write_text("age,ward,well\n1,a,true\n2,b,true,John Doe\n")
+    with pytest.raises(InvalidInput) as problem:
+        DuckDBEngine(ragged, policy())
+    assert "John" not in str(problem.value)
+    starred = tmp_path / "all[1].parquet"
+    FRAME.to_parquet(starred)
+    with pytest.raises(InvalidInput, match="pattern"):
+        DuckDBEngine(starred, policy())
+
+
+def test_a_quote_in_a_path_is_a_quote(tmp_path: Path) -> None:
+    for suffix, write in ((".parquet", FRAME.to_parquet), (".csv", lambda p: FRAME.to_csv(p, index=False))):
+        path = tmp_path / f"it's; DROP{suffix}"
+        write(path)
+        assert integers(DuckDBEngine(path, policy()), Query((Count(),)), policy()) == [[2]]
+
+
+def test_csv_types_come_from_the_policy_not_from_the_rows(tmp_path: Path) -> None:
+    """What is no number is missing; no row decides how others are read."""
+    path = tmp_path / "rows.csv"
+    path.write_text('"ward",age,well,x\na, 7 ,true,\nb,n/a,yes,\n,nan,,\na,1e999,0,\n"a,b",inf,1,\n')
+    engine = DuckDBEngine(path, policy())
+    assert integers(engine, Query((Count(), Count("age"), Count("well"), Count("ward"))), policy()) == [
+        [5],
+        [3],
+        [4],
+        [4],
+    ]
+    assert integers(
+        engine,
+        Query((Sum("age"),)),
+        policy(columns=COLUMNS | {"age": Column(kind="number", lower=0, upper=100, step=1)}),
+    ) == [[207]]
+    leading = tmp_path / "leading.csv"
+    leading.write_text("age,ward,well\n1,007,true\n")
+    rules = policy(columns=COLUMNS | {"ward": Column(kind="category", keys=("007",))})
+    assert integers(DuckDBEngine(leading, rules), Query((Count(),), by=("ward",)), rules) == [[1]]
+
+
+@pytest.mark.parametrize("text", ["", "age;ward;well\n1;a;true\n", "\xff\xfe"])
+def test_a_csv_without_the_columns_in_its_first_line_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidInput):
+        DuckDBEngine(path, policy())
+
+
+def test_an_empty_table_has_counts_of_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("age,ward,well\n")
+    for data in (FRAME.iloc[:0].astype({"age": float, "ward": "string", "well": bool}), path):
+        engine = DuckDBEngine(data, policy())
+        assert integers(engine, Query((Count(), Sum("age"))), policy()) == [[0], [0]]
+        assert integers(engine, Query((Count(),), by=("ward",)), policy()) == []
+
+
+def test_a_file_that_changes_is_refused_before_any_charge(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    FRAME.to_parquet(path)
+    ledger = Ledger.create("sqlite://")
+    ledger.open_dataset("d", policy())
+    table = PrivateTable(path, ledger=ledger, dataset="d")
+    pd.concat([FRAME, FRAME]).to_parquet(path)
+    with pytest.raises(InvalidInput, match="changed"):
+        table.ask(Query((Count(),)), epsilon=0.5)
+    path.unlink()
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        table.ask(Query((Count(),)), epsilon=0.5)
+    assert ledger.status("d").spent_epsilon == 0.0
+
+
+def test_an_error_of_the_engine_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    FRAME.to_parquet(path)
+    engine = DuckDBEngine(path, policy())
+    compiled = compile_query(Query((Count(),)), policy(), epsilon=1.0)
+    path.write_bytes(b"PAR1 no more PAR1")
+    with pytest.raises(EngineFailure) as failure:
+        engine.rows(compiled.statements[0])
+    assert str(failure.value) == str(EngineFailure())
+    assert failure.value.__suppress_context__
+    engine.close()
+
+
+HOSTILE = ["'; DROP TABLE tacit_rows; --", '"', "\\", "\\'", "%", "ö\u202e", "a' OR '1'='1", "$$", "{}", "\n"]
+
+
+@pytest.mark.parametrize("place", range(len(HOSTILE)))
+def test_texts_are_texts(place: int) -> None:
+    frame = FRAME.assign(ward=[HOSTILE[place], "b"])
+    rules = policy(columns=COLUMNS | {"ward": Column(kind="category", keys=(HOSTILE[place], "c"))})
+    engine = DuckDBEngine(frame, rules)
+    where = Query((Count(),), where=Compare("ward", "=", HOSTILE[place]))
+    assert integers(engine, where, rules) == [[1]]
+    assert integers(engine, Query((Count(),), by=("ward",)), rules) == [[1]]
+
+
+@pytest.mark.parametrize("place", range(len(HOSTILE)))
+def test_names_of_columns_are_names(place: int) -> None:
+    frame = FRAME.rename(columns={"ward": HOSTILE[place]})
+    rules = policy(columns={HOSTILE[place]: COLUMNS["ward"]})
+    assert integers(DuckDBEngine(frame, rules), Query((Count(),), by=(HOSTILE[place],)), rules) == [[1], [1]]
+
+
+def test_the_content_is_the_columns_of_the_policy() -> None:
+    def content(data: object) -> bytes:
+        return b"".join(DuckDBEngine(data, policy()).content())
+
+    assert content(FRAME) == content(FRAME.assign(name=["x", "y"]))
+    assert content(FRAME) == content(pa.concat_tables([pa.Table.from_pandas(FRAME.iloc[:1]),
+                                                       pa.Table.from_pandas(FRAME.iloc[1:])]))  # fmt: skip
+    assert content(FRAME) != content(FRAME.assign(age=[1.0, 3.0]))
+    assert content(FRAME) != content(FRAME.iloc[::-1])
