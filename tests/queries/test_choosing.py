@@ -66,7 +66,7 @@ def test_one_value_moves_losses_by_the_sensitivity(q: float, values: list[float]
 
 
 def test_sensitivities_grow_with_the_rows_of_a_unit() -> None:
-    unit = {"unit_column": "pid", "rows_per_unit": 3}
+    unit: dict[str, Any] = {"unit_column": "pid", "rows_per_unit": 3}
     item = Quantile("age", 0.25)
     assert choice_of(item, policy(), Fraction(1), groups=False).sensitivity == 3
     assert choice_of(item, policy(**unit), Fraction(1), groups=True).sensitivity == 9
