@@ -95,16 +95,17 @@ class GradientEngine(ABC):
         sum is ready, after what other names needed has been freed, and not at all if nothing is added.
         """
         n = self._check_call(accumulator, batch, mask, thresholds)
-        present = mask.nonzero().squeeze(1)
-        if len(present) < n:  # padding is left out rather than multiplied by 0: 0 * inf is NaN
+        present: Tensor | slice = slice(None)
+        if not mask.all():  # padding is left out rather than multiplied by 0: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
+            present = mask
         first = next(iter(self.parameters.values()))
         norms = torch.zeros(n, len(self.groups), dtype=self._norm_dtype(), device=first.device)
         losses = norms.new_zeros(n)
-        present = present.to(norms.device)
+        present = present if isinstance(present, slice) else present.to(norms.device)
         thresholds = thresholds.to(norms)
-        if len(present) > 0:
+        if batch[0].shape[0] > 0:
             with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
                 found, values = self._add(accumulator, batch, thresholds)

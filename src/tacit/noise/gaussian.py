@@ -74,7 +74,7 @@ def gaussian(
     # From page-locked memory the copy to the device does not stop the host.
     draws = torch.empty(shape, dtype=_checked(dtype), pin_memory=device.type == "cuda")
     fill_gaussian(draws, generator, std=std, step=step, index=index, rank=rank, ranks=ranks, purpose=purpose)
-    return draws.to(device=device, non_blocking=True)
+    return draws if device.type == "cpu" else draws.to(device=device, non_blocking=True)
 
 
 def fill_gaussian(
@@ -107,9 +107,10 @@ def fill_gaussian(
         raise InvalidInput(f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}.")
     scale = std / math.sqrt(ranks)
     threads = torch.get_num_threads() if threads is None else threads
-    if _checked(out.dtype) == torch.float32 and kernel.why_not() is None:
+    native = kernel.loaded() if _checked(out.dtype) == torch.float32 else None
+    if native is not None:
         counter = generator.counter(purpose=purpose, step=step, index=index, rank=rank)
-        kernel.fill(out, generator.secret_state()[0], counter, scale, threads)
+        native.fill(out, generator.secret_state()[0], counter, scale, threads)
     else:
         words = partial(generator.fill, purpose=purpose, step=step, index=index, rank=rank)
         _fill(out.view(-1).numpy(), words, scale, threads)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
+from typing import final
 
 from torch import Tensor
 
 from tacit import native
 from tacit.noise.box_muller import BYTES_PER_TILE
 
-__all__ = ["fill", "why_not"]
+__all__ = ["Kernel", "loaded", "why_not"]
 
 # FIPS 197, appendix C.1: key, plain text, cipher text.
 _FIPS_197 = (
@@ -39,9 +41,25 @@ def _fault(library: ctypes.CDLL) -> str | None:
     return None
 
 
-def fill(draws: Tensor, key: bytes, counter: bytes, std: float, threads: int) -> None:
-    """``draws``, float32 and contiguous on the CPU, become N(0, std^2) from the address of ``counter``."""
+@final
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel, at the best level of instructions that the processor has."""
+
+    library: ctypes.CDLL
+    level: int
+
+    def fill(self, draws: Tensor, key: bytes, counter: bytes, std: float, threads: int) -> None:
+        """``draws``, float32, contiguous, on the CPU, become N(0, std^2) from the address of ``counter``."""
+        self.library.tacit_noise(key, counter, std, draws.numel(), draws.data_ptr(), threads, self.level)
+
+
+def loaded() -> Kernel | None:
+    """The kernel, or None; :func:`why_not` says why."""
     library = native.library()
-    assert library is not None
-    level = library.tacit_noise_level()
-    library.tacit_noise(key, counter, std, draws.numel(), draws.data_ptr(), threads, level)
+    return None if library is None or _fault(library) is not None else _kernel(library)
+
+
+@cache
+def _kernel(library: ctypes.CDLL) -> Kernel:
+    return Kernel(library, library.tacit_noise_level())

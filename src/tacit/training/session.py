@@ -295,7 +295,9 @@ class PrivateSession:
 
     def _apply(self, gradients: dict[str, Tensor]) -> None:
         for name, parameter in self._trained.items():
-            parameter.grad = gradients[name].to(parameter.dtype)
+            gradient = gradients[name]
+            same = gradient.dtype == parameter.dtype
+            parameter.grad = gradient if same else gradient.to(parameter.dtype)
         try:
             with _moving(self.optimizer):
                 self.optimizer.step()

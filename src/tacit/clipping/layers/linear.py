@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tacit.clipping.layers import triton_outer
 from tacit.clipping.layers.tape import Tape, Unseen
-from tacit.clipping.layers.use import Kept, Use, cancellation, over_positions, row_squares, widened
+from tacit.clipping.layers.use import Kept, Rows, Use, cancellation, over_positions, row_squares, widened
 
 __all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
 
@@ -39,10 +39,13 @@ LOOP_FROM = 64
 """Positions from which a weighted sum is taken record by record, rather than copied into order first."""
 
 
-def outer(left: Tensor, right: Tensor, slack: float) -> Use:
-    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not."""
+def outer(left: Tensor, right: Tensor, slack: float, rows: tuple[Rows, Rows] | None = None) -> Use:
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
+
+    ``rows``: the same two at T = 1, if other uses may ask for their norms too.
+    """
     T, p, d = left.shape[1], left.shape[2], right.shape[2]
-    unkept = Outer(left, right, slack)
+    unkept = Outer(left, right, slack, rows)
     keep = T > 1 and p * d <= slack * T * (p + d)
     return Kept(unkept.gradients(0, len(left))) if keep else unkept
 
@@ -51,14 +54,17 @@ def outer(left: Tensor, right: Tensor, slack: float) -> Use:
 class Outer(Use):
     """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
 
-    def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
-        self.left, self.right, self.slack = left, right, slack
+    def __init__(
+        self, left: Tensor, right: Tensor, slack: float, rows: tuple[Rows, Rows] | None = None
+    ) -> None:
+        self.left, self.right, self.slack, self._rows = left, right, slack, rows
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         left, right = self.left, self.right
         if left.shape[1] == 1:
-            return (row_squares(widened(left)) * row_squares(widened(right))).squeeze(1)
+            rows = self._rows or (_only_rows(left), _only_rows(right))
+            return rows[0].squares * rows[1].squares
         if triton_outer.takes(left, right):
             return triton_outer.squared_norms(left, right)
         return ghost_squared_norms(widened(left), widened(right))
@@ -87,6 +93,11 @@ class Outer(Use):
                 accumulator.addmm_(one.T, other)
         else:
             accumulator.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+
+
+def _only_rows(x: Tensor) -> Rows:
+    """(n, 1, d) as rows (n, d)."""
+    return Rows(widened(x).squeeze(1))
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
@@ -190,11 +201,12 @@ def _map(
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
         left, right = tape.positions(g), tape.positions(x)
+        rows = (_only_rows(left), _only_rows(right)) if left.shape[1] == 1 else None
         if tape.owns(source):
-            factors = (left, right) if source is weight else (right, left)
-            yield source, outer(*factors, tape.budget.linear_slack)
+            factors, own = ((left, right), rows) if source is weight else ((right, left), rows and rows[::-1])
+            yield source, outer(*factors, tape.budget.linear_slack, own)
         if bias is not None and tape.owns(bias):
-            yield bias, Kept(over_positions(widened(left)))
+            yield bias, Kept(over_positions(widened(left)), rows and rows[0])
 
     return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
 

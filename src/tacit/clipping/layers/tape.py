@@ -151,15 +151,16 @@ class Tape(TorchFunctionMode):
         """
         if self._state.disorder is not None:
             raise Unseen(f"operation {operation!r} comes after {self._state.disorder}")
-        if self.owns(input) or input.dim() < dimensions or len(input) % self.rows or len(input) == 0:
+        length = input.shape[0] if input.dim() else 0
+        if self.owns(input) or input.dim() < dimensions or length % self.rows or length == 0:
             raise Unseen(
                 f"operation {operation!r} reads an input of shape {tuple(input.shape)}, whose first "
                 f"dimension is not the {self.rows} rows of the batch"
             )
-        if len(input) == self.rows:
+        if length == self.rows:
             return self
         flat = copy.copy(self)
-        flat.rows, flat.views = len(input), self.views * len(input) // self.rows
+        flat.rows, flat.views = length, self.views * length // self.rows
         flat._flattened = True
         return flat
 

@@ -7,12 +7,23 @@ each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kept", "Use", "cancellation", "chunks", "over_positions", "over_views", "row_squares", "widened"]
+__all__ = [
+    "Kept",
+    "Rows",
+    "Use",
+    "cancellation",
+    "chunks",
+    "over_positions",
+    "over_views",
+    "row_squares",
+    "widened",
+]
 
 CHUNK_BYTES = 32 * 2**20
 """Per-record gradients that are formed at once where they are not kept."""
@@ -35,15 +46,29 @@ class Use(ABC):
 
 
 @final
+class Rows:
+    """Rows (n, d) whose squared norms several uses may ask for, and are taken once."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """|x_i|^2, (n,)."""
+        return row_squares(self.rows)
+
+
+@final
 class Kept(Use):
     """Per-record gradients that are small enough to be formed, (n, *shape)."""
 
-    def __init__(self, gradients: Tensor) -> None:
+    def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
         self._gradients = gradients
+        self._rows = Rows(gradients.reshape(gradients.shape[0], -1)) if rows is None else rows
 
     def squared_norms(self) -> Tensor:
         """Return the sums of squares, (n,)."""
-        return row_squares(self._gradients.reshape(len(self._gradients), -1))
+        return self._rows.squares
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""
@@ -51,10 +76,9 @@ class Kept(Use):
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""
-        gradients, factors = (
-            self._gradients.reshape(len(factors), -1).to(accumulator.dtype),
-            factors.to(accumulator.dtype),
-        )
+        gradients = self._gradients.reshape(factors.shape[0], -1)
+        if gradients.dtype != accumulator.dtype or factors.dtype != accumulator.dtype:
+            gradients, factors = gradients.to(accumulator.dtype), factors.to(accumulator.dtype)
         if accumulator.is_contiguous():
             accumulator.view(1, -1).addmm_(factors[None], gradients)
         else:
@@ -109,4 +133,6 @@ def row_squares(x: Tensor) -> Tensor:
 
 def widened(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 or wider: norms and sums are never formed in less."""
+    if tensor.dtype == torch.float32 or tensor.dtype == torch.float64:
+        return tensor
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
