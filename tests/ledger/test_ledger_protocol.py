@@ -195,7 +195,7 @@ def test_names_of_data_sets_are_plain(ledger: Ledger, name: str) -> None:
 
 
 def test_bad_requests_are_refused_before_anything_is_charged(ledger: Ledger) -> None:
-    for key in ("", "@visits/q", "x" * 501):
+    for key in ("", "@visits/q", "x" * 501, "a\x00b", "a\nb", "\ud800"):
         with pytest.raises(InvalidInput, match="a key is"):
             ask(ledger, 0.5, key)
     with pytest.raises(InvalidInput, match=r"no data set 'visit' is open.*open are: visits"):
@@ -294,6 +294,7 @@ def test_policies_are_data_that_can_be_carried_about() -> None:
         ({"rows_per_unit": 0}, "rows_per_unit"),
         ({"unit_column": "p", "rows_per_unit": 2, "groups_per_unit": 3}, "groups_per_unit"),
         ({"blocks": ("a", "a")}, "differ"),
+        ({"blocks": ("\ud800",)}, "printable"),
         ({"parent_block": "a"}, "needs a parent"),
         ({"columns": {"a": 1}}, "must be a Column"),
         ({"budget": 1.0}, "must be a Budget"),

@@ -287,6 +287,18 @@ def test_content_is_recognised_and_versions_share_the_budget(tmp_path: Path) -> 
         each.close()
 
 
+@pytest.mark.parametrize("text", ["", "a:b:1", "a:b:x:" + "0" * 64, "a:b:1:" + "0" * 63, "a::1:" + "0" * 64])
+def test_what_is_no_anchor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="an anchor is"):
+        Anchor.parse(text)
+
+
+@pytest.mark.parametrize("value", [float("inf"), {1: 2}, [object()], {"a": {"b": float("nan")}}])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidInput, match="JSON"):
+        canonical(value)
+
+
 def test_names_of_people_and_answers_are_not_in_the_history(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger.db")
     ledger.open_dataset("visits", Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0)))

@@ -7,8 +7,6 @@ anybody sees it.  Whatever crashes between, what may have been computed is spent
 from __future__ import annotations
 
 import hashlib
-import hmac
-import json
 import os
 import re
 import secrets
@@ -23,6 +21,19 @@ from tacit.ledger.amendments import burn, new_version, raise_cap
 from tacit.ledger.blocks import added
 from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor, Entry, Json, canonical, moment
+from tacit.ledger.checks import (
+    charge_of,
+    check_fingerprint,
+    check_key,
+    check_parent,
+    check_same_policy,
+    check_token,
+    found_charge,
+    hash_of_token,
+    locked_family,
+    move,
+    public_text,
+)
 from tacit.ledger.claims import Claim, claims_of, price_of, refusal_of, row_of, status_of
 from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.identity import current_user, keyed_hash
@@ -31,7 +42,7 @@ from tacit.ledger.records import Charge, DatasetStatus, Price
 from tacit.ledger.verification import Verification, replay
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import ChargeRow, DatasetRow, Store, Transaction
+    from tacit.ledger.store import Store, Transaction
 
 __all__ = ["Ledger"]
 
@@ -132,9 +143,9 @@ class Ledger:
             tx.lock_ledger()
             known = tx.dataset(name)
             if known is not None:
-                _same_policy(known, policy)
+                check_same_policy(known, policy)
                 return
-            _check_parent(tx, policy)
+            check_parent(tx, policy)
             self._check_fingerprint(tx, name, policy, fingerprint)
             row = tx.add_dataset(name, policy, policy.budget.cap, fingerprint)
             facts = {
@@ -149,7 +160,7 @@ class Ledger:
     def _check_fingerprint(self, tx: Transaction, name: str, policy: Policy, fingerprint: str | None) -> None:
         if fingerprint is None:
             return
-        _check_digest(fingerprint)
+        check_fingerprint(fingerprint)
         others = [other for other in tx.fingerprinted(fingerprint) if other not in (name, policy.parent)]
         if others:
             raise Conflict(
@@ -219,7 +230,7 @@ class Ledger:
         :raises InvalidInput: if it is not larger, or no reason is given.
         """
         for what, text in (("reason", reason), ("by", by)):
-            if not _public(what, text).strip():
+            if not public_text(what, text).strip():
                 raise InvalidInput(f"{what} must be stated: raising a cap breaks a promise; got {text!r}.")
         with self._store.write() as tx:
             raise_cap(tx, name, budget, reason=reason, by=by, ledger=self.uuid)
@@ -273,7 +284,7 @@ class Ledger:
         with self._store.read() as tx:
             row = row_of(tx, name)
             known = tx.charge(row.id, key)
-            return None if known is None else _charge_of(row, known)
+            return None if known is None else charge_of(row, known)
 
     def reserve(
         self,
@@ -302,7 +313,7 @@ class Ledger:
         :raises Refused: if it does not fit; nothing is charged, and the refusal is in the history.
         :raises Conflict: if the key is that of another request.
         """
-        _check_key(key)
+        check_key(key)
         if token is not None and len(token) < 16:
             raise InvalidInput("a token of the caller's own is a secret of at least 16 characters.")
         lease = check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True)
@@ -314,15 +325,15 @@ class Ledger:
             "request": hashed,
             "event": event_to_json(event),
             "delta": delta,
-            "by": _public("by", by) or current_user(),
-            "label": _public("label", label),
+            "by": public_text("by", by) or current_user(),
+            "label": public_text("label", label),
         }
         with self._store.write() as tx:
             rows = tx.lock(claim.row.id for claim in priced)
             claims = [replace(claim, row=rows[claim.row.id]) for claim in priced]
             known = tx.charge(claims[0].row.id, key)
             if known is not None:
-                return _found(claims[0].row, known, hashed)
+                return found_charge(claims[0].row, known, hashed)
             refusal = refusal_of(claims)
             if refusal is None:
                 secret = secrets.token_hex(16) if token is None else token
@@ -352,7 +363,7 @@ class Ledger:
                 request_hash=facts["request"],
                 cost=claim.cost,
                 block=claim.block,
-                token_hash=_token_hash(token),
+                token_hash=hash_of_token(token),
                 lease_ends=ends,
             )
             spent = added(claim.row.spent, claim.block, claim.cost)
@@ -403,10 +414,10 @@ class Ledger:
                 "only who made the reservation may end it; this charge has no token: it was found, not made."
             )
         with self._store.write() as tx:
-            own, rows = _locked(tx, charge.id)
-            _check_token(own[0], charge.token)
+            own, rows = locked_family(tx, charge.id)
+            check_token(own[0], charge.token)
             if own[0].state == state and own[0].answer == answer:  # an earlier call whose reply was lost
-                return _charge_of(rows[own[0].dataset_id], own[0])
+                return charge_of(rows[own[0].dataset_id], own[0])
             if own[0].state != "RESERVED":
                 raise LeaseLost(
                     f"charge {charge.key!r} on {charge.dataset!r} is {own[0].state}, so nothing may be "
@@ -415,9 +426,9 @@ class Ledger:
                 )
             for row in own:
                 stored = answer if row.origin is None else None
-                _move(tx, row, "RESERVED", state, answer=stored)
+                move(tx, row, "RESERVED", state, answer=stored)
                 tx.append(rows[row.dataset_id], kind, {**facts, "charge": row.id}, ledger=self.uuid)
-            return _charge_of(rows[own[0].dataset_id], replace(own[0], state=state, answer=answer))
+            return charge_of(rows[own[0].dataset_id], replace(own[0], state=state, answer=answer))
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
         """Take up one's own reservation again, with the token: after a crash, or for a longer lease.
@@ -436,17 +447,17 @@ class Ledger:
         if found is None:
             raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
         with self._store.write() as tx:
-            own, rows = _locked(tx, found.id)
-            _check_token(own[0], token)
+            own, rows = locked_family(tx, found.id)
+            check_token(own[0], token)
             row = rows[own[0].dataset_id]
             if own[0].state == "SETTLED":
-                return _charge_of(row, own[0])
+                return charge_of(row, own[0])
             ends = max(tx.now(), row.head_time) + lease
             for mine in own:
-                _move(tx, mine, mine.state, "RESERVED", lease_ends=ends)
+                move(tx, mine, mine.state, "RESERVED", lease_ends=ends)
                 if mine.state == "FORFEITED":
                     tx.append(rows[mine.dataset_id], "resume", {"charge": mine.id}, ledger=self.uuid)
-            resumed = _charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
+            resumed = charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
             return replace(resumed, token=token)
 
     def recover(self, name: str) -> list[Charge]:
@@ -462,15 +473,15 @@ class Ledger:
             late = tx.overdue(row.id, max(tx.now(), row.head_time))
         for number in late:
             with self._store.write() as tx:
-                own, rows = _locked(tx, number)
+                own, rows = locked_family(tx, number)
                 row = rows[own[0].dataset_id]
                 if own[0].state != "RESERVED" or own[0].lease_ends > max(tx.now(), row.head_time):
                     continue  # ended, or resumed, in the meantime
                 for mine in own:
-                    _move(tx, mine, "RESERVED", "FORFEITED")
+                    move(tx, mine, "RESERVED", "FORFEITED")
                     facts = {"charge": mine.id, "why": "lease ended"}
                     tx.append(rows[mine.dataset_id], "forfeit", facts, ledger=self.uuid)
-                forfeited.append(_charge_of(row, replace(own[0], state="FORFEITED")))
+                forfeited.append(charge_of(row, replace(own[0], state="FORFEITED")))
         return forfeited
 
 
@@ -479,101 +490,3 @@ def _need_sqlalchemy() -> None:
         import sqlalchemy  # noqa: F401
     except ImportError:
         raise MissingExtra("sqlalchemy", "ledger", "the ledger") from None
-
-
-# --- data sets ----------------------------------------------------------------------------------------------
-
-
-def _same_policy(known: DatasetRow, policy: Policy) -> None:
-    old, new = known.policy.to_data(), policy.to_data()
-    differ = sorted(field for field in old if old[field] != new[field])
-    if differ:
-        shown = "; ".join(f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ)
-        raise Conflict(
-            f"data set {known.name!r} is open with another policy ({shown}). A policy is fixed at opening, "
-            "for what was promised hangs on it. Only the cap can be raised, by Ledger.raise_cap."
-        )
-
-
-def _check_parent(tx: Transaction, policy: Policy) -> None:
-    if policy.parent is None:
-        return
-    parent = row_of(tx, policy.parent).policy
-    for field in ("unit", "adjacency"):
-        mine, theirs = getattr(policy, field), getattr(parent, field)
-        if mine != theirs:
-            raise Conflict(
-                f"a data set derived from {policy.parent!r} protects the same {field}: there {theirs!r}, "
-                f"here {mine!r}."
-            )
-    if policy.parent_block is not None and policy.parent_block not in parent.blocks:
-        raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
-
-
-# --- charges ------------------------------------------------------------------------------------------------
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, str) or not key or len(key) > 500 or key.startswith("@") or "\x00" in key:
-        raise InvalidInput(
-            f"a key is a text of 1 to 500 characters that does not begin with '@'; got {key!r}."
-        )
-
-
-def _public(name: str, text: object) -> str:
-    if not isinstance(text, str) or len(text) > 500:
-        raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
-    return text
-
-
-def _check_digest(fingerprint: object) -> None:
-    if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
-        raise InvalidInput(f"a fingerprint is what Ledger.fingerprint returns; got {fingerprint!r}.")
-
-
-def _token_hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _check_token(row: ChargeRow, token: str) -> None:
-    if not hmac.compare_digest(row.token_hash, _token_hash(token)):
-        raise LeaseLost(f"the token is not that of charge {row.key!r}: somebody else made the reservation.")
-
-
-def _locked(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
-    """A charge with its mirrors, itself first, and their data sets, locked."""
-    rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
-    own = tx.family(charge_id)  # again: as it is under the lock
-    if not own or own[0].id != charge_id:
-        raise InvalidInput(f"there is no charge {charge_id} in this ledger.")
-    return own, rows
-
-
-def _move(
-    tx: Transaction,
-    row: ChargeRow,
-    before: str,
-    after: str,
-    *,
-    answer: str | None = None,
-    lease_ends: int | None = None,
-) -> None:
-    if not tx.move(row, before, after, answer=answer, lease_ends=lease_ends):
-        raise LeaseLost(f"charge {row.key!r} is no longer {before}: someone else ended it.")
-
-
-def _found(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
-    """A charge that is there already, without its token."""
-    if not hmac.compare_digest(known.request_hash, request_hash):
-        raise Conflict(
-            f"the key {known.key!r} on {row.name!r} belongs to another request. A key names one request: "
-            "take a new key for a new one."
-        )
-    return _charge_of(row, known)
-
-
-def _charge_of(row: DatasetRow, known: ChargeRow) -> Charge:
-    answer = None if known.answer is None else json.loads(known.answer)
-    return Charge(
-        known.id, row.name, known.key, known.state, known.cost, known.block, moment(known.lease_ends), answer
-    )

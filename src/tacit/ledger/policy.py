@@ -174,6 +174,8 @@ class Policy:
                 raise InvalidInput(f"columns[{name!r}] must be a Column; got {column!r}.")
         for block in self.blocks:
             _check_text("name of a block", block)
+            if not block.isprintable():
+                raise InvalidInput(f"the name of a block must be printable; got {block!r}.")
         if len(set(self.blocks)) != len(self.blocks):
             raise InvalidInput(f"blocks must differ from each other; got {self.blocks!r}.")
         if self.parent_block is not None and self.parent is None:

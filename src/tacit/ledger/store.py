@@ -1,9 +1,4 @@
-"""Tables and statements: everything that is SQL, for both engines.
-
-``ledger``: one row, who it is.  ``dataset``: policy, cap, what is spent, the head of the history.
-``charge``: one row per request and data set, with its state and, once settled, its answer.  ``entry``: the
-history, only ever added to; its primary key (data set, number) is a second lock, behind that on the row of
-the data set."""
+"""Statements and transactions: everything that is SQL but the tables, for both engines."""
 
 from __future__ import annotations
 
@@ -12,8 +7,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,143 +19,23 @@ from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash, moment
 from tacit.ledger.engines import Target, connect, engine_text, now, prepare, start
 from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
+from tacit.ledger.tables import (
+    CHARGE,
+    DATASET,
+    ENTRY,
+    LEDGER,
+    META,
+    ChargeRow,
+    DatasetRow,
+    Identity,
+    charge_row,
+    dataset_row,
+    spent_text,
+)
 
 __all__ = ["ChargeRow", "DatasetRow", "Identity", "Store", "Transaction"]
 
 VERSION = 1
-
-_META = sa.MetaData()
-_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up "INTEGER" keys alone
-
-_LEDGER = sa.Table(
-    "ledger",
-    _META,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("uuid", sa.Text, nullable=False),
-    sa.Column("secret", sa.Text, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-)
-_DATASET = sa.Table(
-    "dataset",
-    _META,
-    sa.Column("id", _NUMBER, sa.Identity(), primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
-    sa.Column("policy", sa.Text, nullable=False),
-    sa.Column("cap", sa.Text, nullable=False),
-    sa.Column("spent", sa.Text, nullable=False),
-    sa.Column("head_seq", sa.BigInteger, nullable=False),
-    sa.Column("head_hash", sa.Text, nullable=False),
-    sa.Column("head_time", sa.BigInteger, nullable=False),
-    sa.Column("opened", sa.BigInteger, nullable=False),
-    sa.Column("fingerprint", sa.Text),
-)
-_CHARGE = sa.Table(
-    "charge",
-    _META,
-    sa.Column("id", _NUMBER, sa.Identity(), primary_key=True),
-    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), nullable=False),
-    sa.Column("origin", _NUMBER, sa.ForeignKey("charge.id")),
-    sa.Column("idem_key", sa.Text, nullable=False),
-    sa.Column("request_hash", sa.Text, nullable=False),
-    sa.Column("cost", sa.Text, nullable=False),
-    sa.Column("block", sa.Text),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("token_hash", sa.Text, nullable=False),
-    sa.Column("lease_ends", sa.BigInteger, nullable=False),
-    sa.Column("answer", sa.Text),
-    sa.UniqueConstraint("dataset_id", "idem_key"),
-    sa.CheckConstraint("state IN ('RESERVED', 'SETTLED', 'FORFEITED')"),
-    sa.Index("charge_by_origin", "origin"),
-    sa.Index("charge_by_state", "dataset_id", "state"),
-)
-_ENTRY = sa.Table(
-    "entry",
-    _META,
-    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("prev_hash", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which ledger this is; ``secret`` keys fingerprints and the hashes of requests."""
-
-    uuid: str
-    secret: bytes
-
-
-@dataclass(frozen=True)
-class DatasetRow:
-    """One data set, as stored."""
-
-    id: int
-    name: str
-    policy: Policy
-    cap: Cost
-    spent: Spent
-    head_seq: int
-    head_hash: str
-    head_time: int
-    opened: int
-    fingerprint: str | None
-
-
-@dataclass(frozen=True)
-class ChargeRow:
-    """One charge, as stored; ``origin`` is the charge to a derived data set that this one mirrors."""
-
-    id: int
-    dataset_id: int
-    origin: int | None
-    key: str
-    request_hash: str
-    cost: Cost
-    block: str | None
-    state: str
-    token_hash: str
-    lease_ends: int
-    answer: str | None
-
-
-_read_policy = lru_cache(maxsize=256)(Policy.from_json)
-
-
-def _spent_text(spent: Spent) -> str:
-    return canonical({block: list(cost) for block, cost in spent.items()})
-
-
-def _dataset_row(row: Any) -> DatasetRow:
-    return DatasetRow(
-        id=row.id,
-        name=row.name,
-        policy=_read_policy(row.policy),
-        cap=tuple(json.loads(row.cap)),
-        spent={block: tuple(cost) for block, cost in json.loads(row.spent).items()},
-        head_seq=row.head_seq,
-        head_hash=row.head_hash,
-        head_time=row.head_time,
-        opened=row.opened,
-        fingerprint=row.fingerprint,
-    )
-
-
-def _charge_row(row: Any) -> ChargeRow:
-    return ChargeRow(
-        id=row.id,
-        dataset_id=row.dataset_id,
-        origin=row.origin,
-        key=row.idem_key,
-        request_hash=row.request_hash,
-        cost=tuple(json.loads(row.cost)),
-        block=row.block,
-        state=row.state,
-        token_hash=row.token_hash,
-        lease_ends=row.lease_ends,
-        answer=row.answer,
-    )
 
 
 class Transaction:
@@ -179,7 +52,7 @@ class Transaction:
 
     def identity(self) -> Identity:
         """Which ledger this is."""
-        row = self._connection.execute(sa.select(_LEDGER)).one_or_none()
+        row = self._connection.execute(sa.select(LEDGER)).one_or_none()
         if row is None or row.version != VERSION:
             raise InvalidInput(
                 f"this ledger is of version {None if row is None else row.version}, and this Tacit reads "
@@ -190,53 +63,53 @@ class Transaction:
     def datasets(self) -> list[DatasetRow]:
         """All data sets, in the order of opening."""
         return [
-            _dataset_row(row) for row in self._connection.execute(sa.select(_DATASET).order_by(_DATASET.c.id))
+            dataset_row(row) for row in self._connection.execute(sa.select(DATASET).order_by(DATASET.c.id))
         ]
 
     def dataset(self, name: str) -> DatasetRow | None:
         """The data set of that name, if there is one."""
-        row = self._connection.execute(sa.select(_DATASET).where(_DATASET.c.name == name)).one_or_none()
-        return None if row is None else _dataset_row(row)
+        row = self._connection.execute(sa.select(DATASET).where(DATASET.c.name == name)).one_or_none()
+        return None if row is None else dataset_row(row)
 
     def fingerprinted(self, fingerprint: str) -> list[str]:
         """Names of the data sets that have that fingerprint."""
         found = self._connection.execute(
-            sa.select(_DATASET.c.name).where(_DATASET.c.fingerprint == fingerprint)
+            sa.select(DATASET.c.name).where(DATASET.c.fingerprint == fingerprint)
         )
         return [row.name for row in found]
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
         """The charge under ``key``, if there is one."""
-        mine = (_CHARGE.c.dataset_id == dataset_id) & (_CHARGE.c.idem_key == key)
-        row = self._connection.execute(sa.select(_CHARGE).where(mine)).one_or_none()
-        return None if row is None else _charge_row(row)
+        mine = (CHARGE.c.dataset_id == dataset_id) & (CHARGE.c.idem_key == key)
+        row = self._connection.execute(sa.select(CHARGE).where(mine)).one_or_none()
+        return None if row is None else charge_row(row)
 
     def charges(self, dataset_id: int) -> list[ChargeRow]:
         """All charges to a data set, in order."""
-        query = sa.select(_CHARGE).where(_CHARGE.c.dataset_id == dataset_id).order_by(_CHARGE.c.id)
-        return [_charge_row(row) for row in self._connection.execute(query)]
+        query = sa.select(CHARGE).where(CHARGE.c.dataset_id == dataset_id).order_by(CHARGE.c.id)
+        return [charge_row(row) for row in self._connection.execute(query)]
 
     def states(self, dataset_id: int) -> dict[str, int]:
         """How many charges are in which state."""
-        query = sa.select(_CHARGE.c.state, sa.func.count()).where(_CHARGE.c.dataset_id == dataset_id)
-        return {row[0]: row[1] for row in self._connection.execute(query.group_by(_CHARGE.c.state))}
+        query = sa.select(CHARGE.c.state, sa.func.count()).where(CHARGE.c.dataset_id == dataset_id)
+        return {row[0]: row[1] for row in self._connection.execute(query.group_by(CHARGE.c.state))}
 
     def family(self, charge_id: int) -> list[ChargeRow]:
         """A charge and its mirrors in the data sets that the charged one is derived from."""
-        query = sa.select(_CHARGE).where((_CHARGE.c.id == charge_id) | (_CHARGE.c.origin == charge_id))
-        return [_charge_row(row) for row in self._connection.execute(query.order_by(_CHARGE.c.id))]
+        query = sa.select(CHARGE).where((CHARGE.c.id == charge_id) | (CHARGE.c.origin == charge_id))
+        return [charge_row(row) for row in self._connection.execute(query.order_by(CHARGE.c.id))]
 
     def overdue(self, dataset_id: int, at: int) -> list[int]:
         """The reservations, by the charge that they come from, whose lease ended at ``at`` or before."""
-        late = (_CHARGE.c.state == "RESERVED") & (_CHARGE.c.lease_ends <= at)
-        query = sa.select(_CHARGE.c.id, _CHARGE.c.origin).where((_CHARGE.c.dataset_id == dataset_id) & late)
+        late = (CHARGE.c.state == "RESERVED") & (CHARGE.c.lease_ends <= at)
+        query = sa.select(CHARGE.c.id, CHARGE.c.origin).where((CHARGE.c.dataset_id == dataset_id) & late)
         return sorted(
             {row.id if row.origin is None else row.origin for row in self._connection.execute(query)}
         )
 
     def entries(self, dataset_id: int) -> list[Entry]:
         """The history of a data set, from its opening."""
-        query = sa.select(_ENTRY).where(_ENTRY.c.dataset_id == dataset_id).order_by(_ENTRY.c.seq)
+        query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id).order_by(ENTRY.c.seq)
         return [_entry(row) for row in self._connection.execute(query)]
 
     # --- writing --------------------------------------------------------------------------------------------
@@ -244,16 +117,16 @@ class Transaction:
     def add_identity(self, identity: Identity) -> None:
         """Say which ledger this is; once."""
         values = {"id": 1, "uuid": identity.uuid, "secret": identity.secret.hex(), "version": VERSION}
-        self._connection.execute(sa.insert(_LEDGER).values(values))
+        self._connection.execute(sa.insert(LEDGER).values(values))
 
     def lock_ledger(self) -> None:
         """Keep others from opening data sets until this transaction ends."""
-        self._connection.execute(sa.select(_LEDGER.c.id).with_for_update())
+        self._connection.execute(sa.select(LEDGER.c.id).with_for_update())
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
         """The rows of data sets, locked until this transaction ends; in the order of their ids, always."""
-        query = sa.select(_DATASET).where(_DATASET.c.id.in_(sorted(set(ids)))).order_by(_DATASET.c.id)
-        return {row.id: _dataset_row(row) for row in self._connection.execute(query.with_for_update())}
+        query = sa.select(DATASET).where(DATASET.c.id.in_(sorted(set(ids)))).order_by(DATASET.c.id)
+        return {row.id: dataset_row(row) for row in self._connection.execute(query.with_for_update())}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost, fingerprint: str | None) -> DatasetRow:
         """A data set with nothing spent and no entry yet."""
@@ -262,14 +135,14 @@ class Transaction:
             "name": name,
             "policy": policy.to_json(),
             "cap": canonical(list(cap)),
-            "spent": _spent_text({}),
+            "spent": spent_text({}),
             "head_seq": -1,
             "head_hash": GENESIS,
             "head_time": at,
             "opened": at,
             "fingerprint": fingerprint,
         }
-        self._connection.execute(sa.insert(_DATASET).values(values))
+        self._connection.execute(sa.insert(DATASET).values(values))
         row = self.dataset(name)
         assert row is not None
         return row
@@ -290,7 +163,7 @@ class Transaction:
             values["cap"] = canonical(list(cap))
         if fingerprint is not None:
             values["fingerprint"] = fingerprint
-        self._connection.execute(sa.update(_DATASET).where(_DATASET.c.id == row.id).values(values))
+        self._connection.execute(sa.update(DATASET).where(DATASET.c.id == row.id).values(values))
 
     def add_charge(
         self,
@@ -316,7 +189,7 @@ class Transaction:
             "token_hash": token_hash,
             "lease_ends": lease_ends,
         }
-        done = self._connection.execute(sa.insert(_CHARGE).values(values))
+        done = self._connection.execute(sa.insert(CHARGE).values(values))
         assert done.inserted_primary_key is not None
         return int(done.inserted_primary_key[0])
 
@@ -338,8 +211,8 @@ class Transaction:
             values["lease_ends"] = lease_ends
         if token_hash is not None:
             values["token_hash"] = token_hash
-        mine = (_CHARGE.c.id == charge.id) & (_CHARGE.c.state == before)
-        return self._connection.execute(sa.update(_CHARGE).where(mine).values(values)).rowcount == 1
+        mine = (CHARGE.c.id == charge.id) & (CHARGE.c.state == before)
+        return self._connection.execute(sa.update(CHARGE).where(mine).values(values)).rowcount == 1
 
     def append(
         self,
@@ -372,14 +245,14 @@ class Transaction:
             "prev_hash": row.head_hash,
             "hash": digest,
         }
-        self._connection.execute(sa.insert(_ENTRY).values(values))
+        self._connection.execute(sa.insert(ENTRY).values(values))
         head = {
-            "spent": _spent_text(after),
+            "spent": spent_text(after),
             "head_seq": row.head_seq + 1,
             "head_hash": digest,
             "head_time": at,
         }
-        self._connection.execute(sa.update(_DATASET).where(_DATASET.c.id == row.id).values(head))
+        self._connection.execute(sa.update(DATASET).where(DATASET.c.id == row.id).values(head))
         return DatasetRow(
             row.id,
             row.name,
@@ -427,7 +300,7 @@ class Store:
                     f"there is a ledger, or something else, at {target} already: it holds "
                     f"{', '.join(found)}. Open it, or choose another place."
                 )
-            _META.create_all(connection)
+            META.create_all(connection)
             Transaction(connection).add_identity(identity)
         return store
 
@@ -494,8 +367,9 @@ class Store:
         try:
             yield
         except DBAPIError as problem:
+            reason = str(problem.orig).strip().partition("\n")[0]
             raise LedgerUnavailable(
-                f"the ledger at {self.target} cannot do this now: {str(problem.orig).strip()}. Nothing may "
+                f"the ledger at {self.target} cannot do this now: {reason}. Nothing may "
                 "be released; if it is not clear whether a charge was written, ask again with the same key."
             ) from problem
         except SQLAlchemyError as problem:

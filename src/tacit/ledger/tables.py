@@ -1,0 +1,170 @@
+"""The tables of a ledger, and their rows.
+
+``ledger``: one row, who it is.  ``dataset``: policy, cap, what is spent, the head of the history.
+``charge``: one row per request and data set, with its state and, once settled, its answer.  ``entry``: the
+history, only ever added to; its primary key (data set, number) is a second lock, behind that on the row of
+the data set."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from tacit.ledger.blocks import Spent
+from tacit.ledger.budgets import Cost
+from tacit.ledger.chain import canonical
+from tacit.ledger.policy import Policy
+
+__all__ = [
+    "CHARGE",
+    "DATASET",
+    "ENTRY",
+    "LEDGER",
+    "META",
+    "ChargeRow",
+    "DatasetRow",
+    "Identity",
+    "charge_row",
+    "dataset_row",
+    "spent_text",
+]
+
+META = sa.MetaData()
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up "INTEGER" keys alone
+
+LEDGER = sa.Table(
+    "ledger",
+    META,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.Text, nullable=False),
+    sa.Column("secret", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+DATASET = sa.Table(
+    "dataset",
+    META,
+    sa.Column("id", _NUMBER, sa.Identity(), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("policy", sa.Text, nullable=False),
+    sa.Column("cap", sa.Text, nullable=False),
+    sa.Column("spent", sa.Text, nullable=False),
+    sa.Column("head_seq", sa.BigInteger, nullable=False),
+    sa.Column("head_hash", sa.Text, nullable=False),
+    sa.Column("head_time", sa.BigInteger, nullable=False),
+    sa.Column("opened", sa.BigInteger, nullable=False),
+    sa.Column("fingerprint", sa.Text),
+)
+CHARGE = sa.Table(
+    "charge",
+    META,
+    sa.Column("id", _NUMBER, sa.Identity(), primary_key=True),
+    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), nullable=False),
+    sa.Column("origin", _NUMBER, sa.ForeignKey("charge.id")),
+    sa.Column("idem_key", sa.Text, nullable=False),
+    sa.Column("request_hash", sa.Text, nullable=False),
+    sa.Column("cost", sa.Text, nullable=False),
+    sa.Column("block", sa.Text),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("token_hash", sa.Text, nullable=False),
+    sa.Column("lease_ends", sa.BigInteger, nullable=False),
+    sa.Column("answer", sa.Text),
+    sa.UniqueConstraint("dataset_id", "idem_key"),
+    sa.CheckConstraint("state IN ('RESERVED', 'SETTLED', 'FORFEITED')"),
+    sa.Index("charge_by_origin", "origin"),
+    sa.Index("charge_by_state", "dataset_id", "state"),
+)
+ENTRY = sa.Table(
+    "entry",
+    META,
+    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("prev_hash", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which ledger this is; ``secret`` keys fingerprints and the hashes of requests."""
+
+    uuid: str
+    secret: bytes
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """One data set, as stored."""
+
+    id: int
+    name: str
+    policy: Policy
+    cap: Cost
+    spent: Spent
+    head_seq: int
+    head_hash: str
+    head_time: int
+    opened: int
+    fingerprint: str | None
+
+
+@dataclass(frozen=True)
+class ChargeRow:
+    """One charge, as stored; ``origin`` is the charge to a derived data set that this one mirrors."""
+
+    id: int
+    dataset_id: int
+    origin: int | None
+    key: str
+    request_hash: str
+    cost: Cost
+    block: str | None
+    state: str
+    token_hash: str
+    lease_ends: int
+    answer: str | None
+
+
+_read_policy = lru_cache(maxsize=256)(Policy.from_json)
+
+
+def spent_text(spent: Spent) -> str:
+    """What is spent, as it is stored."""
+    return canonical({block: list(cost) for block, cost in spent.items()})
+
+
+def dataset_row(row: Any) -> DatasetRow:
+    """A row of the table of data sets, read."""
+    return DatasetRow(
+        id=row.id,
+        name=row.name,
+        policy=_read_policy(row.policy),
+        cap=tuple(json.loads(row.cap)),
+        spent={block: tuple(cost) for block, cost in json.loads(row.spent).items()},
+        head_seq=row.head_seq,
+        head_hash=row.head_hash,
+        head_time=row.head_time,
+        opened=row.opened,
+        fingerprint=row.fingerprint,
+    )
+
+
+def charge_row(row: Any) -> ChargeRow:
+    """A row of the table of charges, read."""
+    return ChargeRow(
+        id=row.id,
+        dataset_id=row.dataset_id,
+        origin=row.origin,
+        key=row.idem_key,
+        request_hash=row.request_hash,
+        cost=tuple(json.loads(row.cost)),
+        block=row.block,
+        state=row.state,
+        token_hash=row.token_hash,
+        lease_ends=row.lease_ends,
+        answer=row.answer,
+    )
