@@ -331,7 +331,7 @@ def test_no_bound_is_larger_than_it_must_be(
 
 
 def test_rows_that_are_not_bounded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_bounded", lambda rows, policy, keys, values, grouped: rows)
+    monkeypatch.setattr(statements, "_bounded", lambda rows, policy, keys, grouped: rows)
     with pytest.raises(AssertionError, match="further than"):
         check(Query((Count(),)), PER_PERSON, "laplace", FIVE_ROWS, [])
 

@@ -39,6 +39,10 @@ SOURCE = "tacit_rows"
 """What statements call the table; an engine puts its own in this place."""
 
 _UNIT, _KEY, _VALUE = "unit", "key", "value"  # names inside a statement; no user's name is used as an alias
+_COUNTED, _BEYOND = (
+    "tacit_counted",
+    "tacit_beyond",
+)  # the rows that may count; the units with too many of them
 _EXACT = 1 << 53  # integers up to here are doubles
 _NO_UNIT = ("NaN", "nan", "")  # how engines write an identifier that is none
 
@@ -100,7 +104,7 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
     keys = [_key_name(place) for place in range(len(query.by) + binned)]
     values = [] if binned else [f"{_VALUE}{place}" for place in range(len(measures))]
     rows = _rows(measures, query, policy, keys, values)
-    kept = rows if policy.unit_column is None else _bounded(rows, policy, keys, values, len(query.by))
+    kept = rows if policy.unit_column is None else _bounded(rows, policy, keys, len(query.by))
     shown = [_name(key) for key in keys]
     numbers = [
         _integer(exp.Count(this=exp.Star()))
@@ -159,29 +163,58 @@ def _unit_tests(column: str) -> list[exp.Expression]:
     ]
 
 
-def _bounded(rows: exp.Select, policy: Policy, keys: list[str], values: list[str], grouped: int) -> Any:
+def _bounded(rows: exp.Select, policy: Policy, keys: list[str], grouped: int) -> Any:
     """At most ``groups_per_unit`` groups of every unit, and of those at most ``rows_per_unit`` rows.
+
+    Units with so few rows that they can pass no bound keep them all.  Only those beyond are ranked, which
+    takes a sort and a digest of every row.  Whether a unit is one of them, its own rows alone decide.
+    """
+    exp = syntax()
+    columns = [item.alias for item in rows.expressions]
+    most = min(most_groups(policy), policy.rows_per_unit) if grouped else policy.rows_per_unit
+    units = (
+        _from_table(_COUNTED, [_UNIT])
+        .group_by(_name(_UNIT))
+        .having(exp.Count(this=exp.Star()) > _whole(most))
+    )
+    own = exp.column(_UNIT, table=_COUNTED, quoted=True).eq(exp.column(_UNIT, table=_BEYOND, quoted=True))
+    beyond = exp.Exists(this=_from_table(_BEYOND, [_UNIT]).where(own))
+    few = _from_table(_COUNTED, columns).where(exp.Not(this=beyond.copy()))
+    many = _from_table(_COUNTED, columns).where(beyond)
+    ranked = _ranked(many, policy, keys, columns, grouped)
+    first = exp.select(*map(_name, columns)).from_(_named(ranked, "first"), copy=False)
+    kept = exp.union(few, first, distinct=False, copy=False)
+    for name, select in ((_COUNTED, rows), (_BEYOND, units)):
+        kept = kept.with_(exp.to_identifier(name, quoted=True), as_=select, copy=False)
+    return kept
+
+
+def _ranked(rows: Any, policy: Policy, keys: list[str], columns: list[str], grouped: int) -> Any:
+    """The rows of every unit that come first, in its first groups.
 
     The rule sees the rows of that unit alone.  Equal rows of a unit are numbered; the MD5 of the unit, the
     row and its number puts them in an order that depends neither on the table nor on the engine, and in which
     every row of the unit has the same chance to come first.
     """
     exp = syntax()
-    unit, shown = _name(_UNIT), [_name(key) for key in keys]
-    named = {item.alias for item in rows.expressions}
-    carried = [_name(value) for value in values if value in named]
-    copies = _window(exp.RowNumber(), [unit, *shown, *carried], [unit])
+    unit, *others = map(_name, columns)
+    copies = _window(exp.RowNumber(), [unit, *others], [unit])
     numbered = _from(rows, "rows").select(_as(copies, "copy"), copy=False)
-    order = [_digest([unit, *shown, *carried, _name("copy")], "row"), *shown, *carried, _name("copy")]
+    order = [_digest([unit, *others, _name("copy")], "row"), *others, _name("copy")]
     groups = most_groups(policy)
     if grouped and groups < policy.rows_per_unit:
-        by_group = [_digest([unit, *shown[:grouped]], "group"), *shown[:grouped]]
-        rank = _window(exp.DenseRank(), [unit], by_group)
+        group = [_name(key) for key in keys[:grouped]]
+        rank = _window(exp.DenseRank(), [unit], [_digest([unit, *group], "group"), *group])
         chosen = _from(numbered, "numbered").select(_as(rank, "rank"), copy=False)
         numbered = _from(chosen, "chosen").where(_name("rank") <= _whole(groups), copy=False)
     place = _window(exp.RowNumber(), [unit], order)
     ranked = _from(numbered, "within").select(_as(place, "place"), copy=False)
     return _from(ranked, "ranked").where(_name("place") <= _whole(policy.rows_per_unit), copy=False)
+
+
+def _from_table(name: str, columns: list[str]) -> Any:
+    exp = syntax()
+    return exp.select(*map(_name, columns)).from_(exp.to_table(name), copy=False)
 
 
 def _from(select: exp.Select, name: str) -> Any:
