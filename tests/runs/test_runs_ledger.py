@@ -28,6 +28,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.report.described import read_statement
 from tacit.report.verification import verify_statement
 from tacit.runs import Run, prepare, runner
+from tacit.runs.attacking import open_run
 from tacit.testing import seeded_generator
 from tacit.training import Row
 
@@ -229,6 +230,7 @@ def test_a_run_that_the_ledger_ends_leaves_a_model_and_a_true_statement(folder: 
     assert verify_statement(statement).agrees
     assert (folder / "out" / "model.safetensors").exists()
     assert [row.steps for row in outcome.rows] == [10, 14]
+    assert open_run(folder / "out").plan.steps == 14  # what an attack or an audit is of
     again = prepare("run.toml", out="out", resume=True).start()  # still nothing left
     assert again is not None
     assert again.stopped is not None

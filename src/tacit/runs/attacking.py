@@ -63,7 +63,7 @@ _GALLERY = 8
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A run that was trained to its end: its data, its plan, its statement, and its model to be attacked."""
+    """A run that is over: its data, the plan performed, its statement, and its model to be attacked."""
 
     folder: Path
     config: Config
@@ -107,7 +107,7 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     statement = read_statement(folder / "statement.json")
     check_fields(statement)
     config = read_config(folder / "config.toml")
-    plan = make_plan(config)
+    plan = _performed(make_plan(config), statement["mechanism"]["steps"])
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
             f"{folder / 'statement.json'} is not of the run that {folder / 'config.toml'} describes: their "
@@ -117,6 +117,11 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     model = new_model(config, data, Generator.from_os())
     _load(model, weights)
     return FinishedRun(folder, config, data, plan, statement, model)
+
+
+def _performed(plan: Plan, steps: int) -> Plan:
+    """The part of the plan that was performed: a ledger may have ended the run before its end."""
+    return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
 
 
 def _load(model: nn.Module, weights: Path) -> None:
