@@ -13,6 +13,9 @@ import pytest
 
 from tacit.cli.app import run
 from tacit.ledger import Column, Ledger, Policy, PureBudget
+from tacit.queries import Count, Query
+from tacit.queries.compiling import compile_query
+from tacit.queries.engines import EngineFailure
 from tacit.queries.engines.duckdb import DuckDBEngine
 
 ROWS = 400
@@ -220,6 +223,35 @@ def test_ctrl_c_around_the_charge_says_what_became_of_it(
     assert Ledger.reserve is reserve
     assert ask("--epsilon", "0.25", COUNT) == 0
     assert spent() == pytest.approx(0.25)
+
+
+def test_ctrl_c_while_the_table_is_read_costs_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: DuckDBEngine) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DuckDBEngine, "content", interrupted)
+    assert ask("--epsilon", "0.25", COUNT) == 130
+    assert "before anything was charged" in capsys.readouterr().err
+    assert spent() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"), [("Query interrupted", KeyboardInterrupt), ("anything else", EngineFailure)]
+)
+def test_how_duckdb_tells_of_a_ctrl_c(said: str, raised: type[BaseException], workplace: Path) -> None:
+    class Interrupted:
+        def execute(self, text: str) -> Any:
+            raise RuntimeError(said)
+
+    policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
+    engine = DuckDBEngine(workplace / "visits.csv", policy)
+    engine._connection.close()
+    engine._connection = Interrupted()  # type: ignore[assignment]
+    (statement,) = compile_query(Query((Count(),)), policy, epsilon=1.0).statements
+    with pytest.raises(raised):
+        engine.rows(statement)
 
 
 def test_a_table_in_postgres_is_asked_by_its_url(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from tacit.errors import TacitError
@@ -235,6 +238,19 @@ def test_with_little_epsilon_the_answer_is_not_the_plain_one(private: PrivateTab
         for attempt in range(1, 9)
     ]
     assert len(set(found)) > 4
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "csv", "parquet"])
+def test_rows_are_counted_where_the_policy_declares_no_column(kind: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    frames = {"pandas": frame, "polars": pl.from_pandas(frame), "arrow": pa.Table.from_pandas(frame)}
+    data = frames.get(kind, tmp_path / f"a.{kind}")
+    ledger = Ledger.create("sqlite://")
+    ledger.open_dataset("a", Policy(unit="row", adjacency="add-remove", budget=PureBudget(1e3)))
+    with PrivateTable(data, ledger=ledger, dataset="a") as table:
+        assert table.sql("SELECT count(*) FROM a", epsilon=EPSILON).value() == 3
 
 
 HOSTILE = [

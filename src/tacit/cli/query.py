@@ -104,17 +104,16 @@ def command(
         "mechanism": mechanism,
         "attempt": attempt,
     }
-    with _opened(found, dataset, data, block, table) as private:
-        quote = private.price(query, **terms)
-        if dry_run:
-            return _show_price(found, dataset, quote, as_json)
-        try:
-            with messages.status("asking"):
-                answer = private.ask(query, **terms, by=by or getpass.getuser())
-        except KeyboardInterrupt:
-            left = private.price(query, **terms)
-            messages.print(Text.assemble(("interrupted: ", "bold red"), _after_interrupt(left, attempt)))
-            return _INTERRUPTED
+    try:
+        with _opened(found, dataset, data, block, table) as private:
+            quote = private.price(query, **terms)
+            if dry_run:
+                return _show_price(found, dataset, quote, as_json)
+            answer = _asked(private, query, terms, by or getpass.getuser())
+    except KeyboardInterrupt:
+        return _interrupted("stopped before anything was charged.")
+    if answer is None:
+        return _INTERRUPTED
     if as_json:
         print_json({"dataset": dataset, **answer.to_data()})
     else:
@@ -155,8 +154,17 @@ def _opened(
         yield opened
 
 
+def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:
+    """The answer; None after a Ctrl-C, when it has been said what became of the charge."""
+    try:
+        with messages.status("asking"):
+            return private.ask(query, **terms, by=by)
+    except KeyboardInterrupt:
+        _interrupted(_after_interrupt(private.price(query, **terms), terms["attempt"]))
+        return None
+
+
 def _after_interrupt(quote: Quote, attempt: int) -> str:
-    """What became of the charge."""
     match quote.state:
         case None:
             return "stopped before anything was charged."
@@ -167,6 +175,11 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
         f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask again "
         f"with --attempt {attempt + 1} for a new answer at the same price."
     )
+
+
+def _interrupted(said: str) -> int:
+    messages.print(Text.assemble(("interrupted: ", "bold red"), said), soft_wrap=not messages.is_terminal)
+    return _INTERRUPTED
 
 
 # --- what is shown -------------------------------------------------------------------------------------

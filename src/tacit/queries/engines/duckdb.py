@@ -109,6 +109,8 @@ class DuckDBEngine(Engine):
             return list(self._connection.execute(text).fetchall())
         except self._error:
             raise EngineFailure from None
+        except RuntimeError as problem:  # so DuckDB tells of a Ctrl-C
+            raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
 
     def content(self) -> Iterator[bytes]:
         """The bytes of the file, or the columns in Arrow's format."""
@@ -151,11 +153,11 @@ def _arrow(data: object, policy: Policy) -> Any:
     kind = type(data).__module__.split(".")[0]
     if isinstance(data, pa.Table):
         _lacks_none(data.column_names, wanted)
-        return data.select(wanted).replace_schema_metadata(None)
+        return _with_rows(data.select(wanted).replace_schema_metadata(None), data.num_rows)
     if kind == "polars" and type(data).__name__ == "DataFrame":
         frame: Any = data
         _lacks_none(frame.columns, wanted)
-        return frame.select(wanted).to_arrow()
+        return _with_rows(frame.select(wanted).to_arrow(), len(frame))
     if kind == "pandas" and type(data).__name__ == "DataFrame":
         frame = data
         _lacks_none(list(frame.columns), wanted)
@@ -166,11 +168,18 @@ def _arrow(data: object, policy: Policy) -> Any:
                 "a column of the data frame holds values of different types. Convert it first, with "
                 "pandas.to_numeric or astype(str)."
             ) from None
-        return table.replace_schema_metadata(None)
+        return _with_rows(table.replace_schema_metadata(None), len(frame))
     raise InvalidInput(
         "data must be a pandas or Polars DataFrame, a pyarrow Table, or the path of a Parquet or CSV file; "
         f"got {type(data).__module__}.{type(data).__name__}."
     )
+
+
+def _with_rows(table: Any, rows: int) -> Any:
+    """The table, or its rows alone where the policy declares no column."""
+    import pyarrow as pa
+
+    return table if table.num_columns else pa.table({"row": pa.nulls(rows)})
 
 
 def _wanted(policy: Policy) -> list[str]:
@@ -222,8 +231,8 @@ def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
         value = field if kind is None else f"TRY_CAST(TRIM({field}) AS {kind})"
         shown.append(f"{value} AS {name(column)}")
     return (
-        f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown)} FROM read_csv({quoted}, auto_detect = false, "
-        f"header = true, delim = {text(delimiter)}, quote = '\"', escape = '\"', columns = {{{fields}}})"
+        f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown) or '1'} FROM read_csv({quoted}, "
+        f"auto_detect = false, header = true, delim = {text(delimiter)}, quote = '\"', escape = '\"', columns = {{{fields}}})"
     )
 
 
