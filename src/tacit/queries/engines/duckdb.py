@@ -230,10 +230,11 @@ def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
         # without TRIM DuckDB reads the field as that type in the first place, and fails where it is not
         value = field if kind is None else f"TRY_CAST(TRIM({field}) AS {kind})"
         shown.append(f"{value} AS {name(column)}")
-    return (
-        f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown) or '1'} FROM read_csv({quoted}, "
-        f"auto_detect = false, header = true, delim = {text(delimiter)}, quote = '\"', escape = '\"', columns = {{{fields}}})"
+    settings = (
+        f"auto_detect = false, header = true, delim = {text(delimiter)}, quote = '\"', escape = '\"', "
+        f"columns = {{{fields}}}"
     )
+    return f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown) or '1'} FROM read_csv({quoted}, {settings})"
 
 
 # --- types -----------------------------------------------------------------------------------------------
