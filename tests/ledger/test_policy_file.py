@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -81,6 +82,13 @@ def test_every_mode_of_a_budget(number: int) -> None:
     text, budget = list(BUDGETS.items())[number]
     policy = parse_policy(f'[policy]\nunit = "row"\nadjacency = "add-remove"\n[budget]\n{text}\n')
     assert policy.budget == budget
+
+
+@pytest.mark.parametrize("kind", [ApproximateBudget, ZeroConcentratedBudget, RenyiBudget])
+def test_a_budget_with_a_delta_has_a_number_there(kind: Any) -> None:
+    for nothing in (None, "1e-6", 0.0, 1.0, float("nan")):
+        with pytest.raises(InvalidInput, match="delta of a budget"):
+            kind(1.0, nothing)
 
 
 WRONG = {

@@ -242,19 +242,26 @@ def leaves(data: Any, path: Place = ()) -> Iterator[Place]:
 
 def changed(data: Data, path: Place) -> Data:
     """A copy with another value of the same type at the end of the path."""
-    copied = copy.deepcopy(data)
-    inner: Any = copied
+    inner: Any = data
     for key in path[:-1]:
         inner = inner[key]
     match inner[path[-1]]:
         case bool(value):
-            inner[path[-1]] = not value
+            return put(data, path, not value)
         case int(value) | float(value):
-            inner[path[-1]] = value + 1 if value < 1 or isinstance(value, int) else value * 0.9
+            return put(data, path, value + 1 if value < 1 or isinstance(value, int) else value * 0.9)
         case str(value):
-            inner[path[-1]] = f"{value[:-1]}{'0' if value[-1:] != '0' else '1'}"
-        case None:
-            inner[path[-1]] = 0
+            return put(data, path, f"{value[:-1]}{'0' if value[-1:] != '0' else '1'}")
+    return put(data, path, 0)
+
+
+def put(data: Data, path: Place, value: object) -> Data:
+    """A copy with another value at the end of the path."""
+    copied = copy.deepcopy(data)
+    inner: Any = copied
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
     return copied
 
 
@@ -370,6 +377,36 @@ def test_a_key_that_did_not_sign_and_a_missing_signature_are_found(tmp_path: Pat
     assert check_certificate(TYPICAL.data, public_key="ab" * 32).problems == ("it is not signed.",)
 
 
+NASTY: list[Any] = [
+    None, True, -1, 0, 1.5, -0.5, 1e308, 10**40, "", "x", [], {}, [0], {"event": "Compose", "of": []},
+    "9" * 5000,
+]  # fmt: skip
+
+
+def test_whatever_stands_in_the_file_is_an_answer_or_a_refusal() -> None:
+    ledger = ledger_with(ApproximateBudget(1.0, 1e-6), blocks=("a", "b"))
+    spend(ledger, COUNT, charge_key("r", 0, 1), block="a")
+    data = make_certificate(ledger, "visits", run="r").data
+    places = [place for place in leaves(data) if place[0] != "lines"]
+    places += [place[:size] for place in places for size in range(1, len(place))]
+    refused = 0
+    for place in dict.fromkeys(places):
+        for value in NASTY:
+            try:
+                check_certificate(put(data, place, value))
+            except (InvalidInput, PrivacyRefusal):
+                refused += 1
+    assert refused > 500
+
+
+def test_what_is_nested_without_end_is_refused() -> None:
+    data = copy.deepcopy(TYPICAL.data)
+    for _ in range(100):
+        data["mechanisms"][0]["event"] = {"event": "Repeat", "count": 1, "of": data["mechanisms"][0]["event"]}
+    with pytest.raises(InvalidInput, match="nested more than"):
+        check_certificate(data)
+
+
 # --- what it says ----------------------------------------------------------------------------------------
 
 
@@ -445,6 +482,10 @@ def test_a_note_that_claims_too_much_is_left_out() -> None:
     ledger = ledger_with(PureBudget(1.0), note="ANONYMOUS data, so no approval was needed")
     certificate = make_certificate(ledger, "visits")
     assert "left out" in by_name(certificate, "Note in the policy")["value"]
+    ledger.raise_cap("visits", PureBudget(2.0), reason="they are anonymised now", by="me")
+    certificate = make_certificate(ledger, "visits")
+    assert "left out" in by_name(certificate, "Changes of the cap")["value"]
+    assert "anonym" not in certificate.to_json().lower()
     assert check_certificate(certificate.data, ledger=ledger).agrees
 
 

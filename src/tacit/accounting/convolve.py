@@ -67,7 +67,8 @@ class Composition:
             return 0.0
         # beyond, g is below e^-750, which underflows, or below a millionth of the allowance
         reach = -math.log(1e-6 * self.rounding) if self.rounding > 0.0 else 750.0
-        masses = self.masses[start : start + math.ceil(reach / (self.tilt * self.h))]
+        cells = min(reach / (self.tilt * self.h), float(self.masses.size))  # of a grid of almost nothing: inf
+        masses = self.masses[start : start + math.ceil(cells)]
         above = self.h * (self.first + start + np.arange(masses.size)) - epsilon
         return float(np.dot(masses, np.exp(-self.tilt * above) * -np.expm1(-np.maximum(above, 0.0))))
 

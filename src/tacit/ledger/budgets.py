@@ -56,7 +56,7 @@ class PureBudget(Budget):
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_limit(self, self.epsilon, None)
+        check_limit(self, self.epsilon)
 
     @property
     def limit(self) -> tuple[float, float]:

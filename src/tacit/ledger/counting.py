@@ -144,8 +144,8 @@ def above(units: int) -> float:
     return math.nextafter(units / UNIT, math.inf)
 
 
-def check_limit(budget: Budget, epsilon: object, delta: object | None) -> None:
-    """Put checked limits into a budget.
+def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
+    """Put checked limits into a budget: epsilon, and delta unless the budget has none.
 
     :raises InvalidInput: if one is no number, or smaller than the unit of counting.
     """
@@ -155,7 +155,7 @@ def check_limit(budget: Budget, epsilon: object, delta: object | None) -> None:
             f"epsilon of a budget must be at least 1e-12, the unit of counting; got {checked!r}."
         )
     object.__setattr__(budget, "epsilon", checked)
-    if delta is not None:
+    for delta in deltas:
         checked = check_real("delta of a budget", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if decimal(checked) * DELTA_UNIT < 1:
             raise InvalidInput(f"delta of a budget must be at least 1e-18, the unit; got {checked!r}.")

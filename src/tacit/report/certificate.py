@@ -43,6 +43,7 @@ __all__ = [
 
 FORMAT = 1
 _GROUPS = (2, 5)
+_NO_PROMISE = 500.0  # an epsilon beyond this is none
 _KINDS = 60  # of mechanisms, up to which the tight accountant is waited for
 _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fixed key
 _FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
@@ -174,10 +175,11 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
     """Epsilon of all charges at the delta of the cap, valid if all had been fixed before the first answer.
 
     By privacy loss distributions, or for very many kinds of mechanisms by Renyi divergences; None where
-    there is no delta to convert at, or no proven figure.
+    there is no delta to convert at, no promise to speak of, or no proven figure.
     """
     delta = policy.budget.limit[1]
-    if delta == 0.0:
+    spent = dearest(policy.budget, totals(policy, _charged(mechanisms)).values())
+    if delta == 0.0 or policy.budget.epsilon_of(spent)[0] > _NO_PROMISE:
         return None
     epsilon, method = 0.0, "pld"
     for chosen in totals(policy, ()):
@@ -233,7 +235,7 @@ def guarantee_of(
     blocks = {" + ".join(chosen): _figures(policy.budget, cost) for chosen, cost in found.items()}
     return {
         "cap": {"epsilon": epsilon, "delta": delta, "units": list(policy.budget.cap)},
-        "odds": _finite(math.exp(epsilon)) if epsilon < 500.0 else None,
+        "odds": _finite(math.exp(epsilon)) if epsilon <= _NO_PROMISE else None,
         "spent": _figures(policy.budget, dearest(policy.budget, found.values())),
         "blocks": blocks if policy.blocks else {},
         "groups": {str(size): group_of(epsilon, delta, size) for size in _GROUPS},
@@ -269,7 +271,7 @@ def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]
     """
     if delta == 0.0:
         return {"epsilon": size * epsilon, "delta": 0.0}
-    factor = math.expm1(size * epsilon) / math.expm1(epsilon) if size * epsilon < 500.0 else math.inf
+    factor = math.expm1(size * epsilon) / math.expm1(epsilon) if size * epsilon <= _NO_PROMISE else math.inf
     grown = math.nextafter(delta * factor, math.inf)
     return {"epsilon": size * epsilon if grown < 1.0 else None, "delta": min(1.0, grown)}
 
@@ -299,7 +301,9 @@ def _raised(entry: Entry) -> str:
     epsilon, delta = budget_from_data(entry.body["budget"]).limit
     return (
         f"entry {entry.seq}, {entry.time:%Y-%m-%d}: raised to {pair({'epsilon': epsilon, 'delta': delta})} "
-        f"by {entry.body['by']!r}: {entry.body['reason']!r}; what was promised before is void"
+        f"by {_without_claim(entry.body['by'])!r}: {_without_claim(entry.body['reason'])!r}; what was "
+        "promised "
+        "before is void"
     )
 
 
@@ -320,14 +324,13 @@ def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
     """As it was at the opening, with the budget as it is now."""
     raised = [entry.body["budget"] for entry in entries if entry.kind == "raise-cap"]
     policy = entries[0].body["policy"]
-    return _without_forbidden({**policy, "budget": raised[-1]} if raised else policy)
+    budget = raised[-1] if raised else policy["budget"]
+    return {**policy, "budget": budget, "note": _without_claim(policy["note"])}
 
 
-def _without_forbidden(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """The policy as it may be printed: a note that claims what nothing proves is left out."""
-    if _FORBIDDEN in policy["note"].lower():
-        return {**policy, "note": "(left out: it speaks of what no epsilon and delta prove)"}
-    return dict(policy)
+def _without_claim(text: str) -> str:
+    """``text`` as it may be printed: not if it claims what nothing proves."""
+    return "(left out: it claims what no epsilon and delta prove)" if _FORBIDDEN in text.lower() else text
 
 
 _METHODS = {

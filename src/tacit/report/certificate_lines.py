@@ -293,7 +293,11 @@ def _implementation(facts: Facts) -> Iterator[Line]:
     exact = _charges_with(facts, DiscreteLaplace, DiscreteGaussian)
     floats = _charges_with(facts, Gaussian, Laplace)
     if exact:
-        yield "Noise of queries", f"{_counted(exact)}: exact, on integers (2004.00010)", ASSUMED
+        yield (
+            "Noise of queries",
+            f"{_counted(exact)}: exact, on integers (2004.00010): low bits tell nothing",
+            ASSUMED,
+        )
         yield "NULL, NaN, infinity", "made numbers by a fixed rule before anything is added up", ASSUMED
     if floats:
         yield (

@@ -60,7 +60,7 @@ def read_statement(path: Path | str) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"cannot read the statement {path}: {problem}. Check the path.") from None
-    except (json.JSONDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
         raise InvalidInput(
             f"{path} is not JSON: {problem}. Give the statement.json of a run, not its statement.txt."
         ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, ValuesView
 from importlib import resources
 from typing import Any
 
@@ -17,6 +17,7 @@ from tacit.errors import InvalidInput
 
 __all__ = ["check_against", "read_schema"]
 
+_DEEPEST = 64
 _SAID = {"$schema", "$id", "$defs", "title", "description"}  # what a schema tells people
 _CHECKED = {
     "$ref", "type", "const", "enum", "minimum", "maximum", "pattern", "anyOf",
@@ -39,9 +40,20 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
     Traceback (most recent call last):
     tacit.errors.InvalidInput: the certificate lacks 'format'. ...
     """
-    problem = _problem(schema, data, schema, "")
+    problem = _nesting(data) or _problem(schema, data, schema, "")
     if problem is not None:
         raise InvalidInput(f"{what}{problem}. It must be as its schema says; get it again from its issuer.")
+
+
+def _nesting(data: object) -> str | None:
+    """Nothing that is read here is nested deeply; what is would exhaust whoever walks through it."""
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [part for item in inner if isinstance(item, list | ValuesView) for part in item]
+        if not level:
+            return None
+    return f" is nested more than {_DEEPEST} deep"
 
 
 def _problem(schema: Mapping[str, Any], data: Any, root: Mapping[str, Any], where: str) -> str | None:
