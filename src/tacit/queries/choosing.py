@@ -1,12 +1,17 @@
 """Quantiles by the exponential mechanism: a public candidate, chosen by how far its rank is off.
 
-For a candidate c let L and R be the numbers of values below and above it.  With q = a / d its loss is
+For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n = L + E + R.
+With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
 
-    |(d - a) L - a R|,    and   |R - t| for the maximum,   |L - t| for the minimum,                  (1)
+    max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)),                                              (1)
 
-which one value moves by at most max(d - a, a) when it comes or goes, and by d when it is exchanged.
+which one value moves by at most max(d - a, a) when it comes or goes, and by d when it is exchanged: each of
+the terms does.  Values that are equal to a candidate are on neither side: however many they are, a candidate
+in the midst of them has the loss 0.
+
 The largest value belongs to one person, so that the maximum aims at rank t from the top, as near as the
-noise can see: t is the distance that it misses by at most in 95 of 100 cases.
+noise can see: t is the distance that it misses by at most in 95 of 100 cases.  Its loss is the distance of t
+from the ranks R to R + E, counted from the top; likewise for the minimum.
 
 A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007),
 exactly: a uniform candidate is kept with that probability, by coins that are comparisons of integers.
@@ -37,7 +42,8 @@ class Choice:
 
     Attributes:
         values: the candidates, rising.
-        below, above: what a value below, and above, adds to the signed loss; ``shift`` is taken off it.
+        below, above: what a value below, and above, adds to the signed loss, d - a and a; ``shift`` is taken
+            off it.
         sensitivity: Delta, of the losses of all groups together, to one unit under the policy's adjacency.
         epsilon: of the choice in all groups together.
     """
@@ -58,7 +64,9 @@ class Choice:
             below += counts[2 * place]
             equal = counts[2 * place + 1]
             above = whole - below - equal
-            losses.append(abs(self.below * below - self.above * above - self.shift))
+            least = self.below * below - self.above * (above + equal) - self.shift
+            most = self.below * (below + equal) - self.above * above - self.shift
+            losses.append(max(0, least, -most))
             below += equal
         return losses
 
@@ -69,13 +77,15 @@ class Choice:
 
     @property
     def rank_error(self) -> int:
-        """By how many rows the rank of the answer is off, at most, in 95 % of all answers, compared with the
-        best candidate.
+        """By how many rows the rank of the answer is off, at most, in 95 % of all answers, beyond the rank of
+        the best candidate.
 
-        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.
+        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.  The loss is d times what the
+        rank is off.  Of an extreme the rank is off by R, and R - t <= loss <= x + |R' - t| for the best R',
+        so that R - R' <= x + 2 t.
         """
         kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
-        return math.ceil(kept / (self.below + self.above)) + abs(self.shift)
+        return math.ceil(kept / (self.below + self.above)) + 2 * abs(self.shift)
 
 
 def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
