@@ -293,6 +293,7 @@ def test_undeclared_keys_are_shown_where_they_are_many() -> None:
     assert abs(answer.value("count", ("big",)) - 290) < 40
     assert (answer.epsilon, answer.delta) == (3.0, 1e-9)
     assert "at least 22 (delta 1e-09)" in answer.mechanism[-1]
+    assert "Groups whose noisy number of units (visit) is below 22 are not shown." in answer.notes()
     status = table._ledger.status("visits")
     assert status.spent == (3 * 10**12, 10**9)
 
@@ -301,6 +302,16 @@ def test_unknown_values_belong_to_no_group() -> None:
     frame = FRAME.assign(ward=pd.Series(["north", None, "elsewhere"] * 100))
     answer = table_of(PureBudget(1000.0), frame).ask(Query((Count(),), by=("ward",)), epsilon=500)
     assert [row.values[0].value for row in answer.rows] == [100, 0, 0]  # type: ignore[union-attr]
+
+
+def test_a_quantile_says_how_far_its_rank_may_be_off() -> None:
+    answer = table_of(PureBudget(10.0)).ask(Query((Quantile("age", 0.5),)), epsilon=2.0)
+    found = answer.estimate()
+    assert not isinstance(found, tuple)
+    assert (found.low, found.high) == (None, None)
+    assert found.rank_error == 5
+    assert "rank ± 5" in answer.to_text()
+    assert not any("Intervals" in note for note in answer.notes())
 
 
 # --- kinds of budgets and noise --------------------------------------------------------------------------

@@ -236,8 +236,9 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
 
 def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
     console.print(_answer_table(answer))
-    intervals, _ = answer.notes()
-    console.print(f"\n{intervals}", soft_wrap=not console.is_terminal)
+    console.print()
+    for note in answer.notes()[:-1]:  # the last one is on the cost, which the bar shows below
+        console.print(note, soft_wrap=not console.is_terminal)
     cost = _amount(answer.epsilon, answer.delta)
     if answer.repeated:
         console.print(f"Asked before: from the ledger, for nothing (then {cost}).")

@@ -40,6 +40,8 @@ class Answer:
         epsilon, delta: what it cost, alone.
         remaining: the largest epsilon of one more release that fits the budget now.
         repeated: it was asked before, and this is the answer from the ledger, for nothing.
+        threshold: groups with a smaller noisy number of units are left out; None where groups are declared.
+        unit: what the policy calls a unit.
 
     >>> row = Row(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -60,6 +62,8 @@ class Answer:
     delta: float
     remaining: float
     repeated: bool
+    threshold: int | None = None
+    unit: str = "row"
 
     def value(self, column: str | None = None, keys: tuple[str | int | bool, ...] = ()) -> Any:
         """The value of one aggregate (the only one, if none is named) in one group; a tuple for a histogram.
@@ -86,7 +90,7 @@ class Answer:
     def to_data(self) -> dict[str, Any]:
         """As plain data: what :meth:`to_json` writes."""
         return {
-            **_content(self.by, self.columns, self.rows, self.mechanism, self.edges),
+            **_content(self.by, self.columns, self.rows, self.mechanism, self.edges, self.threshold),
             "charge": self.charge,
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -111,26 +115,34 @@ class Answer:
 
     def _binned(self, row: Row, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for place, (item, edges) in enumerate(zip(row.values, self.edges, strict=True)):
-            parts = item if isinstance(item, tuple) else (item,)
-            for number, part in enumerate(parts):
+            for number, part in enumerate(_parts(item)):
                 shown = [""] * len(self.columns)
                 shown[place] = _cell(part)
                 yield (*keys, _bin(edges, number), *shown)
 
     def notes(self) -> tuple[str, ...]:
-        """What the intervals say, what it cost, what is left."""
+        """What intervals and ranks say, which groups are missing; last, what it cost and what is left."""
+        parts = [part for row in self.rows for item in row.values for part in _parts(item)]
+        level = f"{LEVEL:.0%}".replace("%", " %")
+        lines = []
+        if any(part.low is not None for part in parts):
+            lines.append(
+                f"Intervals hold the answer without noise in {level} of all answers, each by itself."
+            )
+        if any(part.rank_error is not None for part in parts):
+            lines.append(
+                f"Rank ± n: in {level} of all answers the value is at most n rows from the rank asked for."
+            )
+        if self.threshold is not None:
+            below = f"below {self.threshold}"
+            lines.append(f"Groups whose noisy number of units ({self.unit}) is {below} are not shown.")
         cost = f"epsilon {self.epsilon:.6g}" + (f", delta {self.delta:.3g}" if self.delta else "")
         paid = (
             f"Asked before: answered from the ledger, nothing charged (then {cost})."
             if self.repeated
-            else (f"Cost: {cost}.")
+            else f"Cost: {cost}."
         )
-        return (
-            f"Intervals hold the answer without noise in {LEVEL:.0%} of all answers, each by itself.".replace(
-                "%", " %"
-            ),
-            f"{paid} Left: epsilon {self.remaining:.6g}.",
-        )
+        return (*lines, f"{paid} Left: epsilon {self.remaining:.6g}.")
 
     def to_text(self) -> str:
         """The table and its notes as plain text."""
@@ -156,6 +168,10 @@ class Answer:
 
     def __str__(self) -> str:
         return self.to_text()
+
+
+def _parts(item: Estimate | tuple[Estimate, ...]) -> tuple[Estimate, ...]:
+    return item if isinstance(item, tuple) else (item,)
 
 
 def _number(value: float) -> str:
@@ -188,7 +204,8 @@ def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
         rows.append(Row(keys, tuple(estimate(item, reading) for item in compiled.query.aggregates)))
     edges = tuple(item.edges if isinstance(item, Histogram) else () for item in compiled.query.aggregates)
     query = compiled.query
-    return _content(query.by, query.output_names, tuple(rows), describe(compiled), edges)
+    threshold = None if compiled.threshold is None else compiled.threshold.value
+    return _content(query.by, query.output_names, tuple(rows), describe(compiled), edges, threshold)
 
 
 def _content(
@@ -197,6 +214,7 @@ def _content(
     rows: tuple[Row, ...],
     mechanism: tuple[str, ...],
     edges: tuple[tuple[float, ...], ...],
+    threshold: int | None,
 ) -> dict[str, Any]:
     return {
         "by": list(by),
@@ -205,6 +223,7 @@ def _content(
         "level": LEVEL,
         "mechanism": list(mechanism),
         "edges": [list(each) for each in edges],
+        "threshold": threshold,
     }
 
 
@@ -237,6 +256,8 @@ def read_content(
         delta=delta,
         remaining=remaining,
         repeated=repeated,
+        threshold=data["threshold"],
+        unit=compiled.policy.unit,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 import os
+import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -63,7 +65,7 @@ class DuckDBEngine(Engine):
             self._connection.register(SOURCE, self._table)
         else:
             self._attach(self._path, policy)
-        for setting in _LOCK:
+        for setting in (f"SET temp_directory = {_text(_spill())}", *_LOCK):
             self._connection.execute(setting)
         self._stamp = None if self._path is None else _stamp(self._path)
         self._version: str = duckdb.__version__
@@ -82,10 +84,11 @@ class DuckDBEngine(Engine):
             raise InvalidInput(f"there is no file {str(path)!r}.")
         if any(letter in str(path) for letter in "*?[]{}"):
             raise InvalidInput(f"the path {str(path)!r} looks like a pattern; rename the file.")
-        quoted = syntax().Literal.string(str(path)).sql(dialect="duckdb")
+        quoted = _text(str(path))
         try:
             if suffix == ".parquet":
-                self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT * FROM read_parquet({quoted})")
+                reading = f"read_parquet({quoted}, hive_partitioning = false)"
+                self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT * FROM {reading}")
                 self._connection.execute(f"SET allowed_paths = [{quoted}]")
             else:
                 self._connection.execute(_load_csv(path, quoted, policy))
@@ -124,6 +127,19 @@ class DuckDBEngine(Engine):
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _text(value: str) -> str:
+    return str(syntax().Literal.string(value).sql(dialect="duckdb"))
+
+
+def _name(value: str) -> str:
+    return str(syntax().to_identifier(value, quoted=True).sql(dialect="duckdb"))
+
+
+def _spill() -> str:
+    """Where DuckDB puts what does not fit into memory, until it is closed: not in the working directory."""
+    return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -203,8 +219,7 @@ def _lacks_none(columns: Iterable[object], wanted: Iterable[str]) -> None:
 
 
 def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
-    """Names from the first line, texts from all others, types from the policy: nothing is guessed from
-    rows."""
+    """Names from the first line, texts from all others, types from the policy: no row decides anything."""
     delimiter = _DELIMITERS[path.suffix.lower()]
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -213,15 +228,7 @@ def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
         raise InvalidInput(f"the first line of {str(path)!r} is no list of column names in UTF-8.") from None
     wanted = _wanted(policy)
     _lacks_none(header, wanted)
-    exp = syntax()
-
-    def text(value: str) -> str:
-        return str(exp.Literal.string(value).sql(dialect="duckdb"))
-
-    def name(value: str) -> str:
-        return str(exp.to_identifier(value, quoted=True).sql(dialect="duckdb"))
-
-    fields = ", ".join(f"{text(f'c{place}')}: 'VARCHAR'" for place in range(len(header)))
+    fields = ", ".join(f"{_text(f'c{place}')}: 'VARCHAR'" for place in range(len(header)))
     types = {"number": "DOUBLE", "integer": "DOUBLE", "boolean": "BOOLEAN"}
     shown = []
     for column in wanted:
@@ -229,9 +236,9 @@ def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
         kind = None if column == policy.unit_column else types.get(policy.columns[column].kind)
         # without TRIM DuckDB reads the field as that type in the first place, and fails where it is not
         value = field if kind is None else f"TRY_CAST(TRIM({field}) AS {kind})"
-        shown.append(f"{value} AS {name(column)}")
+        shown.append(f"{value} AS {_name(column)}")
     settings = (
-        f"auto_detect = false, header = true, delim = {text(delimiter)}, quote = '\"', escape = '\"', "
+        f"auto_detect = false, header = true, delim = {_text(delimiter)}, quote = '\"', escape = '\"', "
         f"columns = {{{fields}}}"
     )
     return f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown) or '1'} FROM read_csv({quoted}, {settings})"
