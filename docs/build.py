@@ -278,6 +278,27 @@ def _noise(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _ledger(data: dict[str, Any]) -> Iterator[str]:
+    yield "## The ledger\n"
+    yield (
+        f"{_origin(data)} [What it guarantees](ledger.md). {data['setting']['charges']} charges of Laplace "
+        "noise by one client, each reserved and settled: two commits that reach the disk, which takes turns with a "
+        "plain write and sync. Milliseconds, median (quartiles).\n"
+    )
+    columns = list(dict.fromkeys((row["engine"], row["mode"]) for row in data["timings"]))
+    cells = {(row["task"], row["engine"], row["mode"]): row for row in data["timings"]}
+    yield "| task | " + " | ".join(f"{engine}, {mode}" for engine, mode in columns) + " |"
+    yield "|---" * (1 + len(columns)) + "|"
+    for task in dict.fromkeys(row["task"] for row in data["timings"]):
+        found = [cells[task, engine, mode] for engine, mode in columns]
+        yield (
+            f"| {task} | "
+            + " | ".join(f"{row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})" for row in found)
+            + " |"
+        )
+    yield ""
+
+
 def _slots(data: dict[str, Any]) -> Iterator[str]:
     setting, claimed, tight = data["setting"], data["claimed"], data["tightness"]
     yield "## Audit slots\n"
@@ -423,6 +444,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "noise": _noise,
     "slots": _slots,
     "accounting": _accountants,
+    "ledger": _ledger,
     "queries": _queries,
     "queries_speed": _queries_speed,
 }
