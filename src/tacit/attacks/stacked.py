@@ -255,7 +255,7 @@ def train_plainly(
     learning_rate: float,
     momentum: float,
     batch_size: int,
-    epochs: int,
+    epochs: float,
     generators: Sequence[Generator],
     progress: Progress | None = None,
 ) -> None:
@@ -263,12 +263,12 @@ def train_plainly(
 
     :param inputs: (n, ...) records; ``labels`` (n,) their classes.
     :param trained_on: (K, n), the records of each model.
-    :param epochs: passes; all models take the number of steps that is right on average.
+    :param epochs: passes, also parts of them; all models take the number of steps that is right on average.
     """
     members = _members(models, inputs, labels, trained_on, generators)
     check_integer("batch_size", batch_size, low=1, high=min(map(len, members)))
     per_epoch = -(-round(sum(map(len, members)) / len(members)) // batch_size)
-    steps = check_integer("epochs", epochs, low=1) * per_epoch
+    steps = max(1, round(check_real("epochs", epochs, low=0.0, open_low=True) * per_epoch))
     streams = [_shuffled(own, batch_size, by) for own, by in zip(members, generators, strict=True)]
     velocity = [torch.zeros_like(p) for p in models.parameters]
     for step in range(steps):

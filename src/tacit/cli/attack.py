@@ -35,9 +35,9 @@ def command(
 ) -> int:
     """Attack the model of a run: who can be found to have been in it, with DP, without, and at most.
 
-    Trains shadow models by the run's own settings, so it takes about as long as so many runs. Ctrl-C loses
-    at most one of them: the same command goes on with those that it has. Writes report.html, which needs no
-    network, report.json and the charts. The report is confidential.
+    Trains shadow models by the run's own settings, so it takes about as long as so many runs; perceptrons are
+    trained eight at once. Ctrl-C loses only those in training: the same command goes on with the others.
+    Writes report.html, which needs no network, report.json and the charts. The report is confidential.
 
     Exit codes: 0 done, 1 an attack is above the limit, 2 bad usage or input, 130 interrupted.
 
@@ -66,7 +66,9 @@ def look_at(
             opened = open_run(run, progress)
             data: dict[str, Any] = {}
             if canaries:
-                data["audits"] = audit_findings(opened, canaries=canaries, confidence=confidence, rng=rng)
+                data["audits"] = audit_findings(
+                    opened, canaries=canaries, confidence=confidence, rng=rng, progress=progress
+                )
             found = attack_findings(
                 opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
             )

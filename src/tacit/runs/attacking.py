@@ -2,7 +2,8 @@
 
 The members are the records that the run was trained on, the others its test records.  Shadow models are
 trained as the target was, by the same code and settings, on random halves of both together; batches shrink
-with the number of records, so that rates and noise per step stay the run's.
+with the number of records, so that rates and noise per step stay the run's.  Where network and settings
+allow it, they are trained at once (:mod:`tacit.runs.stacking`).
 
 Letters: K shadows, n records (members first), c classes.
 """
@@ -47,6 +48,8 @@ from tacit.report.findings import AttackedModel, default_rates, membership_found
 from tacit.report.risk import risk_sheet
 from tacit.runs.build import losses_of, make_plan, new_model, new_optimizer, prepared_data, session_on
 from tacit.runs.config import AuditSection, Config, read_config, read_text
+from tacit.runs.drawing import drawn_classes, is_picture
+from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.evaluation import evaluate, evaluation_mode
 
@@ -202,6 +205,10 @@ def attack_findings(
             rng=rng,
         ),
     }
+    if run.data.classes and is_picture(run.data.train.inputs[0]):
+        named = {"without_dp": plain, "with_dp": run.model}
+        tell = None if progress is None else partial(progress, "drawing the classes")
+        found["inversion"] = {"classes": drawn_classes(named, run.data, tell)}
     return found | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
 
 
@@ -258,10 +265,12 @@ def _shadows(
         model = _train_privately(run, rows) if name == WITH_DP else _train_plainly(run, rows, None)
         return lambda: _outputs(run, model)
 
+    half = _scaled(run.plan, len(pool.inputs) // 2)
+    together = at_once(run.config, run.data, half, pool, private=name == WITH_DP)
     return train_shadows(
-        one_by_one(train),
+        one_by_one(train) if together is None else together.train,
         paired_halves(count, len(pool.inputs), rng),
-        at_once=1,
+        at_once=1 if together is None else together.models,
         store=run.store / f"shadows-{name.replace(' ', '-').lower()}-{count}.npz",
         identity=_identity(run, name),
         progress=None if progress is None else partial(progress, f"shadow models {name}"),
@@ -353,7 +362,7 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
         return {
             "record": record,
             "label": label,
-            "picture": grey_picture(x.numpy()) if _is_picture(x) else None,
+            "picture": grey_picture(x.numpy()) if is_picture(x) else None,
             "without_dp": float(values[WITHOUT_DP][record]),
             "with_dp": float(values[WITH_DP][record]),
         }
@@ -364,10 +373,6 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
         "most": [card(int(record)) for record in order[:_GALLERY]],
         "least": [card(int(record)) for record in order[-_GALLERY:]],
     }
-
-
-def _is_picture(record: Tensor) -> bool:
-    return record.ndim == 3 and record.shape[0] in (1, 3)
 
 
 def _described(run: FinishedRun) -> str:

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 
 from tacit.report.findings import Planted, audits_found
-from tacit.runs.attacking import FinishedRun
+from tacit.runs.attacking import FinishedRun, Progress
 from tacit.runs.slots import FolderAudit, audit_folder
 
 __all__ = ["audit_findings"]
 
 
 def audit_findings(
-    run: FinishedRun, *, canaries: int, confidence: float, rng: np.random.Generator
+    run: FinishedRun,
+    *,
+    canaries: int,
+    confidence: float,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """What canaries prove about the run, at least: its own, or those of a separate run of its plan.
 
@@ -24,7 +29,7 @@ def audit_findings(
     :raises PrivacyRefusal: if slots say nothing about the plan.
     :raises InvalidInput: if the run's own evidence is damaged, or a separate run would take too long.
     """
-    found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng)
+    found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
     results = (found.audit.claim, found.audit.one_run, found.audit.one_run_by_tradeoff)
     return audits_found([Planted(_where(run, found), results)])
 

@@ -8,7 +8,9 @@ it finds is a property of the code and the settings, not of the one model that w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +44,16 @@ class FolderAudit:
 
 
 def audit_folder(
-    folder: Path | str, *, confidence: float = 0.95, slots: int = 1000, rng: np.random.Generator | None = None
+    folder: Path | str,
+    *,
+    confidence: float = 0.95,
+    slots: int = 1000,
+    rng: np.random.Generator | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> FolderAudit:
     """Audit the run in ``folder`` by its slots; without any, by a rehearsal with ``slots`` of them.
+
+    ``progress(title, done, total)`` is told of what takes long.
 
     Raises:
         InvalidInput: there is no run, or it has slots and is not finished.
@@ -55,21 +64,34 @@ def audit_folder(
     plan = make_plan(config)
     rng = np.random.default_rng() if rng is None else rng
     if config.audit.slots:
-        evidence = SlotEvidence.load(*slot_files(folder))
-        found = audit_slots(evidence, plan, confidence=confidence, rng=rng)
-        return FolderAudit(found, config.audit.slots, rehearsal=False)
-    if plan.adjacency is Adjacency.ADD_REMOVE:  # any other will be refused
-        plan = plan_with_room(plan, slots)
-    found = audit_slots(rehearse_plan(plan, slots), plan, confidence=confidence, rng=rng)
-    return FolderAudit(found, slots, rehearsal=True)
+        evidence, rehearsal = SlotEvidence.load(*slot_files(folder)), False
+        slots = config.audit.slots
+    else:
+        if plan.adjacency is Adjacency.ADD_REMOVE:  # any other will be refused
+            plan = plan_with_room(plan, slots)
+        tell = None if progress is None else partial(progress, "planted experiment")
+        evidence, rehearsal = rehearse_plan(plan, slots, progress=tell), True
+    if progress is not None:
+        progress("what it proves", 0, 1)
+    found = audit_slots(evidence, plan, confidence=confidence, rng=rng)
+    if progress is not None:
+        progress("what it proves", 1, 1)
+    return FolderAudit(found, slots, rehearsal)
 
 
-def rehearse_plan(plan: Plan, slots: int, *, generator: Generator | None = None) -> SlotEvidence:
+def rehearse_plan(
+    plan: Plan,
+    slots: int,
+    *,
+    generator: Generator | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SlotEvidence:
     """Perform ``plan`` on ``plan.records`` made-up records, with ``slots`` among them.
 
     Args:
         plan: with room for the slots (:func:`tacit.audits.plan_with_room`).
         generator: only for tests.
+        progress: told of the steps that are done, and of all.
 
     Raises:
         InvalidInput: that would take too long.
@@ -98,6 +120,8 @@ def rehearse_plan(plan: Plan, slots: int, *, generator: Generator | None = None)
     )
     for batch in session.batches():
         session.step(batch)
+        if progress is not None:
+            progress(session.steps_done, plan.steps)
     return session.slot_evidence()
 
 
