@@ -136,6 +136,16 @@ def test_names_cannot_break_the_page() -> None:
     assert "<script>" not in page(whole(name="<script>alert(1)</script>"))
 
 
+def test_what_was_drawn_stands_beside_the_mean() -> None:
+    picture = grey_picture(np.eye(4))
+    one = {"name": "<7>", "mean": picture, "without_dp": picture, "with_dp": picture}
+    text = page(whole() | {"inversion": {"classes": [one, one]}})
+    table = text.split("What can be drawn from the model")[1].split("</table>")[0]
+    assert table.count("<img") == 6
+    assert "&lt;7&gt;" in table
+    assert "make the person the unit" in text
+
+
 def test_parts_that_were_not_looked_at_are_left_out() -> None:
     data = whole()
     only = {"run": data["run"], "risk": data["risk"]}

@@ -203,19 +203,23 @@ def _inversion(data: Data) -> str:
     found = data.get("inversion")
     if not found:
         return ""
-    rows = [
-        f'<figure><img alt="{words}" src="{one[key]}"><figcaption>{escape(one["name"])}: {words}'
-        "</figcaption></figure>"
+    head = "".join(f"<th>{words}</th>" for words in _DRAWN.values())
+    rows = "".join(
+        f"<tr><td>{escape(one['name'])}</td>"
+        + "".join(
+            f'<td><img alt="{escape(one["name"])}, {words}" src="{one[key]}"></td>'
+            for key, words in _DRAWN.items()
+        )
+        + "</tr>"
         for one in found["classes"]
-        for key, words in _DRAWN.items()
-    ]
+    )
     return (
         "<h2>What can be drawn from the model</h2><p>Somebody who has the model searches for the "
         "input that it is surest of, class by class. What comes out shows what the class looks "
         "like. If a class is many people, that is what the model is meant to learn; if a class is one "
         "person, it is that person’s picture, and a promise about single records does not cover it: make "
         "the person the unit.</p>"
-        f'<div class="gallery">{"".join(rows)}</div>'
+        f'<table class="drawn"><tr><th>class</th>{head}</tr>{rows}</table>'
     )
 
 
