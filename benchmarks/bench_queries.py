@@ -5,8 +5,9 @@ DuckDB; private is ``PrivateTable.ask``: compile, price, reserve, count, draw no
 SQLite file.  Contestants take turns, round after round.  Opening a table reads it once for its fingerprint,
 and is timed by itself.
 
-With a row as the unit nothing has to be bounded.  With a person as the unit (two million of them, five rows
-each on average) at most ten rows of each count, which takes a look at every person.
+With a row as the unit nothing has to be bounded.  With a person as the unit, two million of them with five
+rows each on average, every person is looked at, and those with more rows than the bound are ranked: 1 in 70
+with a bound of ten rows, 4 in 10 with a bound of five, which is the hard case.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tacit.queries import Count, Mean, Query, Sum
 from tacit.queries.door import PrivateTable
 
 KEYS, PERSONS = 100, 2_000_000
+UNITS = {"row": 1, "person, 10 rows": 10, "person, 5 rows": 5}
 QUESTIONS = {
     "count": (Query((Count(),), by=("ward",)), "count(*)"),
     "count and sum": (Query((Count(), Sum("cost")), by=("ward",)), "count(*), sum(cost)"),
@@ -48,7 +50,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         data = Path(folder) / "visits.parquet"
         write_rows(data, int(given.rows))
-        rows = [row for unit in ("row", "person") for row in measured(data, unit, given.rounds)]
+        rows = [row for unit in UNITS for row in measured(data, unit, given.rounds)]
         ledger = ledger_row(Path(folder), given.rounds)
     content = {
         "rows": int(given.rows),
@@ -73,7 +75,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 def measured(data: Path, unit: str, rounds: int) -> list[dict[str, Any]]:
     """Plain and private seconds of every question, the median over ``rounds``."""
-    ledger = Ledger.create(f"sqlite:///{data.parent / unit}.db")
+    ledger = Ledger.create(f"sqlite:///{data.parent / unit.replace(' ', '')}.db")
     ledger.open_dataset("visits", policy(unit))
     opened, table = timed(lambda: PrivateTable(data, ledger=ledger, dataset="visits"))
     plain = duckdb.connect()
@@ -99,13 +101,13 @@ def measured(data: Path, unit: str, rounds: int) -> list[dict[str, Any]]:
 
 def policy(unit: str) -> Policy:
     """Public facts of the table."""
-    by_person = unit == "person"
+    by_person = unit != "row"
     return Policy(
         unit=unit,
         adjacency="add-remove",
         budget=PureBudget(1000.0),
         unit_column="person" if by_person else None,
-        rows_per_unit=10 if by_person else 1,
+        rows_per_unit=UNITS[unit],
         columns={
             "ward": Column(kind="integer", keys=tuple(range(KEYS))),
             "cost": Column(kind="number", lower=0.0, upper=100.0),

@@ -398,8 +398,9 @@ def _queries_speed(data: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{_origin(data)} {data['rows']:,} rows in a Parquet file, {data['cores']} cores, a group-by of 100 "
         "declared keys; medians of rounds in which both take turns. Private: from the question to the "
-        "settled charge, on a ledger in an SQLite file. With a person as the unit, at most 10 rows of each "
-        "of two million count. Opening reads the table once, for its fingerprint. Reserve and settle alone: "
+        "settled charge, on a ledger in an SQLite file. With a person as the unit, so many rows of each of "
+        "two million count, who have five on average. Opening reads the table once, for its fingerprint. "
+        "Reserve and settle alone: "
         f"{data['ledger']['median ms']:.1f} ms; one in twenty above {data['ledger']['95 % ms']:.1f} ms.\n"
     )
     yield "| unit | question | plain DuckDB, s | private, s | more, s | opening, s |"
