@@ -6,7 +6,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,16 +271,12 @@ def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, t
             charges(made, key=9).check_fits()
 
 
-def greedy(ledger: Ledger, epsilon: float = 0.5) -> None:
-    """Somebody who asks until nothing is left."""
-    for number in itertools.count():
-        try:
-            charge = ledger.reserve(
-                "visits", ApproximateDP(epsilon), key=f"greedy/{number}", request={"kind": "query"}
-            )
-        except BudgetExceeded:
-            return
-        ledger.settle(charge, number)
+def greedy(ledger: Ledger) -> None:
+    """Somebody who asks, for less and less, until nothing is left."""
+    for epsilon in (4.0, 1.0, 0.5):
+        with suppress(BudgetExceeded):
+            for number in itertools.count():
+                ledger.reserve("visits", ApproximateDP(epsilon), key=f"greedy {epsilon} {number}", request={})
 
 
 def test_a_refused_chunk_ends_the_run_with_the_model_so_far(ledger: Ledger, tmp_path: Path) -> None:
@@ -456,7 +452,7 @@ class Mortal:
         return asked
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     deaths=st.lists(st.integers(0, 40), max_size=5), every=st.integers(1, STEPS + 1), forfeit=st.booleans()
 )
@@ -510,6 +506,21 @@ def test_only_the_key_of_the_noise_takes_up_a_chunk(ledger: Ledger, monkeypatch:
     monkeypatch.setattr(StepCharges, "run", property(lambda self: name))  # who has read the ledger knows it
     with pytest.raises(PrivacyRefusal):
         other.before(0)
+
+
+@pytest.mark.parametrize("moment", [1, 5])
+def test_a_run_goes_on_when_the_reply_of_the_ledger_was_lost(
+    moment: int, ledger: Ledger, whole: Tensor
+) -> None:
+    """The charge was committed, and the caller saw an error: the same session finds it, for nothing."""
+    mortal: Any = Mortal(ledger, moment)
+    run = new_session(charges(mortal, generator=None) if moment == 1 else charges(mortal))
+    with pytest.raises(Died):
+        finish(run)
+    mortal._left = None
+    assert finish(run).steps_done == STEPS
+    assert steps_reserved(ledger) == list(range(STEPS))
+    assert states(ledger) == ["SETTLED"] * 3
 
 
 def test_the_steps_of_an_earlier_life_need_its_resume_state(ledger: Ledger, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class StepCharges:
         self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
         self._held: int | None = None
-        self._found = self._resumed = False
+        self._known = generator is None  # whether this is surely the same run: a fresh key has no other life
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
     @property
@@ -166,7 +166,7 @@ class StepCharges:
         number = step // self.chunk
         if number != self._held:
             self._take(number)
-        if self._found and not self._resumed:
+        if not self._known:
             raise PrivacyRefusal(
                 f"steps of the run {self.run} were charged in an earlier life of it, and they may be taken "
                 "again only as they were then: with other records or settings the same noise would lie on "
@@ -177,9 +177,10 @@ class StepCharges:
         """Reserve a chunk, or take up the reservation of an earlier life of this run."""
         if number == 0 and not self._charged_before():
             self.check_fits()
-        if self._reserve(number).token is None:  # found, not made
+        if self._reserve(number).token is not None:
+            self._known = True
+        else:  # found, not made: by an earlier life, or by this one, and the ledger's reply was lost
             self._resume(number)
-            self._found = True
         self._held = number
 
     def after(self, step: int) -> None:
@@ -239,7 +240,7 @@ class StepCharges:
                 "StepCharges with generator=saved_generator(path), so that it is the old run's from the "
                 "start."
             )
-        self._generator, self._resumed = generator, True
+        self._generator, self._known = generator, True
 
     def _fits(self, steps: int) -> bool:
         event = self.plan.event_after(steps)
