@@ -65,6 +65,15 @@ def test_an_answer_with_its_cost_and_what_is_left(capsys: pytest.CaptureFixture[
     assert spent() == pytest.approx(0.25)
 
 
+def test_a_wide_answer_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "SELECT ward, count(*), sum(age), avg(age), var_samp(age), stddev(age) FROM visits GROUP BY ward"
+    assert ask("--epsilon", "0.25", text) == 0
+    head, rule, *groups = capsys.readouterr().out.splitlines()[:5]
+    assert head.split() == ["ward", "count", "sum_age", "mean_age", "variance_age", "stddev_age"]
+    assert len(rule) > 80
+    assert [line.split()[0] for line in groups] == ["A", "B", "C"]
+
+
 def test_the_same_question_again_costs_nothing_and_another_attempt_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -235,6 +244,14 @@ def test_ctrl_c_while_the_table_is_read_costs_nothing(
     assert ask("--epsilon", "0.25", COUNT) == 130
     assert "before anything was charged" in capsys.readouterr().err
     assert spent() == 0.0
+
+
+def test_duckdb_draws_no_bar_among_the_answers(workplace: Path) -> None:
+    engine = DuckDBEngine(
+        workplace / "visits.csv", Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
+    )
+    setting = engine._connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()
+    assert setting == (False,)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -235,7 +236,11 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
 
 
 def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
-    console.print(_answer_table(answer))
+    table = _answer_table(answer)
+    whole = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    Console(width=max(whole, 1)).print(table)  # never cut: a narrow terminal breaks the lines itself
+    if not answer.rows:
+        console.print("No group has enough members to be shown.")
     console.print()
     for note in answer.notes()[:-1]:  # the last one is on the cost, which the bar shows below
         console.print(note, soft_wrap=not console.is_terminal)
@@ -255,11 +260,9 @@ def _answer_table(answer: Answer) -> Table:
     shown = _plain_table()
     keys = len(head) - len(answer.columns)
     for place, name in enumerate(head):
-        shown.add_column(Text(name), justify="left" if place < keys else "right")
+        shown.add_column(Text(name), justify="left" if place < keys else "right", no_wrap=True)
     for line in lines:
         shown.add_row(*map(Text, line))
-    if not lines:
-        console.print("No group has enough members to be shown.")
     return shown
 
 

@@ -27,6 +27,7 @@ _LOCK = (
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
     "SET python_enable_replacements = false",
+    "SET enable_progress_bar = false",  # it would be drawn among the answers, and tell of the data
     "SET lock_configuration = true",
 )
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
