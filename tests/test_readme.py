@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -26,6 +27,7 @@ from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
 from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
+from tacit.ledger import Ledger
 from tacit.runs import read_config
 from tacit.training import Batch
 
@@ -33,8 +35,18 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
 
 
+BUDGET = "## One budget per data set"
+
+
+def section(heading: str) -> str:
+    """The README from a heading to the next of its level."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.split(r"^(?=## )", text.partition(heading)[2], flags=re.MULTILINE)[0]
+
+
 def blocks(page: Path, language: str) -> list[str]:
-    text = page.read_text(encoding="utf-8")
+    """The code of a page; that of the README's section on budgets is one story, and has a test of its own."""
+    text = page.read_text(encoding="utf-8").replace(section(BUDGET), "")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -144,6 +156,29 @@ def test_the_price_in_the_shell_is_told_and_drawn(
     assert run_command(arguments) == 0
     assert "Figure: cost.png" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["cost.png"]
+
+
+@pytest.mark.slow
+def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
+    """A run and three queries on one ledger, as somebody new would paste them into a shell."""
+    story = re.findall(r"^```sh\n(.*?)^```$", section(BUDGET), flags=re.MULTILINE | re.DOTALL)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(story)],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Afterwards the data set patients has spent" in done.stdout
+    assert done.stdout.count("It cost ε = ") == 3
+    assert "PRIVACY CERTIFICATE" in done.stdout
+    assert "NOT below 1" not in done.stdout
+    ledger = Ledger.open(tmp_path / "budget.db")
+    assert ledger.verify("patients").ok
+    assert 2.0 < ledger.status("patients").spent_epsilon <= 4.0
 
 
 def test_the_configuration_of_the_quick_start_is_the_demos(tmp_path: Path) -> None:
