@@ -127,12 +127,20 @@ def test_a_refusal_says_what_was_asked_what_is_left_and_what_would_fit() -> None
     table.ask(COUNT, epsilon=problem.would_fit)
 
 
+def test_a_price_is_that_of_the_answer_alone_in_every_currency() -> None:
+    table = table_of(RenyiBudget(4.0, 1e-6))
+    quote = table.price(COUNT, epsilon=0.25)
+    answer = table.ask(COUNT, epsilon=0.25)
+    assert (quote.epsilon, quote.delta) == (answer.epsilon, answer.delta) == (0.25, 0.0)
+
+
 def test_a_price_charges_nothing_and_reads_nothing() -> None:
     ledger = opened(PureBudget(1.0))
     engine = Broken()
     table = PrivateTable(engine, ledger=ledger, dataset="visits")
     quote = table.price(COUNT, epsilon=0.25)
     assert (quote.price.epsilon, quote.price.fits, quote.asked_before) == (0.25, True, False)
+    assert (quote.epsilon, quote.delta) == (0.25, 0.0)
     assert quote.mechanism == ("number of rows: discrete Laplace noise of scale 4, sensitivity 1",)
     assert not table.price(COUNT, epsilon=2.0).price.fits
     assert (engine.asked, len(ledger.history("visits"))) == (0, 1)

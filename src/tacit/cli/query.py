@@ -171,7 +171,7 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
             return "stopped before anything was charged."
         case "SETTLED":
             return "stopped after the answer was stored: ask the same again, and it is shown for nothing."
-    cost = _amount(quote.price.epsilon, quote.price.delta)
+    cost = _amount(quote.epsilon, quote.delta)
     return (
         f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask again "
         f"with --attempt {attempt + 1} for a new answer at the same price."
@@ -209,8 +209,8 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
         print_json(
             {
                 "dataset": dataset,
-                "epsilon": price.epsilon,
-                "delta": price.delta,
+                "epsilon": quote.epsilon,
+                "delta": quote.delta,
                 "fits": price.fits,
                 "asked_before": quote.asked_before,
                 "remaining_epsilon": price.remaining,
@@ -220,7 +220,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
         return 0 if granted else 1
     for line in quote.mechanism:
         console.print(line, soft_wrap=True)
-    cost = _amount(price.epsilon, price.delta)
+    cost = _amount(quote.epsilon, quote.delta)
     console.print()
     if quote.asked_before:
         console.print(f"This was asked before: the answer is in the ledger, for nothing (then {cost}).")

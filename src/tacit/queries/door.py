@@ -33,11 +33,14 @@ class Quote:
         mechanism: what would be done to the data, one line per release.
         state: of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if there is
             none.
+        epsilon, delta: of the answer by itself, as :class:`Answer` has them.
     """
 
     price: Price
     mechanism: tuple[str, ...]
     state: str | None
+    epsilon: float
+    delta: float
 
     @property
     def asked_before(self) -> bool:
@@ -127,7 +130,8 @@ class PrivateTable:
         )
         request = self._request(compiled, check_integer("attempt", attempt, low=1))
         known = self._ledger.find(self._dataset, self._key(request))
-        return Quote(price, describe(compiled), None if known is None else known.state)
+        cost = compiled.stated_cost or (price.epsilon, price.delta)
+        return Quote(price, describe(compiled), None if known is None else known.state, *cost)
 
     def ask(
         self,
