@@ -112,11 +112,21 @@ def test_opendp_states_the_cost_that_is_accounted_for(scale: float, sensitivity:
 # --- what is refused --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(2) ** 53, Fraction(0), Fraction(-1)], ids=str)
+@pytest.mark.parametrize(
+    "scale",
+    [Fraction(1, 3), Fraction(2) ** 1024, Fraction(0), Fraction(-1)],
+    ids=["third", "huge", "zero", "negative"],
+)
 def test_opendp_is_given_no_scale_that_it_would_round(scale: Fraction) -> None:
     for add in (OpenDPSampler().laplace, OpenDPSampler().gaussian):
         with pytest.raises(InvalidInput, match="OpenDP takes"):
             add([1], scale)
+
+
+def test_noise_of_opendp_stops_at_64_bits() -> None:
+    drawn = OpenDPSampler().laplace([0] * 50, Fraction(2) ** 80)
+    assert {x for x in drawn if -(2**62) < x < 2**62} == set(), "at one end or the other"
+    assert all(-(2**63) <= x < 2**63 for x in drawn)
 
 
 def test_own_noise_of_no_scale_is_refused() -> None:

@@ -7,6 +7,7 @@ Both add exact discrete noise to exact integers; which one drew is a matter of t
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -19,7 +20,6 @@ from tacit.noise.discrete import discrete_gaussian, discrete_laplace
 __all__ = ["OpenDPSampler", "OwnSampler", "Sampler", "gaussian_interval", "laplace_interval", "sampler"]
 
 _LARGEST = 2**63 - 1  # of a 64-bit integer
-_LARGEST_SCALE = 2**52  # of OpenDP's noise: it stays within 64 bits but for a chance of exp(-2000)
 _SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up term by term
 _ROUNDING = 1e-9  # relative, of a probability computed here: what is kept away from the level
 
@@ -76,8 +76,9 @@ class OpenDPSampler:
     """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.  Turns on its feature "contrib",
     which holds for the whole process.
 
-    Values beyond 64 bits are clamped first, which moves no two of them apart, and sums stop at 64 bits.
-    Its own statement of the cost, ``map``, is the same number rounded up by at most a part in 2^52.
+    Values beyond 64 bits are clamped first, which moves no two of them apart; what is beyond 64 bits with its
+    noise stops there, which is post-processing.  Its own statement of the cost, ``map``, is the same number
+    rounded up by at most a part in 2^52.
 
     :raises MissingExtra: where opendp is not installed.
     """
@@ -99,7 +100,7 @@ class OpenDPSampler:
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
         """``values`` plus discrete Laplace noise.
 
-        :raises InvalidInput: if ``scale`` is not a float in (0, 2^52], exactly: OpenDP takes no other.
+        :raises InvalidInput: if ``scale`` is not exactly a positive float: OpenDP takes no other.
         """
         return self._released(self.laplace_measurement(scale), values)
 
@@ -227,9 +228,9 @@ def _positive(name: str, value: object) -> Fraction:
 
 
 def _as_float(name: str, value: Fraction) -> float:
-    if 0 < value <= _LARGEST_SCALE and Fraction(float(value)) == value:
+    if 0 < value <= Fraction(sys.float_info.max) and Fraction(float(value)) == value:
         return float(value)
     raise InvalidInput(
-        f"OpenDP takes {name} as a float in (0, 2^52]; got {value!r}. Choose the nearest larger float, or "
-        "Tacit's own sampler, which takes any fraction."
+        f"OpenDP takes {name} as a positive float; got {value!r}. Choose the nearest larger float, "
+        "or Tacit's own sampler, which takes any fraction."
     )
