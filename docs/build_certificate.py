@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tacit.cli.ledger import COMMANDS
 from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import Column, DatasetStatus, Entry, Ledger, Policy, Refused, RenyiBudget, charge_key
 from tacit.ledger.blocks import added
@@ -144,12 +145,26 @@ def _lines() -> Iterator[str]:
     for key, (letter, name, what) in STATEMENTS.items():
         yield f"| `{key}` | {letter}: {name.format(unit='unit')} | {what} |"
     yield ""
+    yield "The example's file:\n"
+    yield "```toml"
+    yield from (f'{key} = "{text}"' for key, text in _STATEMENTS.items())
+    yield "```\n"
     yield VERIFYING
     yield "```json"
     yield _excerpt(made.data)
     yield "```\n"
     yield CURATOR
     yield "![The budget of the example over time](budget.svg)\n"
+    yield from _spent(view)
+    yield "## The commands of `tacit ledger`\n"
+    yield "| command | |"
+    yield "|---|---|"
+    for name, command in COMMANDS.items():
+        yield f"| `{name}` | {str(command.__doc__).split(chr(10) * 2)[0]} |"
+    yield ""
+
+
+def _spent(view: dict[str, Any]) -> Iterator[str]:
     people = ", ".join(f"{person['by']} {100 * person['share']:.3g} %" for person in view["spenders"])
     yield f"Of the example's budget {100 * view['share']:.3g} % is gone: {people}.\n"
 

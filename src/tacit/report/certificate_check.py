@@ -107,6 +107,19 @@ def check_certificate(
     :param data: from :func:`read_certificate`, or ``data`` of a certificate.
     :param public_key: 64 hexadecimal digits: the key that must have signed it.
     :raises InvalidInput: if it is not as its schema says, or its policy or a mechanism cannot be read.
+
+    >>> from tacit.events import DiscreteLaplace
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> from tacit.report import make_certificate
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> charge = ledger.reserve("visits", DiscreteLaplace(scale=4.0), key="1", request={})
+    >>> data = make_certificate(ledger, "visits").data
+    >>> check_certificate(data, ledger=ledger).verdict
+    'agrees'
+    >>> data["mechanisms"][0]["event"]["scale"] = 2.0
+    >>> check_certificate(data).problems[0]
+    'the mechanism of entries 1 to 1 costs [500000000000] units; only [250000000000] were charged.'
     """
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
     policy = Policy.from_data(data["policy"])
