@@ -280,6 +280,15 @@ def worst_delta(divergence: Any, order: float, epsilon: float) -> Any:
     return delta_at((left + right) / 2)
 
 
+def test_caps_are_rounded_down_and_prices_up() -> None:
+    for epsilon in (1 / 3, 2 / 3):
+        (cap,) = PureBudget(epsilon).cap
+        (price,) = PureBudget(9.0).price(ApproximateDP(epsilon), ADD)
+        assert Fraction(cap, UNIT) < decimal(epsilon) < Fraction(price, UNIT)
+        assert price == cap + 1
+    assert ApproximateBudget(1.0, 1.23e-17).cap[1] == 12
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(BUDGETS)), st.lists(st.floats(0.001, 0.4), max_size=20))
 def test_what_is_admitted_is_within_the_limit(name: str, epsilons: list[float]) -> None:

@@ -37,6 +37,25 @@ __all__ = ["ChargeRow", "DatasetRow", "Identity", "Store", "Transaction"]
 
 VERSION = 1
 
+# The statements of every charge, made once: to build one takes several times as long as to run it.
+_NUMBER: sa.BindParameter[int] = sa.bindparam("number")
+_DATASET_BY_NAME = sa.select(DATASET).where(DATASET.c.name == sa.bindparam("wanted"))
+_LOCKED_DATASETS = (
+    sa.select(DATASET)
+    .where(DATASET.c.id.in_(sa.bindparam("numbers", expanding=True)))
+    .order_by(DATASET.c.id)
+    .with_for_update()
+)
+_CHARGE_BY_KEY = sa.select(CHARGE).where(
+    CHARGE.c.dataset_id == _NUMBER, CHARGE.c.idem_key == sa.bindparam("key")
+)
+_FAMILY = (
+    sa.select(CHARGE).where(sa.or_(CHARGE.c.id == _NUMBER, CHARGE.c.origin == _NUMBER)).order_by(CHARGE.c.id)
+)
+_ADD_CHARGE, _ADD_ENTRY = sa.insert(CHARGE), sa.insert(ENTRY)
+_MOVE_CHARGE = sa.update(CHARGE).where(CHARGE.c.id == _NUMBER, CHARGE.c.state == sa.bindparam("before"))
+_CHANGE_DATASET = sa.update(DATASET).where(DATASET.c.id == _NUMBER)
+
 
 class Transaction:
     """One transaction: all of it happens, or nothing."""
@@ -68,7 +87,7 @@ class Transaction:
 
     def dataset(self, name: str) -> DatasetRow | None:
         """The data set of that name, if there is one."""
-        row = self._connection.execute(sa.select(DATASET).where(DATASET.c.name == name)).one_or_none()
+        row = self._connection.execute(_DATASET_BY_NAME, {"wanted": name}).one_or_none()
         return None if row is None else dataset_row(row)
 
     def fingerprinted(self, fingerprint: str) -> list[str]:
@@ -80,8 +99,7 @@ class Transaction:
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
         """The charge under ``key``, if there is one."""
-        mine = (CHARGE.c.dataset_id == dataset_id) & (CHARGE.c.idem_key == key)
-        row = self._connection.execute(sa.select(CHARGE).where(mine)).one_or_none()
+        row = self._connection.execute(_CHARGE_BY_KEY, {"number": dataset_id, "key": key}).one_or_none()
         return None if row is None else charge_row(row)
 
     def charges(self, dataset_id: int) -> list[ChargeRow]:
@@ -96,8 +114,7 @@ class Transaction:
 
     def family(self, charge_id: int) -> list[ChargeRow]:
         """A charge and its mirrors in the data sets that the charged one is derived from."""
-        query = sa.select(CHARGE).where((CHARGE.c.id == charge_id) | (CHARGE.c.origin == charge_id))
-        return [charge_row(row) for row in self._connection.execute(query.order_by(CHARGE.c.id))]
+        return [charge_row(row) for row in self._connection.execute(_FAMILY, {"number": charge_id})]
 
     def overdue(self, dataset_id: int, at: int) -> list[int]:
         """The reservations, by the charge that they come from, whose lease ended at ``at`` or before."""
@@ -125,8 +142,8 @@ class Transaction:
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
         """The rows of data sets, locked until this transaction ends; in the order of their ids, always."""
-        query = sa.select(DATASET).where(DATASET.c.id.in_(sorted(set(ids)))).order_by(DATASET.c.id)
-        return {row.id: dataset_row(row) for row in self._connection.execute(query.with_for_update())}
+        found = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
+        return {row.id: dataset_row(row) for row in found}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost, fingerprint: str | None) -> DatasetRow:
         """A data set with nothing spent and no entry yet."""
@@ -156,14 +173,14 @@ class Transaction:
         fingerprint: str | None = None,
     ) -> None:
         """Put another budget or fingerprint; what is None stays."""
-        values: dict[str, str] = {}
+        values: dict[str, str | int] = {"number": row.id}
         if policy is not None:
             values["policy"] = policy.to_json()
         if cap is not None:
             values["cap"] = canonical(list(cap))
         if fingerprint is not None:
             values["fingerprint"] = fingerprint
-        self._connection.execute(sa.update(DATASET).where(DATASET.c.id == row.id).values(values))
+        self._connection.execute(_CHANGE_DATASET, values)
 
     def add_charge(
         self,
@@ -189,7 +206,7 @@ class Transaction:
             "token_hash": token_hash,
             "lease_ends": lease_ends,
         }
-        done = self._connection.execute(sa.insert(CHARGE).values(values))
+        done = self._connection.execute(_ADD_CHARGE, values)
         assert done.inserted_primary_key is not None
         return int(done.inserted_primary_key[0])
 
@@ -204,15 +221,14 @@ class Transaction:
         token_hash: str | None = None,
     ) -> bool:
         """Bring a charge from one state to another; False if it was not in the first one."""
-        values: dict[str, str | int] = {"state": after}
+        values: dict[str, str | int] = {"number": charge.id, "before": before, "state": after}
         if answer is not None:
             values["answer"] = answer
         if lease_ends is not None:
             values["lease_ends"] = lease_ends
         if token_hash is not None:
             values["token_hash"] = token_hash
-        mine = (CHARGE.c.id == charge.id) & (CHARGE.c.state == before)
-        return self._connection.execute(sa.update(CHARGE).where(mine).values(values)).rowcount == 1
+        return self._connection.execute(_MOVE_CHARGE, values).rowcount == 1
 
     def append(
         self,
@@ -245,14 +261,15 @@ class Transaction:
             "prev_hash": row.head_hash,
             "hash": digest,
         }
-        self._connection.execute(sa.insert(ENTRY).values(values))
+        self._connection.execute(_ADD_ENTRY, values)
         head = {
+            "number": row.id,
             "spent": spent_text(after),
             "head_seq": row.head_seq + 1,
             "head_hash": digest,
             "head_time": at,
         }
-        self._connection.execute(sa.update(DATASET).where(DATASET.c.id == row.id).values(head))
+        self._connection.execute(_CHANGE_DATASET, head)
         return DatasetRow(
             row.id,
             row.name,
