@@ -185,6 +185,20 @@ def test_gaussian_summed_over_all_choices_is_the_formula(
     )
 
 
+@pytest.mark.parametrize("losses", [(0,), (3, 0, 1), (-5, -5, 2, -4)], ids=str)
+def test_a_choice_summed_over_all_choices_is_the_formula(
+    losses: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(1e-6)
+    ideal_coins(monkeypatch, tree)
+    weights = [mpmath.exp(-mpmath.mpf(2) * loss / 3) for loss in losses]
+    check_tree(
+        tree,
+        lambda: discrete.exponential_choice(losses, Fraction(2, 3), bits=no_bits),
+        lambda place: weights[place] / sum(weights),
+    )
+
+
 # --- by chance: larger parameters -------------------------------------------------------------------------
 
 
