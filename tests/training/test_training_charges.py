@@ -262,8 +262,13 @@ def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, t
     with created(tmp_path / "small.db") as made:
         made.open_dataset("visits", policy(budget))
         run = new_session(charges(made))
-        with pytest.raises(BudgetExceeded, match=f"{most} of its steps would fit"):
+        with pytest.raises(BudgetExceeded, match=f"{most} of its steps would fit") as refused:
             finish(run)
+        told = re.search(r"with a noise multiplier of ([\d.]+) instead of 1\.", str(refused.value))
+        assert told is not None
+        for noise, does in ((float(told[1]), True), (0.99 * float(told[1]), False)):
+            event = plan(noise_multiplier=noise).event
+            assert budget.admits(budget.price(event, Adjacency.ADD_REMOVE)) == does
         assert run.steps_done == 0
         assert states(made) == []
         finish(new_session(charges(made, the_plan=plan(steps=most))))

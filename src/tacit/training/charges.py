@@ -27,12 +27,14 @@ run has a new key and pays anew.
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
+from tacit.events import Compose, Event, Gaussian
 from tacit.ledger import ApproximateBudget, Charge, Ledger, Policy, charge_key
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
@@ -41,6 +43,7 @@ from tacit.plan import Plan
 __all__ = ["StepCharges", "check_promise", "delta_to_charge", "resume_charges"]
 
 _CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
+_MOST_NOISE = 64.0  # times the plan's: beyond that nothing is learnt
 _LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can take it up all the same
 
 
@@ -121,29 +124,44 @@ class StepCharges:
         return number * self.chunk, min((number + 1) * self.chunk, self.plan.steps)
 
     def check_fits(self) -> None:
-        """Refuse a plan that does not fit into what is left, and say how many of its steps would.
+        """Refuse a plan that does not fit into what is left, and say what of it would.
 
         Raises:
             BudgetExceeded: it does not fit.  Nothing was charged.
         """
-        if self._fits(self.plan.steps):
+        plan = self.plan
+        if self._fits(plan.event):
             return
-        low, high = 0, self.plan.steps  # low fits, high does not
+        price = self.ledger.price(self.dataset, plan.event, block=self.block, delta=self._delta)
+        raise BudgetExceeded(
+            f"the plan's {plan.steps} steps do not fit into what is left of {self.dataset!r}: the balance "
+            f"would go from epsilon {price.balance:.6g} to {price.after:.6g}, the cap is {self._cap:.6g}. "
+            f"{self._what_fits()}. Plan for that, or ask whoever set the budget. Nothing was charged."
+        )
+
+    def _what_fits(self) -> str:
+        """How many of the steps would fit, and with how much noise all of them."""
+        plan = self.plan
+        low, high = 0, plan.steps  # low fits, high does not
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(middle) else (low, middle)
-        low -= low % self.plan.charging_unit
-        price = self.ledger.price(self.dataset, self.plan.event, block=self.block, delta=self._delta)
-        advice = (
-            f"{low} of its steps would fit. Plan for at most that many, or take more noise"
-            if low
-            else "Not one of its steps would fit. Take more noise or a smaller batch"
-        )
-        raise BudgetExceeded(
-            f"the plan's {self.plan.steps} steps do not fit into what is left of {self.dataset!r}: "
-            f"the balance would go from epsilon {price.balance:.6g} to {price.after:.6g}, and the cap is "
-            f"{self._cap:.6g}. {advice}, or ask whoever set the budget. Nothing was charged."
-        )
+            low, high = (middle, high) if self._fits(plan.event_after(middle)) else (low, middle)
+        low -= low % plan.charging_unit
+        steps = f"{low} of its steps would fit" if low else "Not one of its steps would fit"
+
+        def noised(noise: float) -> Event:
+            return Compose(
+                (*plan.preparation, plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency))
+            )
+
+        less, more = plan.noise_multiplier, _MOST_NOISE * plan.noise_multiplier
+        if not self._fits(noised(more)):
+            return f"{steps}, and all of them with no sensible amount of noise"
+        while more > 1.001 * less:
+            middle_noise = math.sqrt(less * more)
+            less, more = (less, middle_noise) if self._fits(noised(middle_noise)) else (middle_noise, more)
+        noise = f"a noise multiplier of {more * 1.001:.4g} instead of {plan.noise_multiplier:.4g}"
+        return f"{steps}, or all of them with {noise}"
 
     def start(self) -> None:
         """Reserve the first charge: call it before a preparation, such as DP-PCA, touches the data.
@@ -242,8 +260,7 @@ class StepCharges:
             )
         self._generator, self._known = generator, True
 
-    def _fits(self, steps: int) -> bool:
-        event = self.plan.event_after(steps)
+    def _fits(self, event: Event) -> bool:
         return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
 
     def _charged_before(self) -> bool:
