@@ -258,7 +258,10 @@ def test_urls_that_name_no_ledger_are_refused(url: str) -> None:
         Ledger.open(url)
 
 
-def test_a_password_is_in_no_message() -> None:
-    shown = str(engines.parse_target("postgresql://me:secret@host/x"))
-    assert "secret" not in shown
-    assert "host" in shown
+def test_secrets_are_in_no_message(ledger: Ledger) -> None:
+    target = engines.parse_target("postgresql://me:secret@host/x")
+    assert "host" in str(target)
+    assert "secret" not in str(target) + repr(target)
+    charge = ledger.reserve("visits", ApproximateDP(0.1), key="q", request={})
+    assert str(charge.token) not in repr(charge)
+    assert repr(ledger._identity) == f"Identity(uuid={ledger.uuid!r})"

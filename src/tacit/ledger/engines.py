@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,7 +35,7 @@ class Target:
 
     kind: str  # "file", "memory" or "postgresql"
     path: Path | None = None
-    url: str = ""
+    url: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         if self.kind == "file":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tacit.ledger.budgets import Cost
@@ -50,7 +50,7 @@ class Charge:
     block: str | None
     lease_ends: datetime
     answer: Json = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the data set."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -93,7 +93,7 @@ class Identity:
     """Which ledger this is; ``secret`` keys fingerprints and the hashes of requests."""
 
     uuid: str
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
