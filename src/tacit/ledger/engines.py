@@ -143,6 +143,12 @@ def _sqlite(creator: Any, kind: str) -> Engine:
                     "commit may be lost. Put the ledger on a local disk."
                 )
 
+    @event.listens_for(engine, "close")
+    def end(connection: sqlite3.Connection, _record: object) -> None:
+        # After an interrupt the traceback may hold a cursor, and SQLite then closes the connection, with its
+        # lock, only when that is gone: in a notebook, never.
+        connection.rollback()
+
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         reads = connection.get_execution_options().get("reads", False)
