@@ -305,4 +305,4 @@ class Reader:
 def _is_node(value: object) -> bool:
     from sqlglot import exp
 
-    return isinstance(value, exp.Expr)
+    return isinstance(value, exp.Expression)
