@@ -178,9 +178,11 @@ def test_importing_tacit_imports_nothing_heavy() -> None:
         "clipping",
         "errors",
         "events",
+        "ledger",
         "native",
         "noise",
         "plan",
+        "queries",
         "sampling",
     ],
 )
