@@ -251,6 +251,21 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyP
             use("ledger.db")
 
 
+def test_policies_and_budgets_need_no_sqlalchemy() -> None:
+    code = """
+import sys
+sys.modules["sqlalchemy"] = sys.modules["torch"] = None
+from tacit.ledger import Ledger, Policy, RenyiBudget
+policy = Policy(unit="row", adjacency="add-remove", budget=RenyiBudget(1.0, 1e-6))
+try:
+    Ledger.create("sqlite://")
+except ImportError as problem:
+    print(policy.budget.mode, type(problem).__name__)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("renyi MissingExtra", "")
+
+
 @pytest.mark.parametrize(
     "url", ["", " ", "mysql://host/x", "sqlite:///x.db?mode=ro", "postgresql+asyncpg://x/y"]
 )
