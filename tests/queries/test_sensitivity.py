@@ -230,7 +230,7 @@ def nonzero(raw: RawTable) -> dict[Any, int]:
     }
 
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick

@@ -166,14 +166,15 @@ class PrivateTable:
         charge = self._reserve(compiled, check_integer("attempt", attempt, low=1), by)
         if charge.token is None:
             return self._found(compiled, charge)
+        failure: BaseException | None = None
         try:
             raw = collect(compiled, [self._engine.rows(each) for each in compiled.statements])
             content = content_of(compiled, release_all(compiled, raw, self._sampler))
-        except BaseException as problem:
+        except BaseException as problem:  # noqa: BLE001 - a Ctrl-C too leaves the charge spent
+            failure = problem
+        if failure is not None:  # out here, so that no later error carries this one along as its context
             self._ledger.forfeit(charge)
-            if not isinstance(problem, Exception):
-                raise  # a Ctrl-C
-            raise EngineFailure from None  # whatever it was, it may depend on the data
+            raise EngineFailure if isinstance(failure, Exception) else failure
         return self._answer(compiled, self._ledger.settle(charge, content), repeated=False)
 
     def sql(

@@ -1,0 +1,256 @@
+"""Expressions over one row, as trees: its integers, whether it counts, the group that it is in.
+
+What has to be the same in all engines is kept to what they agree on: NaN is above infinity and equal to
+itself, CASE stops at the first true branch, doubles follow IEEE 754, texts have the same MD5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tacit.errors import InvalidInput, MissingExtra
+from tacit.ledger.policy import Policy
+from tacit.queries.algebra import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Squares, Total
+
+__all__ = [
+    "alias",
+    "bin_of",
+    "binned_column",
+    "double",
+    "field",
+    "holds",
+    "integer",
+    "integer_of",
+    "key_of",
+    "key_tests",
+    "known",
+    "syntax",
+    "whole",
+]
+
+_EXACT = 1 << 53  # integers up to here are doubles
+
+
+def syntax() -> Any:
+    """``sqlglot.exp``: the vocabulary of trees.
+
+    Raises:
+        MissingExtra: sqlglot is not installed.
+    """
+    try:
+        from sqlglot import exp
+    except ImportError:
+        raise MissingExtra("sqlglot", "query", "Asking a private table") from None
+    return exp
+
+
+# --- integers of a row -----------------------------------------------------------------------------------
+
+
+def integer_of(measure: Measure, policy: Policy) -> Any:
+    """The integer that a row adds to a measure."""
+    exp = syntax()
+    match measure:
+        case Present(column):
+            return _case([(_there(column, policy), whole(1))], whole(0))
+        case Total(column, grid, centre):
+            return _case([(known(double(column)), _minus(_cell(column, grid), centre))], whole(0))
+        case Squares(column, grid, centre):
+            root = exp.paren(_minus(_cell(column, grid), centre))
+            square: Any = root * root.copy()
+            if measure.shift:
+                half = whole(1 << measure.shift >> 1)
+                square = integer(
+                    exp.IntDiv(this=exp.paren(square + half), expression=whole(1 << measure.shift))
+                )
+            return _case([(known(double(column)), square)], whole(0))
+    raise InvalidInput(f"measure {measure!r} is no sum over rows.")
+
+
+def _cell(column: str, grid: Grid) -> Any:
+    """k of :class:`~tacit.queries.measures.Grid`, for a value that is not missing."""
+    exp = syntax()
+    x = double(column)
+    step, half = _number(grid.step), _number(0.5)
+    inside = integer(exp.func("FLOOR", exp.paren(x.copy() / step) + half))
+    return _case(
+        [
+            (x.copy() <= _number(grid.lower), whole(grid.low)),
+            (x.copy() >= _number(grid.upper), whole(grid.high)),
+        ],
+        inside,
+    )
+
+
+def bin_of(measure: Measure) -> Any:
+    """The bin that a row is counted in."""
+    exp = syntax()
+    match measure:
+        case Bins(column, edges, closed):
+            return _tree(double(column), edges, closed, 0, len(edges))
+        case Regular(column, grid, stride):
+            place = exp.paren(_minus(_cell(column, grid), grid.low))
+            quotient = integer(exp.IntDiv(this=place, expression=whole(stride)))
+            beyond = place.copy() > exp.paren(quotient.copy()) * whole(stride)
+            return exp.paren(quotient) * whole(2) + _case([(beyond, whole(2))], whole(1))
+    raise InvalidInput(f"measure {measure!r} has no bins.")
+
+
+def _tree(x: Any, edges: tuple[float, ...], closed: tuple[bool, ...], low: int, high: int) -> Any:
+    """The bin of x by bisection: about log2 of the number of edges comparisons for a row."""
+    if low == high:
+        return whole(low)
+    middle = (low + high) // 2
+    edge = _number(edges[middle])
+    left = x.copy() <= edge if closed[middle] else x.copy() < edge
+    return _case([(left, _tree(x, edges, closed, low, middle))], _tree(x, edges, closed, middle + 1, high))
+
+
+def binned_column(measure: Measure) -> str:
+    """The column whose values are put into bins."""
+    if isinstance(measure, Bins | Regular):
+        return measure.column
+    raise InvalidInput(f"measure {measure!r} has no bins.")
+
+
+# --- predicates and keys ---------------------------------------------------------------------------------
+
+
+def holds(predicate: Predicate, policy: Policy) -> Any:
+    """True or false for every row: each leaf is false where its column is missing."""
+    exp = syntax()
+    match predicate:
+        case And(parts):
+            return exp.paren(exp.and_(*(holds(part, policy) for part in parts)))
+        case Or(parts):
+            return exp.paren(exp.or_(*(holds(part, policy) for part in parts)))
+        case Not(part):
+            return exp.Not(this=exp.paren(holds(part, policy)))
+        case IsNull(column):
+            return exp.Not(this=exp.func("COALESCE", _there(column, policy), exp.false()))
+        case In(column, values):
+            found = exp.In(
+                this=_typed(column, policy), expressions=[_literal(v, column, policy) for v in values]
+            )
+            return _leaf(column, policy, found)
+        case Compare(column, op, value):
+            kinds = {"=": exp.EQ, "!=": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
+            return _leaf(
+                column,
+                policy,
+                kinds[op](this=_typed(column, policy), expression=_literal(value, column, policy)),
+            )
+    raise InvalidInput(f"unknown predicate {predicate!r}.")
+
+
+def _leaf(column: str, policy: Policy, test: Any) -> Any:
+    exp = syntax()
+    whole = exp.and_(known(double(column)), test) if _is_number(column, policy) else test
+    return exp.func("COALESCE", whole, exp.false())
+
+
+def key_of(column: str, policy: Policy) -> Any:
+    """What a row is grouped by: a whole number, a text or a truth value."""
+    return integer(double(column)) if _is_number(column, policy) else _typed(column, policy)
+
+
+def key_tests(column: str, policy: Policy) -> list[Any]:
+    """A row with a key that is missing or not declared is in no group."""
+    exp = syntax()
+    keys = policy.columns[column].keys
+    if keys is not None:
+        among = [_literal(key, column, policy) for key in keys]
+        return [exp.In(this=_typed(column, policy), expressions=among)]
+    if not _is_number(column, policy):
+        return [_known_column(column)]
+    x = double(column)
+    return [
+        x >= _number(-_EXACT),
+        x.copy() <= _number(_EXACT),
+        x.copy().eq(exp.func("FLOOR", x.copy())),
+    ]
+
+
+def _is_number(column: str, policy: Policy) -> bool:
+    return policy.columns[column].kind in ("number", "integer")
+
+
+def _typed(column: str, policy: Policy) -> Any:
+    """The column in the type of its kind, in which all engines compare alike."""
+    exp = syntax()
+    if _is_number(column, policy):
+        return double(column)
+    return exp.cast(field(column), "BOOLEAN" if policy.columns[column].kind == "boolean" else "TEXT")
+
+
+def _literal(value: object, column: str, policy: Policy) -> Any:
+    exp = syntax()
+    if isinstance(value, bool):
+        return exp.true() if value else exp.false()
+    if isinstance(value, int | float) and _is_number(column, policy):
+        return _number(value)
+    if isinstance(value, str):
+        return exp.Literal.string(value)
+    raise InvalidInput(f"column {column!r} cannot be compared with {value!r}.")
+
+
+# --- pieces ----------------------------------------------------------------------------------------------
+
+
+def field(name: str) -> Any:
+    """A column by its name, which is always quoted."""
+    return syntax().column(name, quoted=True)
+
+
+def alias(expression: Any, name: str) -> Any:
+    """An expression under a name."""
+    return syntax().alias_(expression, name, quoted=True)
+
+
+def double(column: str) -> Any:
+    """A column of numbers, as doubles."""
+    return syntax().cast(field(column), "DOUBLE")
+
+
+def _there(column: str, policy: Policy) -> Any:
+    """The column is not missing; NULL, too, where it is NULL and a number."""
+    return known(double(column)) if _is_number(column, policy) else _known_column(column)
+
+
+def _known_column(column: str) -> Any:
+    exp = syntax()
+    return field(column).is_(exp.null()).not_()
+
+
+def known(x: Any) -> Any:
+    """Neither NULL nor NaN, which every engine puts above infinity."""
+    exp = syntax()
+    return x <= exp.cast(exp.Literal.string("Infinity"), "DOUBLE")
+
+
+def _number(value: float) -> Any:
+    """The double itself: read from its shortest text, not through a decimal type."""
+    exp = syntax()
+    return exp.cast(exp.Literal.string(repr(float(value))), "DOUBLE")
+
+
+def whole(value: int) -> Any:
+    """An integer as a literal."""
+    exp = syntax()
+    return exp.Literal.number(str(value)) if value >= 0 else exp.Neg(this=exp.Literal.number(str(-value)))
+
+
+def _minus(expression: Any, value: int) -> Any:
+    return expression - whole(value) if value >= 0 else expression + whole(-value)
+
+
+def integer(expression: Any) -> Any:
+    """An expression as a 64-bit integer."""
+    return syntax().cast(expression, "BIGINT")
+
+
+def _case(branches: list[tuple[Any, Any]], otherwise: Any) -> Any:
+    exp = syntax()
+    ifs = [exp.If(this=condition, true=value) for condition, value in branches]
+    return exp.Case(ifs=ifs, default=otherwise)
