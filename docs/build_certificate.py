@@ -254,6 +254,10 @@ and compares the certificate with those entries; later charges are no contradict
 the ledger was put back, an **anchor** alone shows that was kept elsewhere: each certificate holds one, and is
 such a place where it is published.
 
+The privacy statement of a run is held against a ledger in the same way: `tacit verify
+runs/first/statement.json --ledger budget.db` finds a run that took more steps, or less noise, than it has
+paid for.
+
 Exit code 0: agrees; 1: does not; 2: no certificate. Out of the JSON of the example, units being 1e-12 (1e-18
 for delta):
 """

@@ -183,7 +183,7 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(
     assert "cannot be read" in said(capsys, *visits, "--statements", "told.toml", code=2)
     assert "cannot be read" in said(capsys, *visits, "--sign", "none.pem", code=2)
     Path("s.json").write_text('{"statement": "tacit privacy statement"}')
-    assert "are for certificates" in said(capsys, "verify", "s.json", "--ledger", "budget.db", code=2)
+    assert "is for certificates" in said(capsys, "verify", "s.json", "--public-key", "ab", code=2)
 
 
 def test_a_cap_is_raised_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

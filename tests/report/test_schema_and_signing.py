@@ -112,6 +112,13 @@ with tempfile.TemporaryDirectory() as _folder:
     SIGNED = _signed(_folder)
 
 
+def test_every_part_of_a_certificate_is_signed(key: Path) -> None:
+    data = dict.fromkeys(read_schema("certificate.schema.json")["required"], "as it was")
+    signed = sign(data, key)
+    for name in set(data) - {"signature"}:
+        assert not signature_holds({**signed, name: "other"}), name
+
+
 @given(st.integers(0, 63), st.integers(0, 7))
 def test_a_signature_with_one_bit_changed_does_not_hold(place: int, bit: int) -> None:
     value = bytearray(bytes.fromhex(SIGNED["signature"]["value"]))

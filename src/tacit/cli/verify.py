@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from tacit.report.certificate_check import (
     is_certificate,
     read_certificate,
 )
+from tacit.report.charged_check import against_its_ledger
 from tacit.report.described import read_statement
 from tacit.report.verification import Verification, verify_statement
 
@@ -37,7 +39,7 @@ def command(
         ),
     ] = True,
     ledger: Annotated[
-        str | None, typer.Option(help="The ledger of a certificate, to replay.", show_default=False)
+        str | None, typer.Option(help="The ledger that it is of, to replay and compare.", show_default=False)
     ] = None,
     public_key: Annotated[
         str | None, typer.Option(help="The key that must have signed a certificate.", show_default=False)
@@ -48,8 +50,8 @@ def command(
 
     Of a statement: prices its event anew, puts the plan together again from its other fields, and compares;
     asks Google's dp_accounting as well, where it is installed. Of a certificate: prices every mechanism anew,
-    adds up, writes every line anew, checks the signature; with --ledger replays the ledger's chain and
-    compares.
+    adds up, writes every line anew, checks the signature. With --ledger, replays the ledger's chain and
+    compares: what a certificate says was charged, and whether a statement's run was paid for.
 
     Exit codes: 0 agrees, 1 claims too little epsilon or contradicts itself, 2 cannot be read.
 
@@ -57,13 +59,13 @@ def command(
     """
     if is_certificate(file):
         return _certificate(file, ledger, public_key, as_json)
-    if ledger is not None or public_key is not None:
-        raise InvalidInput(
-            f"--ledger and --public-key are for certificates, and {file} is none. Leave them out."
-        )
+    if public_key is not None:
+        raise InvalidInput(f"--public-key is for certificates, and {file} is none. Leave it out.")
     data = read_statement(file)
     with messages.status("pricing the event"):
         found, hint = _verified(data, second_opinion)
+        if ledger is not None:
+            found = _paid_for(found, data, ledger)
     if as_json:
         print_json(found.as_data())
     else:
@@ -71,6 +73,18 @@ def command(
         if hint:
             messages.print(f"note: {hint}", soft_wrap=True)
     return 0 if found.agrees else 1
+
+
+def _paid_for(found: Verification, data: dict[str, object], ledger: str) -> Verification:
+    """With what the ledger says of the statement's run."""
+    from tacit.ledger import Ledger
+
+    problems = against_its_ledger(data, Ledger.open(ledger))
+    if problems:
+        return replace(found, contradictions=(*found.contradictions, *problems))
+    return replace(
+        found, remarks=(*found.remarks, "The ledger's chain is whole, and its entries pay for the run.")
+    )
 
 
 def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json: bool) -> int:

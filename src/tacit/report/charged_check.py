@@ -1,0 +1,81 @@
+"""Holding a privacy statement against the ledger that it says the run was charged to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tacit.events import Adjacency
+from tacit.ledger import Anchor, Cost, Ledger, Policy
+from tacit.report.described import read_event
+from tacit.report.schema import check_against
+from tacit.report.spending import spendings
+
+__all__ = ["against_its_ledger"]
+
+_CHARGED = {
+    "type": "object",
+    "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("ledger", "dataset", "run", "head")},
+        **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
+    },
+}
+_ROUNDING = 1e-6  # relative: what two computers may differ by in the same computation
+
+
+def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
+    """What in a statement does not fit the ledger, each in a sentence; nothing if the run was paid for.
+
+    :param data: a statement that :func:`tacit.report.verification.verify_statement` has read.
+    :raises InvalidInput: if what it says of its ledger cannot be read.
+
+    **Guarantee**
+
+    * Nothing is found only if the charges of the run, up to the entry that the statement names, come to what
+      its event costs at least, in every slot of the budget; in (epsilon, delta) mode, if they pay its steps.
+    * And if the ledger's chain is whole, and the statement's anchor lies on it.
+    """
+    charged = data.get("ledger", "none")
+    if charged == "none":
+        return ["it says that the run was charged to no ledger."]
+    check_against(_CHARGED, charged, what="the statement's part on its ledger")
+    return list(_problems(data, charged, ledger))
+
+
+def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    dataset, run = charged["dataset"], charged["run"]
+    if charged["ledger"] != ledger.uuid:
+        yield f"it is of a run on ledger {charged['ledger']}; the one given is {ledger.uuid}."
+        return
+    anchor = Anchor.parse(charged["head"])
+    yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
+    policy, guarantee = ledger.policy(dataset), data["guarantee"]
+    if Adjacency.parse(guarantee["adjacency"]) is not policy.relation:
+        yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
+    if guarantee["unit"] != policy.unit:
+        yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
+    found = [
+        spent
+        for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
+        if spent.run == run and spent.dataset == dataset
+    ]
+    if not found:
+        yield f"the ledger knows no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
+        return
+    steps = data["mechanism"]["steps"]
+    if charged["steps"] < steps:
+        yield f"{steps} steps were taken, and {charged['steps']} were charged."
+    paid = tuple(map(sum, zip(*(spent.cost for spent in found), strict=True)))
+    yield from _underpaid(data, policy, paid)
+
+
+def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
+    """Where the charges come to less than the event costs; parts priced at a delta do not add up so."""
+    if policy.budget.mode == "approximate":
+        return
+    due = policy.budget.price(read_event(data["event"]), policy.relation)
+    for slot, cost, least in zip(policy.budget.slots, paid, due, strict=True):
+        if cost < least * (1.0 - _ROUNDING):
+            yield f"its event costs {least} units ({slot}); the ledger was charged {cost} for the run."
+            return

@@ -1,0 +1,138 @@
+"""A statement held against its ledger: a run that was paid for passes, and one that was not does not."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.cli.app import run as run_command
+from tacit.errors import InvalidInput
+from tacit.ledger import (
+    ApproximateBudget,
+    Budget,
+    Ledger,
+    Policy,
+    RenyiBudget,
+    ZeroConcentratedBudget,
+    charge_key,
+    charged_run,
+)
+from tacit.plan import Plan
+from tacit.report import make_statement
+from tacit.report.charged_check import against_its_ledger
+
+Data = dict[str, Any]
+PLAN = Plan.with_noise(
+    noise_multiplier=4.0, delta=1e-4, records=1000, batch_size=None, steps=20, clipping=1.0,
+    adjacency="add-remove", unit="patient",
+)  # fmt: skip
+
+
+def paid(budget: Budget, *, chunks: int = 2, where: str = "sqlite://") -> Ledger:
+    """A ledger with the charges of so many halves of the plan's steps."""
+    ledger = Ledger.create(where)
+    ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=budget))
+    delta = 1e-5 if budget.mode == "approximate" else None
+    for first in range(0, 10 * chunks, 10):
+        event = PLAN.event_between(first, first + 10)
+        ledger.settle(
+            ledger.reserve("visits", event, key=charge_key("a1", first, first + 10), request={}, delta=delta),
+            1,
+        )
+    return ledger
+
+
+def statement(ledger: Ledger, steps: int = 20) -> Data:
+    made = make_statement(
+        PLAN,
+        steps_done=steps,
+        randomness="AES-128-CTR, from the system",
+        private=True,
+        ledger=charged_run(ledger, "visits", "a1"),
+    )
+    data: Data = json.loads(made.to_json())
+    return data
+
+
+BUDGETS: list[Budget] = [
+    RenyiBudget(8.0, 1e-4), ZeroConcentratedBudget(8.0, 1e-4), ApproximateBudget(20.0, 1e-4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(BUDGETS)))
+def test_a_run_that_was_paid_for_passes_also_if_it_took_fewer_steps(number: int) -> None:
+    ledger = paid(BUDGETS[number])
+    for steps in (20, 13, 1):
+        assert against_its_ledger(statement(ledger, steps), ledger) == []
+
+
+@pytest.mark.parametrize("number", range(len(BUDGETS)))
+def test_a_run_that_took_more_steps_than_it_paid_is_found(number: int) -> None:
+    ledger = paid(BUDGETS[number], chunks=1)
+    assert any("10 were charged" in text for text in against_its_ledger(statement(ledger), ledger))
+
+
+def test_less_noise_than_was_paid_is_found_by_its_price() -> None:
+    ledger = paid(RenyiBudget(8.0, 1e-4))
+    data = statement(ledger)
+    data["event"]["of"]["noise_multiplier"] = 2.0
+    assert any("its event costs" in text for text in against_its_ledger(data, ledger))
+
+
+WRONG: dict[str, tuple[Data, str]] = {
+    "another ledger": ({"ledger": "0"}, "the one given is"),
+    "another run": ({"run": "a2"}, "no charge of the run 'a2'"),
+    "another data set": ({"dataset": "other"}, "no data set 'other' is open"),
+    "another history": ({"head": "f" * 64}, "is not the one that the anchor was taken at"),
+    "an anchor that is none": ({"head": None}, "must be of type string"),
+    "steps that are none": ({"steps": "20"}, "must be of type integer"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_fit_is_found(what: str) -> None:
+    changes, words = WRONG[what]
+    ledger = paid(RenyiBudget(8.0, 1e-4))
+    data = copy.deepcopy(statement(ledger))
+    if changes.get("head"):
+        changes = {"head": data["ledger"]["head"].rsplit(":", 1)[0] + ":" + str(changes["head"])}
+    data["ledger"] |= changes
+    try:
+        said = " ".join(against_its_ledger(data, ledger))
+    except InvalidInput as problem:
+        said = str(problem)
+    assert words in said
+
+
+def test_another_unit_is_found() -> None:
+    ledger = paid(RenyiBudget(8.0, 1e-4))
+    data = statement(ledger)
+    data["guarantee"]["unit"] = "visit"
+    assert any("its unit is one visit" in text for text in against_its_ledger(data, ledger))
+
+
+def test_neighbours_of_another_kind_and_a_run_without_a_ledger_are_found() -> None:
+    ledger = paid(RenyiBudget(8.0, 1e-4))
+    data = statement(ledger)
+    data["guarantee"]["adjacency"] = "zero-out"
+    assert any("its adjacency is zero-out" in text for text in against_its_ledger(data, ledger))
+    assert "no ledger" in against_its_ledger({**data, "ledger": "none"}, ledger)[0]
+
+
+def test_the_shell_says_whether_a_run_was_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = paid(RenyiBudget(8.0, 1e-4), where=str(tmp_path / "budget.db"))
+    path = tmp_path / "statement.json"
+    path.write_text(json.dumps(statement(ledger)))
+    verify = ["verify", str(path), "--ledger", str(tmp_path / "budget.db"), "--no-second-opinion"]
+    assert run_command(verify) == 0
+    assert "its entries pay for the run" in " ".join(capsys.readouterr().out.split())
+    path.write_text(json.dumps(statement(ledger) | {"ledger": "none"}))
+    assert run_command(verify) == 1
+    assert "charged to no ledger" in capsys.readouterr().out
+    ledger.close()
