@@ -18,6 +18,7 @@ from tacit.experiments import (
     pictures_memorisation,
     scattering,
     shokri,
+    stored_rows,
     tempered_sigmoids,
 )
 from tacit.experiments.base import Request, Row
@@ -67,6 +68,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "attribute-inversion": Experiment(
         attribute_inversion.run,
         "who is married, by a tree of income, and without it (Fredrikson et al., 2015)",
+    ),
+    "stored-rows": Experiment(
+        stored_rows.run, "training records that lie in a kernel machine, and a private one that has none"
     ),
 }
 
