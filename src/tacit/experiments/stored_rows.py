@@ -117,7 +117,8 @@ class _Features:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """(n, ...) records to (n, D) features."""
-        return (2.0 / _FEATURES) ** 0.5 * torch.cos(inputs.flatten(1) @ self.directions + self.shifts)
+        scale = math.sqrt(2.0 / _FEATURES)
+        return scale * torch.cos(inputs.flatten(1) @ self.directions + self.shifts)
 
 
 def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
