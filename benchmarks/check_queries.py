@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,10 @@ from rich.table import Table
 from scipy import stats
 
 from tacit.audits import audit_precision
-from tacit.ledger import Ledger, PureBudget
-from tacit.queries.door import PrivateTable
+from tacit.ledger import PureBudget
 
 CONFIDENCE = 0.9999
 FALSE_ALARM = 1e-4  # of all intervals together
-TIMED = 20  # answers of a question through the door
 
 
 def main() -> int:
@@ -135,20 +132,13 @@ def beside(adult: pd.DataFrame, path: Path, runs: int, diffprivlib: Path | None)
 
 
 def tacit_errors(adult: pd.DataFrame, exact: dict[str, Any], runs: int) -> dict[str, Any]:
-    """Errors of the noise over all runs, and the time of an answer through the door, ledger and all."""
-    ledger = Ledger.create("sqlite://")
-    ledger.open_dataset("adult", kinds.adult_policy(PureBudget(1e6)))
+    """Errors of the noise over all runs."""
+    table, policy = kinds.with_more_columns(adult), kinds.adult_policy(PureBudget(1.0))
     found = {}
-    table = PrivateTable(kinds.with_more_columns(adult), ledger=ledger, dataset="adult")
     for name, (query, values) in kinds.questions_asked().items():
-        once = kinds.counted(query, table.policy, kinds.with_more_columns(adult), epsilon=1.0)
-        answers = np.array([np.atleast_1d(values(once.answer())) for _ in range(runs)], np.float64)
-        started = time.perf_counter()
-        for attempt in range(TIMED):
-            table.ask(query, epsilon=1.0, attempt=attempt + 1)
-        seconds = (time.perf_counter() - started) / TIMED
-        found[name] = questions.summary(answers, exact[name], seconds)
-    table.close()
+        once = kinds.counted(query, policy, table, epsilon=1.0)
+        answers = questions.answers_of(lambda once=once, values=values: values(once.answer()), runs)
+        found[name] = questions.summary(answers, exact[name])
     return found
 
 

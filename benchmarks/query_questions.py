@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["AGES", "CAP", "HOURS", "OCCUPATIONS", "QUESTIONS", "asked", "read", "summary", "truth"]
+__all__ = ["AGES", "CAP", "HOURS", "OCCUPATIONS", "QUESTIONS", "answers_of", "read", "summary", "truth"]
 
 HOURS, CAP = (0, 100), 10_000
 AGES = tuple(range(17, 91))
@@ -70,23 +69,20 @@ def truth(adult: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def summary(answers: NDArray[np.float64], exact: Any, seconds: float) -> dict[str, float]:
-    """Of answers (runs, groups): the errors' root mean square, mean size and 95 % point; ms per answer."""
+def summary(answers: NDArray[np.float64], exact: Any) -> dict[str, float]:
+    """Of answers (runs, groups): the errors' root mean square, mean size and 95 % point."""
     size = np.abs(answers - np.atleast_1d(exact))
     return {
         "rmse": float(np.sqrt((size**2).mean())),
         "mean": float(size.mean()),
         "95 %": float(np.quantile(size, 0.95)),
-        "ms": 1e3 * seconds,
         "runs": len(answers),
     }
 
 
-def asked(ask: Callable[[], Any], exact: Any, runs: int) -> dict[str, float]:
-    """The summary of ``runs`` answers."""
-    started = time.perf_counter()
-    answers = np.array([np.atleast_1d(ask()) for _ in range(runs)], np.float64)
-    return summary(answers, exact, (time.perf_counter() - started) / runs)
+def answers_of(ask: Callable[[], Any], runs: int) -> NDArray[np.float64]:
+    """``runs`` answers, of shape (runs, groups)."""
+    return np.array([np.atleast_1d(ask()) for _ in range(runs)], np.float64)
 
 
 # --- the libraries ----------------------------------------------------------------------------------------
@@ -166,7 +162,8 @@ def main() -> int:
     adult = read(given.data)
     exact = truth(adult)
     found = {
-        name: asked(ask, exact[name], given.runs) for name, ask in LIBRARIES[given.library](adult).items()
+        name: summary(answers_of(ask, given.runs), exact[name])
+        for name, ask in LIBRARIES[given.library](adult).items()
     }
     version = metadata.version(given.library)
     sys.stdout.write(json.dumps({"library": given.library, "version": version, "questions": found}) + "\n")
