@@ -92,6 +92,7 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFix
     assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
     out = capsys.readouterr().out
     assert "number of rows: discrete Laplace noise of scale 8, sensitivity 2" in out
+    assert "count: ± 24\n" in out  # 8 ln 20, as an integer
     assert "It would cost ε = 0.25. Nothing was charged." in out
     assert "0 of ε = 1 spent, 0.25 with this" in out
     assert ask("--epsilon", "1.5", "--dry-run", COUNT) == 1
@@ -101,6 +102,22 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFix
     capsys.readouterr()
     assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
     assert "asked before" in capsys.readouterr().out
+
+
+def test_a_dry_run_foretells_the_intervals_that_do_not_hang_on_the_data(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "SELECT count(*), sum(age), avg(age), max(age), histogram(age, [0, 60, 120]) AS h FROM visits"
+    assert ask("--epsilon", "0.5", "--json", "--dry-run", text) == 0
+    foreseen = json.loads(capsys.readouterr().out)["foreseen"]
+    assert ask("--epsilon", "0.5", "--json", text) == 0
+    count, total, _, largest, bins = json.loads(capsys.readouterr().out)["rows"][0]["values"]
+    assert foreseen == [
+        f"count: ± {(count['high'] - count['low']) // 2}",
+        f"sum_age: ± {(total['high'] - total['low']) / 2:,.6g}",
+        f"max_age: rank ± {largest['rank_error']:,}",
+        f"h: ± {(bins[0]['high'] - bins[0]['low']) // 2} in each bin",
+    ]
 
 
 def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,11 +215,16 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
                 "asked_before": quote.asked_before,
                 "remaining_epsilon": price.remaining,
                 "mechanism": list(quote.mechanism),
+                "foreseen": list(quote.foreseen),
             }
         )
         return 0 if granted else 1
     for line in quote.mechanism:
         console.print(line, soft_wrap=True)
+    if quote.foreseen:
+        console.print("\nHow far the noise would reach, in 95 % of all answers:")
+    for line in quote.foreseen:
+        console.print(f"  {line}")
     cost = _amount(quote.epsilon, quote.delta)
     console.print()
     if quote.asked_before:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.queries.algebra import Histogram
+from tacit.queries.algebra import Histogram, Mean, StandardDeviation, Variance
 from tacit.queries.compiling import Compiled, Release
 from tacit.queries.estimating import LEVEL, Estimate, Reading, estimate
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
-from tacit.queries.releasing import Noisy
+from tacit.queries.releasing import Noisy, bins_in
 
-__all__ = ["Answer", "Row", "content_of", "describe", "read_content"]
+__all__ = ["Answer", "Row", "content_of", "describe", "foreseen", "read_content"]
 
 
 @dataclass(frozen=True)
@@ -263,6 +263,24 @@ def read_content(
 
 def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
     return tuple(Estimate(**part) for part in data) if isinstance(data, list) else Estimate(**data)
+
+
+def foreseen(compiled: Compiled) -> tuple[str, ...]:
+    """How far the noise will reach, one line per aggregate: for those where it does not hang on the data."""
+    widths = {item: 1 if item.choice is not None else bins_in(item.measure) for item in compiled.releases}
+    reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
+    lines = []
+    for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
+        if isinstance(item, Mean | Variance | StandardDeviation):
+            continue  # the more rows, the closer
+        found = estimate(item, reading)
+        bins = " in each bin" if isinstance(found, tuple) else ""
+        one = found[0] if isinstance(found, tuple) else found
+        if one.rank_error is not None:
+            lines.append(f"{name}: rank ± {one.rank_error:,}")
+        elif one.high is not None:
+            lines.append(f"{name}: ± {_number(one.high - one.value)}{bins}")
+    return tuple(lines)
 
 
 # --- what was done, in words -----------------------------------------------------------------------------

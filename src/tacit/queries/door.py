@@ -14,7 +14,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
 from tacit.ledger import Charge, Ledger, Policy, Price, StillRunning
 from tacit.queries.algebra import Query
-from tacit.queries.answers import Answer, content_of, describe, read_content
+from tacit.queries.answers import Answer, content_of, describe, foreseen, read_content
 from tacit.queries.compiling import Compiled, compile_query
 from tacit.queries.engines.base import Engine, EngineFailure
 from tacit.queries.noise import Sampler, sampler
@@ -31,6 +31,8 @@ class Quote:
     Attributes:
         price: by the ledger.
         mechanism: what would be done to the data, one line per release.
+        foreseen: how far the noise would reach in 95 % of all answers, one line per aggregate; means and
+            variances are left out, for their noise hangs on the number of rows.
         state: of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if there is
             none.
         epsilon, delta: of the answer by itself, as :class:`Answer` has them.
@@ -38,6 +40,7 @@ class Quote:
 
     price: Price
     mechanism: tuple[str, ...]
+    foreseen: tuple[str, ...]
     state: str | None
     epsilon: float
     delta: float
@@ -131,7 +134,9 @@ class PrivateTable:
         request = self._request(compiled, check_integer("attempt", attempt, low=1))
         known = self._ledger.find(self._dataset, self._key(request))
         cost = compiled.stated_cost or (price.epsilon, price.delta)
-        return Quote(price, describe(compiled), None if known is None else known.state, *cost)
+        return Quote(
+            price, describe(compiled), foreseen(compiled), None if known is None else known.state, *cost
+        )
 
     def ask(
         self,
