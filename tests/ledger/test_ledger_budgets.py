@@ -183,6 +183,19 @@ def test_budgets_of_impossible_delta_are_refused(value: Any) -> None:
         RenyiBudget(1.0, 1e-6, threshold_delta=1e-6)
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.1, 50.0, 1e4])
+@pytest.mark.parametrize("delta", [1e-18, 1e-6, 0.1])
+def test_the_usual_orders_are_of_use_whatever_the_budget(epsilon: float, delta: float) -> None:
+    budget = RenyiBudget(epsilon, delta)
+    assert budget.would_fit((0,) * 6, budget.cap, ADD) > 0.9 * epsilon
+    assert RenyiBudget(epsilon, delta, orders=budget.orders) == budget
+
+
+def test_a_rho_below_the_unit_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="nothing would ever fit"):
+        ZeroConcentratedBudget(1e-6, 1e-18)
+
+
 def test_orders_that_are_no_use_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"orders \[2.0\] allow next to nothing"):
         RenyiBudget(1.0, 1e-6, orders=(2.0, 64.0))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,16 +82,12 @@ def cut_reservation(database: sqlite3.Connection) -> None:
     database.execute("UPDATE dataset SET spent=? WHERE id=2", (canonical(spent),))
 
 
-def rewritten(database: sqlite3.Connection) -> None:
-    """Make every charge cost half, with all hashes, totals and rows anew."""
+def rewrite(database: sqlite3.Connection, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every entry, with all hashes anew, so that the chain holds."""
     previous = GENESIS
-    old = database.execute(f"SELECT seq, body FROM entry {OURS} ORDER BY seq").fetchall()
-    for seq, body in old:
+    for seq, body in database.execute(f"SELECT seq, body FROM entry {OURS} ORDER BY seq").fetchall():
         data = json.loads(body)
-        data["spent"] = {block: [cost[0] // 2] for block, cost in data["spent"].items()}
-        if data["kind"] == "reserve":
-            data["cost"] = [data["cost"][0] // 2]
-            data["event"] = data["event"].replace("10.0", "20.0")
+        change(data)
         text = canonical(data)
         digest = entry_hash(previous, text)
         database.execute(
@@ -99,7 +96,42 @@ def rewritten(database: sqlite3.Connection) -> None:
         previous = digest
     spent = canonical(data["spent"])
     database.execute("UPDATE dataset SET head_hash=?, spent=? WHERE id=2", (previous, spent))
+
+
+def at_half_price(database: sqlite3.Connection) -> None:
+    """Every charge, in entries, totals and rows, and the events with them."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["spent"] = {block: [cost[0] // 2] for block, cost in data["spent"].items()}
+        if data["kind"] == "reserve":
+            data["cost"] = [data["cost"][0] // 2]
+            data["event"] = data["event"].replace("10.0", "20.0")
+
+    rewrite(database, change)
     database.execute("UPDATE charge SET cost='[50000000000]' WHERE dataset_id=2")
+
+
+def below_price(database: sqlite3.Connection) -> None:
+    """Likewise, but with the events as they were: a replay prices them anew."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["spent"] = {block: [cost[0] // 2] for block, cost in data["spent"].items()}
+        if data["kind"] == "reserve":
+            data["cost"] = [data["cost"][0] // 2]
+
+    rewrite(database, change)
+    database.execute("UPDATE charge SET cost='[50000000000]' WHERE dataset_id=2")
+
+
+def above_budget(database: sqlite3.Connection) -> None:
+    """A cap at opening that the budget of the policy does not come to."""
+
+    def change(data: dict[str, Any]) -> None:
+        if data["kind"] == "open":
+            data["cap"] = [3_000_000_000_000]
+
+    rewrite(database, change)
+    database.execute("UPDATE dataset SET cap='[3000000000000]' WHERE id=2")
 
 
 EDITS: dict[str, Tamper] = {
@@ -131,6 +163,10 @@ EDITS: dict[str, Tamper] = {
     "head": edit("UPDATE dataset SET head_hash='00' WHERE id=2"),
     "name of the ledger": edit("UPDATE ledger SET uuid='00'"),
     "secret": edit("UPDATE ledger SET secret='00'"),
+    "what was asked": edit_body(11, '"label":""', '"label":"something else"'),
+    "when": edit_body(12, '"time":1', '"time":9'),
+    "all prices, hashed": below_price,
+    "cap, hashed": above_budget,
     "unreadable entry": edit("UPDATE entry SET body='{' WHERE dataset_id=2 AND seq=4"),
 }
 
@@ -193,7 +229,7 @@ def test_a_rewritten_history_is_found_with_an_anchor_only(original: Path, tmp_pa
     ledger = Ledger.open(copy)
     anchor = ledger.anchor("part")
     with closing(sqlite3.connect(copy)) as database, database:
-        rewritten(database)
+        at_half_price(database)
     assert ledger.verify("part").ok, "hashes alone cannot tell"
     found = ledger.verify("part", anchor=Anchor.parse(str(anchor)))
     assert "history was rewritten" in found.problems[0]

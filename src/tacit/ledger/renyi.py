@@ -62,6 +62,11 @@ class ZeroConcentratedBudget(Budget):
     def __post_init__(self) -> None:
         check_limit(self, self.epsilon, self.delta)
         check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        if self.cap[0] == 0:
+            raise InvalidInput(
+                f"epsilon {self.epsilon!r} at delta {self.delta!r} comes to less rho than 1e-12, the unit of "
+                "counting: nothing would ever fit. Use a larger epsilon, or a pure budget."
+            )
 
     @property
     def limit(self) -> tuple[float, float]:
@@ -131,7 +136,7 @@ class RenyiBudget(Budget):
         check_limit(self, self.epsilon, self.delta)
         check_share(self, "threshold_delta", self.threshold_delta, self.delta)
         given = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
-        orders = tuple(check_real("order", order, low=1.0, high=1e6, open_low=True) for order in given)
+        orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in given)
         if list(orders) != sorted(set(orders)):
             raise InvalidInput(f"orders must increase, each once; got {orders!r}.")
         object.__setattr__(self, "orders", orders)
@@ -264,4 +269,4 @@ def _usual_orders(epsilon: float, delta: float) -> tuple[float, ...]:
     log = -math.log(delta)
     root = math.sqrt(log + epsilon) - math.sqrt(log)  # of rho
     best = math.sqrt(log) / root
-    return tuple(float(f"{1.0 + factor * best:.3g}") for factor in (0.7, 1.0, 1.5, 2.5, 6.0))
+    return tuple(1.0 + float(f"{factor * best:.3g}") for factor in (0.7, 1.0, 1.5, 2.5, 6.0))
