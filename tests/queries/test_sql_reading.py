@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import duckdb
+import pandas as pd
 import pytest
 import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
-from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger import Column, Ledger, Policy, PureBudget
+from tacit.queries import PrivateTable
 from tacit.queries.algebra import (
     And,
     Compare,
@@ -338,6 +340,20 @@ def test_hostile_and_unsupported_statements_are_refused_with_a_reason(line: str)
     assert message.endswith(".")
     assert isinstance(caught.value, PrivacyRefusal) == ("tells one patient" in message)
     assert_points_at_the_text(message, text)
+
+
+def test_none_of_them_leaves_a_trace_in_the_ledger() -> None:
+    ledger = Ledger.create("sqlite://")
+    ledger.open_dataset("visits", POLICY)
+    types = {"patient": "str", "ward": "str", "note": "str", "smoker": "bool"}
+    columns = ("patient", *POLICY.columns)
+    frame = pd.DataFrame({name: pd.Series([], dtype=types.get(name, "float64")) for name in columns})
+    before = ledger.status("visits").head_seq
+    with PrivateTable(frame, ledger=ledger, dataset="visits") as table:
+        for line in REFUSED:
+            with pytest.raises(TacitError):
+                table.sql(line.partition(" | ")[0], epsilon=0.1)
+    assert ledger.status("visits").head_seq == before
 
 
 def assert_points_at_the_text(message: str, text: str) -> None:
