@@ -184,7 +184,7 @@ def execute(url: str, *texts: str) -> None:
             connection.execute(text)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
 def test_postgres_counts_what_duckdb_counts(
     database: str, rows: list[Row], query: Query, policy: Policy
@@ -269,6 +269,12 @@ def test_a_failure_in_postgres_says_nothing_of_why(database: str) -> None:
     assert str(caught.value) == str(EngineFailure())
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+    # what is asked next is asked of the same state, under the same settings
+    execute(database, "INSERT INTO x (note) VALUES ('later')")
+    (rows,) = statements_of(Query((Count(),)), ROWS)
+    assert integers(engine, rows) == [(1,)]
+    for setting, value in (("search_path", "pg_catalog"), ("standard_conforming_strings", "on")):
+        assert engine._connection.execute(f"SHOW {setting}").fetchone() == (value,)
     engine.close()
 
 
@@ -330,7 +336,7 @@ def show(session: Any, rows: list[Row], name: str = "v") -> None:
     session.createDataFrame(rows, schema).createOrReplaceTempView(name)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
 def test_spark_counts_what_duckdb_counts(session: Any, rows: list[Row], query: Query, policy: Policy) -> None:
     show(session, rows)

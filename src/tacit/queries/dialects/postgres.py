@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
@@ -69,6 +68,7 @@ class PostgresEngine(Engine):
         try:
             for setting in _SESSION:
                 self._connection.execute(setting)
+            self._connection.commit()  # or a failure later would take the settings back
             self._columns = self._connection.execute(_COLUMNS, [self._written]).fetchall()
         except psycopg.Error:
             self.close()
@@ -105,12 +105,14 @@ class PostgresEngine(Engine):
         yield repr(self._fetch(f"SELECT count(*), {halves} FROM ({digests}) AS d")).encode()
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Run without parameters, so that a percent sign in a literal is one."""
+        """Run without parameters, so that a percent sign in a literal is one.
+
+        Each statement is a savepoint: after one that fails, the next is asked of the same state.
+        """
         try:
-            return list(self._connection.execute(text).fetchall())
+            with self._connection.transaction():
+                return list(self._connection.execute(text).fetchall())
         except self._error:
-            with contextlib.suppress(self._error):
-                self._connection.rollback()
             raise EngineFailure from None
 
     def close(self) -> None:
