@@ -222,6 +222,16 @@ def test_a_clock_that_jumps_ahead_forfeits_and_gives_nothing_back(
     assert ledger.status("later").spent_epsilon == 0.5
 
 
+def test_a_lease_that_was_renewed_in_the_meantime_is_kept(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge = ledger.reserve("visits", ApproximateDP(0.1), key="q", request={})
+    monkeypatch.setattr(store.Transaction, "overdue", lambda self, dataset_id, at: [charge.id])
+    assert ledger.recover("visits") == [], "as it is under the lock, not as it was when it was looked for"
+    assert ledger.settle(charge, 1).state == "SETTLED"
+    assert ledger.recover("visits") == []
+
+
 # --- processes and packages --------------------------------------------------------------------------------
 
 
