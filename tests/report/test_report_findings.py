@@ -144,6 +144,7 @@ def test_what_was_drawn_stands_beside_the_mean() -> None:
     assert table.count("<img") == 6
     assert "&lt;7&gt;" in table
     assert "make the person the unit" in text
+    assert ".drawn img { width:" in text, "pictures of a few pixels are shown large"
 
 
 def test_parts_that_were_not_looked_at_are_left_out() -> None:
