@@ -297,6 +297,7 @@ SELECT count(*) FROM visits WHERE age BETWEEN SYMMETRIC 3 AND 1 | takes no symme
 SELECT count(*) FROM visits WHERE age = stays | two columns
 SELECT count(*) FROM visits WHERE age | no condition
 SELECT count(*) FROM visits WHERE 1 = 1 | no column is compared
+SELECT count(*) FROM visits WHERE age IS 3 | write IS NULL or IS TRUE
 SELECT count(*) FROM visits WHERE TRUE | for all rows or for none
 SELECT count(*) FROM visits WHERE age = 1 = 2 | no column is compared
 SELECT count(*) FROM visits WHERE (age, stays) = (1, 2) | no column is compared
