@@ -85,6 +85,33 @@ def test_sensitivities_grow_with_the_rows_of_a_unit() -> None:
     assert choice_of(item, policy("replace-one"), Fraction(1), groups=True).sensitivity == 6
 
 
+def log_chances(choice: Choice, counts: list[int]) -> list[float]:
+    """log P of every candidate, from the losses and the rate."""
+    exponents = [-float(choice.rate) * loss for loss in choice.losses(counts)]
+    whole = math.log(math.fsum(math.exp(x) for x in exponents))
+    return [x - whole for x in exponents]
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.75, 1.0])
+def test_the_range_of_the_choice_is_epsilon_and_comes_near(q: float, adjacency: str) -> None:
+    """The log ratios of two neighbours' chances differ by at most epsilon (1905.04273, Definition 5)."""
+    candidates, epsilon = (1, 4, 6.5, 8), Fraction(3, 4)
+    choice = choice_of(Quantile("age", q, candidates), policy(adjacency), epsilon, groups=False)
+    widest = 0.0
+    for low in range(0, 60, 3):
+        values = [0.0] * low + [5.0] * 20 + [9.0] * (60 - low)
+        for new in ([], [5.0], [9.0]):
+            neighbour = [*values[1:], *new] if adjacency == "replace-one" else [*values, *(new or [0.0])]
+            one, other = (log_chances(choice, places(each, candidates)) for each in (values, neighbour))
+            ratios = [a - b for a, b in zip(one, other, strict=True)]
+            if len(neighbour) == len(values) or adjacency == "add-remove":
+                widest = max(widest, max(ratios) - min(ratios))
+    assert widest <= 0.75 * (1 + 1e-9)
+    if 0.0 < q < 1.0:
+        assert widest >= 0.75 * 0.45, "it is not half of what it may be"
+
+
 def fit(losses: list[int], rate: Fraction, drawn: Fraction, draws: int = 20_000) -> float:
     """p of a chi-square test that choices at rate ``drawn`` follow the law of ``rate``."""
     counts = Counter(exponential_choice(losses, drawn) for _ in range(draws))

@@ -47,6 +47,7 @@ from tacit.queries.releasing import RawTable, collect
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),
     "cost": Column(kind="number", lower=-7, upper=3),
+    "stay": Column(kind="integer", lower=10, upper=21),
     "kids": Column(kind="integer", lower=-1, upper=4, keys=(0, 1, 2)),
     "ward": Column(kind="category", keys=("a", "b", "ö'x")),
     "city": Column(kind="category"),
@@ -57,6 +58,7 @@ SCHEMA = pa.schema(
         ("pid", pa.int64()),
         ("age", pa.float64()),
         ("cost", pa.float64()),
+        ("stay", pa.int64()),
         ("kids", pa.int64()),
         ("ward", pa.string()),
         ("city", pa.string()),
@@ -68,6 +70,7 @@ EVERYTHING = (
     Count("age"),
     CountUnits(),
     Sum("cost"),
+    Sum("stay"),
     Mean("age"),
     Variance("cost"),
     StandardDeviation("kids"),
@@ -85,6 +88,7 @@ rows = st.fixed_dictionaries(
         "pid": st.none() | st.integers(1, 4),
         "age": numbers,
         "cost": numbers,
+        "stay": st.none() | st.integers(0, 30),
         "kids": st.none() | st.integers(-3, 6),
         "ward": st.sampled_from([None, "a", "b", "ö'x", "unknown"]),
         "city": st.sampled_from([None, "x", "y", "NaN", ""]),
@@ -241,6 +245,47 @@ def test_integers_are_what_their_definition_says(query: Query, table: list[dict[
     assert nonzero(integers(compiled, table)) == nonzero(by_hand(compiled, table))
 
 
+EDGES = [
+    None,
+    math.nan,
+    math.inf,
+    -math.inf,
+    -0.0,
+    0.24,
+    0.25,
+    10.0,
+    49.9,
+    50.0,
+    100.0,
+    1e300,
+    -7.0,
+    -1.5,
+    3.0,
+]
+LEAVES = [
+    *(Compare("age", op, 10) for op in OPERATORS),
+    *(Compare("ward", op, "a") for op in ("=", "!=")),
+    *(Compare("well", op, True) for op in ("=", "!=")),
+    In("age", (10, 50)),
+    In("ward", ("a", "b")),
+    IsNull("age"),
+    IsNull("ward"),
+]
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize("place", range(len(LEAVES)))
+def test_every_comparison_meets_every_special_value(place: int, negated: bool) -> None:
+    table = [
+        {**dict.fromkeys(COLUMNS), "pid": 1, "age": x, "cost": x, "ward": ward, "well": ward and ward == "a"}
+        for x in EDGES
+        for ward in (None, "a", "b")
+    ]
+    where = Not(LEAVES[place]) if negated else LEAVES[place]
+    compiled = compiled_of(Query(EVERYTHING, where=where), policy(unit_column=None))
+    assert nonzero(integers(compiled, table)) == nonzero(by_hand(compiled, table))
+
+
 # --- one unit more or less -------------------------------------------------------------------------------
 
 
@@ -296,7 +341,7 @@ def test_exchanging_a_unit_moves_integers_by_twice_the_sensitivity(
 @quick
 @given(queries, tables, rows, rows)
 @example(Query(EVERYTHING), [], {**dict.fromkeys(COLUMNS), "pid": 1}, {"pid": 1, "age": 1e300, "cost": -1e300,
-         "kids": 9, "ward": "a", "city": "x", "well": True})  # fmt: skip
+         "kids": 9, "stay": 30, "ward": "a", "city": "x", "well": True})  # fmt: skip
 def test_exchanging_a_row_where_a_row_is_a_unit(
     query: Query, table: list[dict[str, Any]], one: dict[str, Any], other: dict[str, Any]
 ) -> None:
@@ -323,6 +368,23 @@ def test_rows_of_one_unit_do_not_push_out_those_of_another() -> None:
         whole.update(nonzero(integers(compiled, [row for row in table if row["pid"] == pid])))
     assert nonzero(integers(compiled, table)) == dict(whole)
     assert integers(compiled, table) == integers(compiled, table[::-1])
+
+
+def test_a_unit_is_counted_in_so_many_groups_and_rows() -> None:
+    table = [
+        {**dict.fromkeys(COLUMNS), "pid": pid, "ward": ward}
+        for pid in (1, 2)
+        for ward in ("a", "b", "ö'x") * 2
+    ]
+    found = {}
+    for rows_kept, groups in ((6, 1), (6, 2), (3, 3), (1, 1), (20, 20)):
+        rules = policy(rows_per_unit=rows_kept, groups_per_unit=groups)
+        alone = [row for row in table if row["pid"] == 1]
+        counts = nonzero(integers(compiled_of(Query((Count(),), by=("ward",)), rules), alone))
+        found[rows_kept, groups] = (sum(counts.values()), len(counts))
+    rows_in_groups = {key: value for key, value in found.items() if key != (3, 3)}
+    assert rows_in_groups == {(6, 1): (2, 1), (6, 2): (4, 2), (1, 1): (1, 1), (20, 20): (6, 3)}
+    assert found[3, 3][0] == 3
 
 
 def test_every_row_of_a_unit_has_the_same_chance() -> None:
@@ -385,6 +447,15 @@ def test_under_replace_one_a_lone_number_is_as_sharp_as_it_can_be() -> None:
     assert price.releases[0].scale == 4, (
         "2 x 1 / 0.5, on the doubled count: as much noise as under add-remove"
     )
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(10, 21), (-21, -10)])
+def test_a_missing_value_counts_as_0_also_where_0_is_out_of_bounds(lower: float, upper: float) -> None:
+    stay = {"stay": Column(kind="integer", lower=lower, upper=upper)}
+    rules = policy("replace-one", unit_column=None, public_records=100, columns=stay)
+    limit = bound_of(Query((Sum("stay"),)), rules)
+    assert (limit.whole, limit.factor) == (21, 2), "from 21 to nothing, not from 21 to 10"
+    assert bound_of(Query((Sum("stay"),)), policy(columns=stay)).whole == 21
 
 
 def test_the_number_of_all_records_is_public_under_replace_one() -> None:
