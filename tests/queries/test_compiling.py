@@ -38,8 +38,8 @@ COLUMNS = {
     "well": Column(kind="boolean"),
     "year": Column(kind="integer", keys=(2024, 2023)),
 }
-ONE = {"rows_per_unit": 1}
-THREE = {"unit_column": "pid", "rows_per_unit": 3, "groups_per_unit": 2}
+ONE: dict[str, Any] = {"rows_per_unit": 1}
+THREE: dict[str, Any] = {"unit_column": "pid", "rows_per_unit": 3, "groups_per_unit": 2}
 
 
 def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
