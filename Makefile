@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries check-noise check-queries check-slots results clean
+.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -73,6 +73,10 @@ check-queries: install  ## intervals, low bits and accuracy of private queries o
 
 bench-queries: install  ## a private group-by over ten million rows beside plain DuckDB
 	$(BIN)/python benchmarks/bench_queries.py
+	$(BIN)/python docs/build.py
+
+torture-ledger: install  ## crowds, sudden death, power loss and full disks for the ledger, at full size; a quarter of an hour
+	$(BIN)/python benchmarks/torture_ledger.py
 	$(BIN)/python docs/build.py
 
 results:  ## draw docs/results.md from the committed JSON

@@ -150,15 +150,15 @@ PARTS: dict[str, tuple[Callable[[], str], Callable[[Path], dict[str, Any]]]] = {
         postgres_server.missing,
         on_postgres(what="sudden death", rounds=8, writers=4, grants=200, longest=4.0, falls=True),
     ),
-    "queries and training, SQLite": (always, on_sqlite(clients=20, kills=5)),
-    "queries and training, PostgreSQL": (postgres_server.missing, on_postgres(clients=20, kills=5)),
+    "queries and training, SQLite": (always, on_sqlite(clients=20, kills=3)),
+    "queries and training, PostgreSQL": (postgres_server.missing, on_postgres(clients=20, kills=3)),
     "power loss, any moment": (
         torture_power.missing,
-        power(charges=6, lives=3, chances=4, every=True),
+        power(charges=5, lives=2, chances=4, every=True),
     ),
     "power loss, long log": (
         torture_power.missing,
-        power(charges=60, lives=1, chances=3, every=False),
+        power(charges=60, lives=1, chances=2, every=False),
     ),
     "power loss, control": (
         torture_power.missing,

@@ -123,8 +123,8 @@ def end_to_end(url: str, folder: Path, *, clients: int, kills: int, seed: int = 
         ledger.open_dataset("visits", POLICY)
     lines: list[dict[str, Any]] = []
     for life in range(kills + 1):
-        pause = 0.02 if life < kills else 0.0
-        children = [fork(partial(learn, url, folder, pause))]
+        pause = 0.2 if life < kills else 0.0
+        children = [fork(partial(learn, url, folder, pause / 10))]
         children += [fork(partial(ask, url, folder, client, pause)) for client in range(clients)]
         if life < kills:
             wait_for(folder / "run.log", dice.randrange(1, STEPS // (kills + 1)))
@@ -140,11 +140,11 @@ def end_to_end(url: str, folder: Path, *, clients: int, kills: int, seed: int = 
 
 def wait_for(log: Path, lines: int) -> None:
     """Wait until a log has so many lines."""
-    for _ in range(6000):
+    for _ in range(30_000):
         if log.exists() and log.read_bytes().count(b"\n") >= lines:
             return
         time.sleep(0.01)
-    demand(False, f"{log.name} has not {lines} lines after a minute")
+    demand(False, f"{log.name} has not {lines} lines after five minutes")
 
 
 def compared(ledger: Ledger, lines: list[dict[str, Any]]) -> dict[str, Any]:
