@@ -390,6 +390,12 @@ def test_what_is_public_costs_nothing() -> None:
     assert half.remaining == 0.5
 
 
+def test_what_is_public_costs_no_delta_either() -> None:
+    table = table_of(ApproximateBudget(1.0, 1e-6), adjacency="replace-one", public_records=300)
+    table.ask(COUNT, epsilon=0.5, delta=1e-7, mechanism="gaussian")
+    assert table._ledger.status("visits").spent == (0, 0)
+
+
 def test_blocks_are_charged_in_parallel() -> None:
     ledger = opened(PureBudget(1.0), blocks=("east", "west"))
     for block in ("east", "west"):

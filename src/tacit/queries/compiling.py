@@ -254,7 +254,7 @@ def compile_query(
         groups=groups,
         threshold=None if gate is None else _threshold(gate, releases, noise, policy),
         parameters=_parameters(mechanism, epsilon, rho, delta),
-        charge_delta=delta if mechanism == "gaussian" else None,
+        charge_delta=delta if mechanism == "gaussian" and parts else None,
     )
 
 
