@@ -11,7 +11,14 @@ import pytest
 
 from tacit.accounting.additive import pure_cost, zcdp_cost
 from tacit.errors import InvalidInput
-from tacit.events import Compose, DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, Repeat
+from tacit.events import (
+    Compose,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Repeat,
+    ZeroConcentratedDP,
+)
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.algebra import (
     And,
@@ -172,3 +179,16 @@ def test_the_same_question_makes_the_same_request() -> None:
         first.request("v"),
     ]
     assert len({json.dumps(each, sort_keys=True) for each in others}) == 4
+
+
+@pytest.mark.parametrize(("adjacency", "moved"), [("add-remove", 1), ("replace-one", 2)])
+def test_gaussian_noise_on_groups_is_charged_by_its_divergences(adjacency: str, moved: int) -> None:
+    """rho (2 sigma^2) is the square of what neighbours differ by, for whoever is in several groups."""
+    query = Query((Count(),), by=("ward",))
+    plan = compile_query(query, policy(adjacency, **THREE), rho=0.125, mechanism="gaussian")
+    (release,) = plan.releases
+    assert (release.bound.squared, release.moved) == (9, moved)
+    assert isinstance(plan.event, ZeroConcentratedDP)
+    exact = Fraction(9 * moved**2) / (2 * release.scale**2)
+    assert exact <= Fraction(plan.event.rho) <= exact * (1 + Fraction(1, 10**12))
+    assert plan.event.rho <= 0.125 * (1 + 1e-12)

@@ -389,9 +389,9 @@ def delta(pair: tuple[NDArray[np.float64], NDArray[np.float64]], epsilon: float)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.6, 1.0, 2.5])
-def test_a_unit_spread_over_groups_leaks_no_more_than_in_one(sigma: float) -> None:
-    """The event of Gaussian noise on a group-by names one integer, the L1 norm of a unit's contribution.  Its
-    exact curve must cover vectors of that norm too.  Of vectors of that L2 norm it would not be true."""
+def test_a_unit_spread_over_groups_is_not_a_shift_of_the_same_length(sigma: float) -> None:
+    """Why Gaussian noise on a group-by is charged as the sum of its divergences, and not as one shift: one of
+    the same L2 norm leaks less than a vector.  One of the same L1 norm leaks more, as far as is known."""
     levels = [0.0, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0]
     for shifts in ((1, 1), (1, 2), (1, 1, 1), (2, 2), (1, 3), (1, 1, 2)):
         one = losses(sigma, sum(shifts))

@@ -30,6 +30,7 @@ from tacit.events import (
     Event,
     ExponentialMechanism,
     Repeat,
+    ZeroConcentratedDP,
 )
 from tacit.ledger.policy import Policy
 from tacit.queries.algebra import (
@@ -92,6 +93,7 @@ class Release:
         bound: how far one unit moves it.
         law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
         scale: of the noise on ``bound.factor`` times the integers; epsilon of a choice; else 0.
+        moved: how many units' contributions neighbours differ by: 2 under replace-one.
         quantile, choice: what is chosen, and its losses, where it is a choice.
     """
 
@@ -101,6 +103,13 @@ class Release:
     scale: Fraction
     quantile: Quantile | None = None
     choice: Choice | None = None
+    moved: int = 1
+
+    @property
+    def rho(self) -> float:
+        """squared / (2 sigma^2) of Gaussian noise, rounded up; ``squared`` between neighbours."""
+        squared = self.moved**2 * self.bound.squared
+        return math.nextafter(float(Fraction(squared) / (2 * self.scale**2)), math.inf)
 
     @property
     def event(self) -> Event:
@@ -110,8 +119,10 @@ class Release:
                 return DiscreteLaplace(float(self.scale), self.bound.whole)
             case "gaussian" if self.bound.squared < self.bound.whole**2:
                 return Repeat(DiscreteGaussian(float(self.scale), self.bound.each), self.bound.places)
-            case "gaussian":
+            case "gaussian" if self.bound.places == 1:
                 return DiscreteGaussian(float(self.scale), self.bound.whole)
+            case "gaussian":  # divergences of the coordinates add up, each as in 2004.00010, Theorem 4
+                return ZeroConcentratedDP(self.rho)
             case "choice":
                 return ExponentialMechanism(float(self.scale))
             case _:
@@ -392,7 +403,8 @@ def _release(
     f = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
     if noise.law == "laplace":
         return Release(measure, limit, "laplace", laplace_scale(f * limit.whole, noise.share))
-    return Release(measure, limit, "gaussian", gaussian_sigma(f**2 * limit.squared, noise.share))
+    sigma = gaussian_sigma(f**2 * limit.squared, noise.share)
+    return Release(measure, limit, "gaussian", sigma, moved=f)
 
 
 def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, policy: Policy) -> Threshold:
