@@ -15,7 +15,17 @@ import pytest
 
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Laplace
-from tacit.ledger import Anchor, Conflict, LeaseLost, Ledger, Policy, PureBudget, Refused, RenyiBudget
+from tacit.ledger import (
+    Anchor,
+    Conflict,
+    LeaseLost,
+    Ledger,
+    LedgerUnavailable,
+    Policy,
+    PureBudget,
+    Refused,
+    RenyiBudget,
+)
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
 
 OURS = "WHERE dataset_id=2"
@@ -65,8 +75,8 @@ def cut_last(database: sqlite3.Connection) -> None:
     """Take the last entry out, and make the head fit."""
     database.execute(f"DELETE FROM entry {OURS} AND seq=(SELECT max(seq) FROM entry {OURS})")
     database.execute(
-        "UPDATE dataset SET (head_seq, head_hash) = (SELECT seq, hash FROM entry WHERE dataset_id=2 "
-        "ORDER BY seq DESC LIMIT 1) WHERE id=2"
+        "UPDATE dataset SET (head_seq, head_hash, head_time) = (SELECT seq, hash, "
+        "json_extract(body, '$.time') FROM entry WHERE dataset_id=2 ORDER BY seq DESC LIMIT 1) WHERE id=2"
     )
 
 
@@ -134,6 +144,19 @@ def above_budget(database: sqlite3.Connection) -> None:
     database.execute("UPDATE dataset SET cap='[3000000000000]' WHERE id=2")
 
 
+def exchange_answers(database: sqlite3.Connection) -> None:
+    """Of two settled charges; each is one that was given, but to another question."""
+    query = "SELECT id, answer FROM charge WHERE dataset_id=2 AND state='SETTLED' LIMIT 2"
+    (one, first), (other, second) = database.execute(query).fetchall()
+    for number, answer in ((one, second), (other, first)):
+        database.execute("UPDATE charge SET answer=? WHERE id=?", (answer, number))
+
+
+def exchange_entries(database: sqlite3.Connection) -> None:
+    for seq, becomes in ((1, -1), (3, 1), (-1, 3)):
+        database.execute(f"UPDATE entry SET seq=? {OURS} AND seq=?", (becomes, seq))
+
+
 EDITS: dict[str, Tamper] = {
     "balance lowered": edit("UPDATE dataset SET spent='{}' WHERE id=2"),
     "balance of a block": edit("UPDATE dataset SET spent=replace(spent, '[3', '[1') WHERE id=2"),
@@ -167,6 +190,17 @@ EDITS: dict[str, Tamper] = {
     "when": edit_body(12, '"time":1', '"time":9'),
     "all prices, hashed": below_price,
     "cap, hashed": above_budget,
+    "answers of two charges": exchange_answers,
+    "two entries": exchange_entries,
+    "a charge of nobody": edit(
+        "INSERT INTO charge (dataset_id, idem_key, request_hash, cost, state, token_hash, lease_ends) "
+        "VALUES (2, 'z', '00', '[1]', 'RESERVED', '00', 0)"
+    ),
+    "time of the head": edit("UPDATE dataset SET head_time=head_time+1000000 WHERE id=2"),
+    "time that is none": edit_body(4, '"time":', '"time":"12","was":'),
+    "time beyond all": edit_body(4, '"time":', f'"time":9{"9" * 30}'),
+    "opening unreadable": edit("UPDATE entry SET body='{' WHERE dataset_id=2 AND seq=0"),
+    "entry of brackets": edit(f"UPDATE entry SET body='{'[' * 100_000}' WHERE dataset_id=2 AND seq=4"),
     "unreadable entry": edit("UPDATE entry SET body='{' WHERE dataset_id=2 AND seq=4"),
 }
 
@@ -197,6 +231,40 @@ def test_every_edit_is_found(original: Path, tmp_path: Path, kind: str) -> None:
         EDITS[kind](database)
     ledger = Ledger.open(copy)
     assert not ledger.verify("part").ok
+    ledger.close()
+
+
+@pytest.mark.parametrize("field", ["dataset.spent", "dataset.cap", "charge.cost"])
+@pytest.mark.parametrize("value", ["x", "1", '["x"]', '{"": 1}', "[" * 100_000], ids=range(5))
+def test_what_cannot_be_read_is_no_balance(original: Path, tmp_path: Path, field: str, value: str) -> None:
+    copy = tmp_path / "ledger.db"
+    shutil.copy(original, copy)
+    table, column = field.split(".")
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute(f"UPDATE {table} SET {column}=?", (value,))
+    ledger = Ledger.open(copy)
+    with pytest.raises(LedgerUnavailable, match="edited, or is damaged"):
+        ledger.verify("part")
+    with pytest.raises((LedgerUnavailable, Refused)):
+        ledger.reserve("part", ApproximateDP(0.9), key="q0", request={"n": 0})
+    ledger.close()
+
+
+def test_a_data_set_that_was_opened_anew_is_found_with_an_anchor(original: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "ledger.db"
+    shutil.copy(original, copy)
+    ledger = Ledger.open(copy)
+    anchor, policy = ledger.anchor("part"), ledger.policy("part")
+    ledger.close()
+    with closing(sqlite3.connect(copy)) as database, database:
+        for table, column in (("entry", "dataset_id"), ("charge", "dataset_id"), ("dataset", "id")):
+            database.execute(f"DELETE FROM {table} WHERE {column}=2")
+    ledger = Ledger.open(copy)
+    with pytest.raises(InvalidInput, match="no data set 'part' is open"):
+        ledger.verify("part", anchor=anchor)
+    ledger.open_dataset("part", policy)
+    assert ledger.verify("part").ok
+    assert not ledger.verify("part", anchor=anchor).ok
     ledger.close()
 
 

@@ -287,10 +287,10 @@ class Transaction:
 def _entry(row: Any) -> Entry:
     try:
         body = json.loads(row.body)
-        kind, at = str(body["kind"]), int(body["time"])
-    except (ValueError, KeyError, TypeError):  # not as it was written: its hash will tell
-        body, kind, at = {}, "unreadable", 0
-    return Entry(row.seq, kind, body, moment(at), row.prev_hash, row.hash, row.body)
+        kind, at = str(body["kind"]), moment(body["time"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # edited: its hash will tell
+        body, kind, at = {}, "unreadable", moment(0)
+    return Entry(row.seq, kind, body, at, row.prev_hash, row.hash, row.body)
 
 
 class Store:

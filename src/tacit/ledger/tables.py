@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from tacit.ledger.blocks import Spent
 from tacit.ledger.budgets import Cost
 from tacit.ledger.chain import canonical
+from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
 
 __all__ = [
@@ -130,6 +132,18 @@ class ChargeRow:
 
 
 _read_policy = lru_cache(maxsize=256)(Policy.from_json)
+_UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)
+
+
+def _cost(parts: Any) -> Cost:
+    return tuple(index(part) for part in parts)
+
+
+def _damaged(where: str) -> LedgerUnavailable:
+    return LedgerUnavailable(
+        f"what the ledger holds of {where!r} cannot be read: the database was edited, or is damaged. Nothing "
+        "may be released. Put a backup in its place, and say so with Ledger.recover_from_backup."
+    )
 
 
 def spent_text(spent: Spent) -> str:
@@ -138,13 +152,21 @@ def spent_text(spent: Spent) -> str:
 
 
 def dataset_row(row: Any) -> DatasetRow:
-    """A row of the table of data sets, read."""
+    """A row of the table of data sets, read.
+
+    :raises LedgerUnavailable: if somebody else than a ledger has written it.
+    """
+    try:
+        cap = _cost(json.loads(row.cap))
+        spent = {block: _cost(cost) for block, cost in json.loads(row.spent).items()}
+    except _UNREADABLE:
+        raise _damaged(row.name) from None
     return DatasetRow(
         id=row.id,
         name=row.name,
         policy=_read_policy(row.policy),
-        cap=tuple(json.loads(row.cap)),
-        spent={block: tuple(cost) for block, cost in json.loads(row.spent).items()},
+        cap=cap,
+        spent=spent,
         head_seq=row.head_seq,
         head_hash=row.head_hash,
         head_time=row.head_time,
@@ -154,14 +176,21 @@ def dataset_row(row: Any) -> DatasetRow:
 
 
 def charge_row(row: Any) -> ChargeRow:
-    """A row of the table of charges, read."""
+    """A row of the table of charges, read.
+
+    :raises LedgerUnavailable: if somebody else than a ledger has written it.
+    """
+    try:
+        cost = _cost(json.loads(row.cost))
+    except _UNREADABLE:
+        raise _damaged(row.idem_key) from None
     return ChargeRow(
         id=row.id,
         dataset_id=row.dataset_id,
         origin=row.origin,
         key=row.idem_key,
         request_hash=row.request_hash,
-        cost=tuple(json.loads(row.cost)),
+        cost=cost,
         block=row.block,
         state=row.state,
         token_hash=row.token_hash,

@@ -133,10 +133,15 @@ def _check_chain(state: _Replay, row: DatasetRow, entries: Sequence[Entry], iden
         state.problems.append("there are no entries")
     if (row.head_seq, row.head_hash) != (len(entries) - 1, previous):
         state.problems.append(f"the head is entry {row.head_seq}, but the last entry is {len(entries) - 1}")
+    if row.head_time != at:
+        state.problems.append("the stored time of the last entry is not the one in it")
 
 
 def _apply(state: _Replay, entry: Entry, identity: Identity) -> None:
     body = entry.body
+    if state.policy is None and entry.kind != "open":
+        state.says(entry.seq, "comes before the data set is open")
+        return
     match entry.kind:
         case "open":
             _open(state, entry, identity)
