@@ -139,10 +139,10 @@ PARTS: dict[str, tuple[Callable[[], str], Callable[[Path], dict[str, Any]]]] = {
         postgres_server.missing,
         on_postgres(**CROWD, client="unlocked"),
     ),
-    "kill -9, SQLite": (always, on_sqlite(what="sudden death", rounds=120, longest=1.0)),
+    "kill -9, SQLite": (always, on_sqlite(what="sudden death", rounds=120, grants=150, longest=0.5)),
     "kill -9, PostgreSQL": (
         postgres_server.missing,
-        on_postgres(what="sudden death", rounds=100, longest=1.0),
+        on_postgres(what="sudden death", rounds=100, grants=150, longest=0.7),
     ),
     "between statements, SQLite": (always, on_sqlite(**STATEMENTS)),
     "between statements, PostgreSQL": (postgres_server.missing, on_postgres(**STATEMENTS)),
