@@ -396,3 +396,14 @@ def test_laplace_next_to_its_largest_loss_is_exact() -> None:
     exact = 6.0 + math.log1p(-8e-9)
     assert lower <= exact
     assert upper == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-9])
+@pytest.mark.parametrize("epsilon", [50.0, 230.0, 600.0, 900.0, 5000.0])
+@pytest.mark.parametrize("count", [2, 7, 40])
+def test_losses_beyond_the_range_of_floats_are_not_lost(epsilon: float, count: int, delta: float) -> None:
+    """e^1000 overflows, and 1000 nats are no guarantee; a curve that says 0 would be a false one."""
+    event = Repeat(ApproximateDP(epsilon, delta), count)
+    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-6)
+    assert epsilon * count * (1 - 1e-6) <= lower <= upper <= epsilon * count * (1 + 1e-9)
+    assert account(event, adjacency="add-remove").delta(1.0) >= 1.0 - 1e-9

@@ -65,9 +65,9 @@ class Composition:
         start = max(math.floor(epsilon / self.h) + 1 - self.first, 0)
         if start >= self.masses.size:
             return 0.0
-        # beyond, g is below e^-750, which underflows, or below a millionth of the allowance
-        reach = -math.log(1e-6 * self.rounding) if self.rounding > 0.0 else 750.0
-        cells = min(reach / (self.tilt * self.h), float(self.masses.size))  # of a grid of almost nothing: inf
+        cells = float(self.masses.size)
+        if self.rounding > 0.0:  # beyond, g is below a millionth of the allowance
+            cells = min(-math.log(1e-6 * self.rounding) / (self.tilt * self.h), cells)
         masses = self.masses[start : start + math.ceil(cells)]
         above = self.h * (self.first + start + np.arange(masses.size)) - epsilon
         return float(np.dot(masses, np.exp(-self.tilt * above) * -np.expm1(-np.maximum(above, 0.0))))
@@ -143,11 +143,12 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
 
 
 def directly(part: Masses, count: int, h: float) -> Composition:
-    """``count`` copies of one loss, convolved term by term: sums of positive numbers, nothing to tilt.
+    """``count`` copies of one loss, convolved term by term: sums of positive numbers, so nothing is tilted.
 
+    Nor may it be: tilted, what has a loss 800 below the largest would vanish, and its P-mass with it.
     For few points.  Guarantee: as that of :func:`compose`.
     """
-    masses, square, left, theta = np.ones(1), part.masses, count, 1.0
+    masses, square, left, theta = np.ones(1), part.masses, count, 0.0
     while left:
         masses = np.convolve(masses, square) if left % 2 else masses
         left //= 2
@@ -217,7 +218,9 @@ def _rounding(log_floor: Array, error: Array, size: int, theta: float, h: float)
 
 
 def _peak(theta: float) -> float:
-    """max over u of e^{-theta u} (1 - e^{-u}) = theta^theta / (1 + theta)^{1 + theta}."""
+    """max over u of e^{-theta u} (1 - e^{-u}) = theta^theta / (1 + theta)^{1 + theta}; 1 at theta = 0."""
+    if theta == 0.0:
+        return 1.0
     return math.exp(theta * (math.log(theta) - math.log1p(theta)) - math.log1p(theta))
 
 

@@ -29,6 +29,7 @@ Index: TypeAlias = NDArray[np.int64]
 UNIT = 2.0**-53
 MASS_ERROR = 2.0**-44  # allowance for quadrature and rounding, relative, on every mass (6e-14)
 
+_WIDEST_CELL = 300.0  # e^h must not overflow
 _ROUNDED = 1e-12  # allowance on the mass at infinity, relative
 _HEAVY = 48  # atoms that a spacing is chosen for
 _ONE_GROUP = 0.5  # of the mass: from there on, the grid is laid through its mean
@@ -140,6 +141,7 @@ def lattice(loss: Loss) -> float:
     if loss.branches or not (sizes > 0.0).any():
         return 0.0
     least = float(sizes[sizes > 0.0].min())
+    least /= math.ceil(least / _WIDEST_CELL)
     return least if _on_grid(loss.atoms[:, 0], least).all() else 0.0
 
 

@@ -126,7 +126,8 @@ def response_pair(noise: float, categories: int) -> Pair:
 
 def private_pair(epsilon: float, delta: float) -> Pair:
     """The worst of all that is (epsilon, delta)-DP (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.3)."""
-    heavy, light = (1.0 - delta) / (1.0 + math.exp(-epsilon)), (1.0 - delta) / (1.0 + math.exp(epsilon))
+    heavy = (1.0 - delta) / (1.0 + math.exp(-epsilon))
+    light = heavy * math.exp(-epsilon)
     ends = [[math.inf, delta, 0.0], [-math.inf, 0.0, delta]]
     if epsilon == 0.0:
         return Pair.of_atoms(np.array([[0.0, 1.0 - delta, 1.0 - delta], *ends]))
