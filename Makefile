@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -58,6 +58,10 @@ bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src f
 bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
+	$(BIN)/python docs/build.py
+
+bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL
+	$(BIN)/python benchmarks/bench_ledger.py
 	$(BIN)/python docs/build.py
 
 check-noise: install  ## the law of the noise on 1e8 draws, and its speed beside torch's normal
