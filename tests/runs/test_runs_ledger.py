@@ -124,6 +124,17 @@ class Trainer:
                 return str(value)
             assert found != "exit", f"it ended with {value}"
 
+    def steps(self, count: int) -> bool:
+        """Wait for so many steps; False if the run came to its end before."""
+        assert self.server.stdout is not None
+        while count > 0:
+            found, value = self.server.stdout.readline().split()
+            if found == "exit":
+                assert value == "0", f"it ended with {value}"
+                return False
+            count -= found == "step"
+        return True
+
     def close(self) -> None:
         assert self.server.stdin is not None
         assert self.server.stdout is not None
@@ -180,10 +191,11 @@ def test_a_run_that_is_killed_at_random_is_charged_once(trainer: Trainer, folder
     state = folder / "out" / "private" / "resume.pt"
     for _ in range(KILLS):
         process = trainer.start(folder, resume=state.exists())
-        for _ in range(chance.randint(0, 3)):
-            trainer.next("step")
+        if not trainer.steps(chance.randint(0, 3)):
+            break
         time.sleep(chance.uniform(0, 0.03))
-        os.kill(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may just have come to its end
+            os.kill(process, signal.SIGKILL)
         if trainer.next("exit") == "0":
             break
         taken = torch.load(state, weights_only=True)["done"] if state.exists() else 0
