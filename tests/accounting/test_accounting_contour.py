@@ -171,7 +171,7 @@ class NoGrid(Price):
 
 
 def sampled_price(q: float, sigma: float, steps: float) -> ContourPrice:
-    return ContourPrice({way: (Sampled(q, sigma, way),) for way in WAYS}, (steps,), NoGrid(), NoGrid())
+    return ContourPrice({way: (Sampled(q, sigma, way),) for way in WAYS}, (steps,), NoGrid())
 
 
 # 30 and more digits by the same integral in multi-precision (mpmath), with other nodes
@@ -258,7 +258,7 @@ def test_the_profile_is_a_profile() -> None:
 
 
 def test_the_direction_of_adding_never_loses_more_than_its_largest_loss() -> None:
-    price = ContourPrice({"add": (Sampled(0.01, 1.0, "add"),)}, (100.0,), NoGrid(), NoGrid())
+    price = ContourPrice({"add": (Sampled(0.01, 1.0, "add"),)}, (100.0,), NoGrid())
     assert price.delta(-100.0 * math.log1p(-0.01) + 0.01) <= 1e-20
     assert price.delta(2.0) <= 1e-200
 

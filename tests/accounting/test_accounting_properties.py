@@ -160,7 +160,7 @@ def test_grid_keeps_both_masses(direction: Direction) -> None:
     """Connect the dots keeps P and Q: E_P e^{-L} = 1 up to rounding."""
     h = 1e-3
     _, upper = bracket(loss_of(PoissonSampled(0.1, Gaussian(1.0)), direction, 1e-18), h)
-    losses = h * (upper.first + np.arange(upper.masses.size))
+    losses = upper.origin + h * (upper.first + np.arange(upper.masses.size))
     assert upper.masses.sum() + upper.infinite == pytest.approx(1.0, abs=1e-12)
     assert float(np.dot(upper.masses, np.exp(-losses))) == pytest.approx(1.0, abs=1e-9)
 

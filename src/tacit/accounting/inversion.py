@@ -153,19 +153,19 @@ class ContourPrice(Price):
     """``ways`` are the terms by direction, ``counts`` how often each is performed (mu^2 for the plain one).
 
     ``grid`` prices the same event on a grid, for the few compositions whose transform decays too slowly: a
-    handful of steps, or tiny sampling rates; ``fine`` on a dearer one.
+    handful of steps, or tiny sampling rates; ``fine`` on a dearer one, if there is one.
     """
 
     ways: Mapping[str, Terms]
     counts: tuple[float, ...]
     grid: Price
-    fine: Price
+    fine: Price | None = None
 
     def epsilon_bounds(self, delta: float) -> Bounds:
         found = self._bounds(delta, MANY_PRODUCTS)
         if _wider(found, _NARROW):
             found = _both(found, self.grid.epsilon_bounds(delta))
-        if _wider(found, _NARROW) and not _wider(found, _HOPELESS):
+        if self.fine is not None and _wider(found, _NARROW) and not _wider(found, _HOPELESS):
             found = _both(found, self.fine.epsilon_bounds(delta))
         if _wider(found, _WIDE):
             found = _both(found, self._bounds(delta, _DEAREST))

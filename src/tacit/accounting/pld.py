@@ -453,7 +453,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
     if all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
-        fine = replace(grid, finer=_FINER) if isinstance(grid, PldPrice) else grid
+        fine = replace(grid, finer=_FINER) if isinstance(grid, PldPrice) else None
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid, fine)
     for way in ways:
         for base, _ in merged:

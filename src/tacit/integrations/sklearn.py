@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Adjacency
-from tacit.ledger import Ledger, charged_run
+from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
@@ -407,8 +407,6 @@ def _model(
 
 def _statement(session: PrivateSession, columns: int, model: nn.Module) -> Statement:
     parameters = sum(p.numel() for p in model.parameters())
-    charges = session.charges
-    charged = None if charges is None else charged_run(charges.ledger, charges.dataset, charges.run)
     return make_statement(
         session.plan,
         steps_done=session.steps_done,
@@ -417,7 +415,7 @@ def _statement(session: PrivateSession, columns: int, model: nn.Module) -> State
         data_source=f"arrays with {columns} columns, clamped to declared bounds and scaled to [-1, 1]",
         model=f"{type(model).__name__}, {parameters:,} parameters",
         notes=_NOTES,
-        ledger=charged,
+        ledger=None if session.charges is None else session.charges.so_far(),
     )
 
 

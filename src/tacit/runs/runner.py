@@ -26,7 +26,6 @@ from torch import nn
 from tacit.accounting import account
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra, PrivacyRefusal
-from tacit.ledger import ChargedRun, charged_run
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.plots import plot_privacy_curve, plot_progress
@@ -148,7 +147,7 @@ class Run:
             data_source=self.data.source,
             model=_model_line(self.config.model, model),
             notes=(*self.config.notes, *_slots_line(self.config)),
-            ledger=_charged(session),
+            ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
         )
         _save_weights(model, self.folder / "model.safetensors")
@@ -239,11 +238,6 @@ def _check_same(folder: Path, config: Config) -> None:
             f"{'; '.join(changed)}. Going on would put the same noise on different sums, and the difference "
             "of the two would be free of noise. Go on with the old settings, or start a new run with --out."
         )
-
-
-def _charged(session: PrivateSession) -> ChargedRun | None:
-    charges = session.charges
-    return None if charges is None else charged_run(charges.ledger, charges.dataset, charges.run)
 
 
 def _model_line(section: ModelSection, model: nn.Module) -> str:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event, Gaussian
-from tacit.ledger import ApproximateBudget, Charge, Ledger, Policy, charge_key
+from tacit.ledger import ApproximateBudget, Charge, ChargedRun, Ledger, Policy, charge_key, charged_run
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
@@ -118,6 +118,10 @@ class StepCharges:
     def run(self) -> str:
         """The run's public id: 16 hexadecimal digits that follow from the key of the noise."""
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
+
+    def so_far(self) -> ChargedRun:
+        """What the ledger has of the run, for its statement."""
+        return charged_run(self.ledger, self.dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
         """First step of a chunk, and the step after its last."""
