@@ -29,7 +29,7 @@ architecture:
 	$(BIN)/lint-imports
 
 tests:
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json
 	$(BIN)/python tests/coverage_bar.py .coverage.json
 
 test-spark: install  ## the queries on a local Spark; needs Java 17, and downloads half a gigabyte

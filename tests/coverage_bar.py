@@ -10,20 +10,23 @@ PARTS = ("events", "accounting", "clipping", "noise", "sampling", "plan", "ledge
 
 
 def main(report: Path) -> int:
-    """Print the coverage per part; 1 if one is below the bar."""
+    """Print the coverage per part, and what is missing in those below the bar; 1 if there are such."""
     totals: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
+    missing: dict[str, list[str]] = {part: [] for part in PARTS}
     for name, entry in json.loads(report.read_text())["files"].items():
         part = name.split("src/tacit/")[-1].split("/")[0].removesuffix(".py")
         if part in totals:
             totals[part].update({k: v for k, v in entry["summary"].items() if isinstance(v, int)})
+            lines = [*entry["missing_lines"], *(f"{a}->{b}" for a, b in entry["missing_branches"])]
+            missing[part] += [f"{name}: {' '.join(map(str, lines))}"] if lines else []
     low = []
     for part, count in totals.items():
         covered = count["covered_lines"] + count["covered_branches"]
         share = 100 * covered / max(1, count["num_statements"] + count["num_branches"])
         sys.stdout.write(f"coverage of {part:<11} {share:5.1f} %\n")
         low += [part] if share < BAR else []
-    if low:
-        sys.stderr.write(f"below {BAR:g} %: {', '.join(low)}\n")
+    for part in low:
+        sys.stderr.write("\n".join([f"{part} is below {BAR:g} %; no test reaches", *missing[part]]) + "\n")
     return 1 if low else 0
 
 

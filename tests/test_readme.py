@@ -38,6 +38,11 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 BUDGET = "## One budget per data set"
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def section(heading: str) -> str:
     """The README from a heading to the next of its level."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -416,29 +416,18 @@ def test_few_steps_far_from_the_line_are_answered_without_a_warning() -> None:
 
 # --- what is imported -------------------------------------------------------------------------------------
 
-IMPORT = """
-import sys, time
-start = time.process_time()
-import tacit.accounting
-seconds = time.process_time() - start
-import json
-print(json.dumps([seconds, sorted(set(sys.modules) - set(sys.stdlib_module_names))]))
-"""
-DEAR = {"scipy.integrate", "scipy.linalg", "scipy.optimize", "scipy.signal", "scipy.stats"}
+IMPORT = "import json, sys, tacit.accounting; print(json.dumps(sorted(sys.modules)))"
+CHEAP = {"fft", "special", "version"}  # optimize, stats, integrate and linalg take longer than all the rest
 
 
-def test_accounting_imports_numpy_and_scipy_only_and_quickly() -> None:
-    """In under half a second of one core; the best of several, as other work on the machine slows it down."""
-    seconds = []
-    for _ in range(10):
-        done = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        elapsed, modules = json.loads(done.stdout)
-        roots = {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
-        own = {name for name in roots if not name.startswith(("_", "cython"))}  # parts of compiled modules
-        assert own <= {"numpy", "scipy", "tacit"}
-        assert not DEAR & set(modules)
-        seconds.append(elapsed)
-        if elapsed < 0.5:
-            break
-    assert min(seconds) < 0.5, seconds
+def test_accounting_imports_numpy_and_the_cheap_parts_of_scipy_only() -> None:
+    """Under half a second of one core; counted in what is imported, which is where the time goes."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    modules = [name.split(".") for name in json.loads(done.stdout)]
+    roots = {name[0] for name in modules} - set(sys.stdlib_module_names)
+    own = {name for name in roots if not name.startswith(("_", "cython"))}  # parts of compiled modules
+    assert own <= {"numpy", "scipy", "tacit"}
+    scipy = {name[1] for name in modules if name[0] == "scipy" and len(name) > 1}
+    assert {name for name in scipy if not name.startswith("_")} <= CHEAP
+    assert len(modules) < 1000

@@ -42,6 +42,11 @@ Array = NDArray[np.float64]
 COIN = Secret([2], [[0.0], [1.0]], [0.5, 0.5])
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    np.random.seed(0)  # noqa: NPY002  scikit-learn's own, where a model is given no other
+
+
 def group(n: int, seed: int) -> People:
     """The secret is a fair coin that nothing known tells; the label follows it nine times of ten."""
     rng = np.random.default_rng(seed)

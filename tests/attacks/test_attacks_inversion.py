@@ -30,6 +30,11 @@ from tacit.experiments.registry import reproduce
 H, W = 6, 5
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def linear(templates: Tensor, scale: float = 1.0) -> nn.Module:
     """Logits that are products with the templates, (c, h, w)."""
     layer = nn.Linear(templates[0].numel(), len(templates), bias=False)

@@ -44,6 +44,11 @@ Bools = NDArray[np.bool_]
 N, INPUTS, CLASSES = 40, 5, 3
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def generators(count: int, *, seed: int = 0) -> list[Generator]:
     return [seeded_generator(100 * seed + number) for number in range(count)]
 

@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -264,28 +263,24 @@ def test_figure(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 # --- the way it starts ------------------------------------------------------------------------------------
 
 START = """
-import sys, time
-start = time.process_time()
+import json, sys
 from tacit.cli import show
 from tacit.cli.app import run
 code = run(sys.argv[1:])
-print(code, time.process_time() - start, [m for m in ("torch", "matplotlib", "pandas") if m in sys.modules])
+print(json.dumps([code, sorted(sys.modules)]))
 """
+DEAR = "torch matplotlib pandas sklearn sqlalchemy duckdb scipy.stats scipy.optimize scipy.integrate"
 
 
 def test_it_starts_quickly_and_without_torch() -> None:
-    """Under a second of an idle machine; the best of some, and twice that, for a busy one."""
-    seconds = []
-    for _ in range(4):
-        one = ["--noise", "4", "--sampling-rate", "1", "--steps", "10", *STATED]
-        command = [sys.executable, "-c", START, "account", *one]
-        done = subprocess.run(command, capture_output=True, text=True)
-        code, spent, heavy = done.stdout.splitlines()[-1].split(" ", 2)
-        assert (code, heavy, done.stderr) == ("0", "[]", "")
-        seconds.append(float(spent))
-        if seconds[-1] < 1.0:
-            break
-    assert min(seconds) < 2.0, seconds
+    """Under a second of an idle machine; counted in what is imported, which is where the time goes."""
+    one = ["--noise", "4", "--sampling-rate", "1", "--steps", "10", *STATED]
+    command = [sys.executable, "-c", START, "account", *one]
+    done = subprocess.run(command, capture_output=True, text=True)
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert (code, done.stderr) == (0, "")
+    assert not set(DEAR.split()) & set(modules)
+    assert len(modules) < 1200
 
 
 def test_help_is_honest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,10 +307,8 @@ def test_a_terminal_sees_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: 
         real(bar, title, done, total)
 
     monkeypatch.setattr(show.Preparations, "__call__", listening)
-    start = time.perf_counter()
     arguments = ["--noise", "3", "--sampling-rate", "1", "--steps", "9", *STATED, "--figure", "a.png"]
     assert run(["account", *arguments]) == 0
-    assert time.perf_counter() - start < 60.0
     assert {title for title, _, _ in titles} == {"pricing", "drawing"}
     for title in ("pricing", "drawing"):
         done = [(d, t) for name, d, t in titles if name == title]

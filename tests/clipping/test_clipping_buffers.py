@@ -21,6 +21,11 @@ from tacit.errors import InvalidInput
 both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 class OnDemand(Mapping[str, Tensor]):
     """Buffers that are made when they are first asked for."""
 

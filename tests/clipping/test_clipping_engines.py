@@ -40,6 +40,11 @@ RULES: list[ClippingRule] = [
 both = pytest.mark.parametrize("kind", ENGINES)
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(

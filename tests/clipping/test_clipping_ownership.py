@@ -21,6 +21,11 @@ C = 0.3
 Layout = Callable[[nn.ModuleList, Tensor], Tensor]
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 class Model(nn.Module):
     """Some layers, and a function of them and of the batch."""
 

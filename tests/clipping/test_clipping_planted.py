@@ -20,6 +20,11 @@ Checker = Callable[[], None]
 Sums = dict[str, Tensor]
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -27,6 +27,11 @@ Sums = dict[str, Tensor]
 C = 0.5
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def add(engine: GradientEngine, *batch: Tensor, dtype: torch.dtype = torch.float64) -> Sums:
     sums = {name: torch.zeros(p.shape, dtype=dtype) for name, p in engine.parameters.items()}
     present = torch.ones(len(batch[0]), dtype=torch.bool)

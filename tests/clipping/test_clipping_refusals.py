@@ -21,6 +21,11 @@ ENGINES: list[type[GradientEngine]] = [FastEngine, ReferenceEngine]
 both = pytest.mark.parametrize("kind", ENGINES)
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def squares(model: nn.Module, x: Tensor) -> Tensor:
     out: Tensor = model(x)
     return out.flatten(1).square().mean(1) + out.flatten(1).sum(1)

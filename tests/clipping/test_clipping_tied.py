@@ -19,6 +19,11 @@ from tacit.clipping.layers import tied
 V, d = 40, 24  # so large that no gradient of this size is kept at a few positions
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 class Tied(nn.Module):
     """Numbers looked up in a table, through a layer, and scored by the same table; maybe twice."""
 

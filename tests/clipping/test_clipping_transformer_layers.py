@@ -25,6 +25,11 @@ Loss = Callable[..., Tensor]
 C = 0.3
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def squares(model: nn.Module, *batch: Tensor) -> Tensor:
     """A loss whose gradient has another size and direction at each position and in each row."""
     out: Tensor = model(*batch).flatten(1)

@@ -33,8 +33,8 @@ def remote(tmp_path: Path) -> RemoteFile:
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
-    """A server that promises 1000 bytes under /torn, and hangs up after 10."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that promises 1000 bytes under /torn, and hangs up after 10; no proxy stands before it."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -46,6 +46,7 @@ def server() -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  named by the base class
             pass
 
+    monkeypatch.setenv("no_proxy", "*")
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
@@ -109,7 +110,8 @@ def test_http_failures_say_what_to_do(tmp_path: Path, server: str, path: str) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_such_address(tmp_path: Path) -> None:
+def test_no_such_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(InvalidInput, match=r"put nothing\.gz in a folder"):
         download(RemoteFile((tmp_path / "nothing.gz").as_uri(), "0" * 64), tmp_path)
     with pytest.raises(InvalidInput, match="cannot fetch"):
@@ -122,6 +124,7 @@ def test_a_long_download_shows_a_bar_and_a_short_one_does_not(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("TERM", raising=False)
+    monkeypatch.setattr(module, "_QUIET", 1e9)
     download(remote, tmp_path / "short")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(module, "_QUIET", -1.0)

@@ -22,6 +22,11 @@ from tacit.experiments.registry import reproduce
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def names(count: int) -> tuple[str, ...]:
     letters = np.random.default_rng(0).integers(26, size=(count, 5))
     return tuple("".join(chr(97 + int(letter)) for letter in row) for row in letters)

@@ -119,7 +119,8 @@ def honest(url: str) -> Iterator[Ask]:
 @contextmanager
 def naive(url: str) -> Iterator[Ask]:
     """The control: it reads the balance, checks it and writes it back, as one would without much thought."""
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    patience = {"timeout": 600.0} if url.startswith("sqlite") else {}
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", connect_args=patience)
 
     def ask(_key: str) -> bool:
         with engine.connect() as connection:
@@ -166,11 +167,14 @@ def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) 
         ledger.open_dataset("crowd", policy())
     naive_table(url)
     wait, go = os.pipe()
+    here, ready = os.pipe()
 
     def work(number: int) -> None:
         os.close(go)
         log = Log(Path(folder) / f"{number}.log")
         with CLIENTS[client](url) as ask:
+            os.write(ready, b".")
+            os.close(ready)
             os.read(wait, 1)  # nothing comes: it ends when the parent closes the pipe
             for attempt in range(number, attempts, processes):
                 begin = time.perf_counter()
@@ -178,7 +182,9 @@ def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) 
                 log.write(granted=granted, seconds=time.perf_counter() - begin)
 
     children = [fork(partial(work, number)) for number in range(processes)]
-    time.sleep(0.5)
+    os.close(ready)
+    while os.read(here, processes):  # until everybody is ready, or dead
+        pass
     begin = time.perf_counter()
     os.close(go)
     codes = [os.waitpid(child, 0)[1] for child in children]
@@ -219,7 +225,11 @@ def client_until_refused(url: str, dataset: str, folder: Path, number: int) -> N
     """Reserve, run, settle, show, until the budget is spent or the ledger is gone."""
     log = Log(folder / f"{number}.log")
     dice = random.Random()
-    with closing(Ledger.open(url)) as ledger:
+    try:
+        opened = Ledger.open(url)
+    except LedgerUnavailable:  # the server fell before this client was up
+        return
+    with closing(opened) as ledger:
         for count in range(10**6):
             key = f"{number}-{count}"
             try:

@@ -16,6 +16,11 @@ from tacit.models import DPPCA, fit_dp_pca
 from tacit.models.dp_pca import GaussianNoise, raw_gram_matrix, symmetric_gaussian
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def normal(seed: int) -> GaussianNoise:
     generator = torch.Generator().manual_seed(seed)
     return lambda shape, std: std * torch.randn(shape, generator=generator, dtype=torch.float64)

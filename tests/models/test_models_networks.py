@@ -20,6 +20,11 @@ from tacit.models import (
 )
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def parameters(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 

@@ -94,5 +94,5 @@ def test_the_thread_ends_with_its_owner() -> None:
     (thread,) = set(threading.enumerate()) - before
     del ahead
     gc.collect()
-    thread.join(timeout=10)
+    thread.join(timeout=300)
     assert not thread.is_alive()

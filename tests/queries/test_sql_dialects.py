@@ -184,7 +184,7 @@ def execute(url: str, *texts: str) -> None:
             connection.execute(text)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
 def test_postgres_counts_what_duckdb_counts(
     database: str, rows: list[Row], query: Query, policy: Policy

@@ -65,10 +65,16 @@ def dropout_net(shape, outputs):
 
 
 class Reporter:
-    """Tells the parent of every step."""
+    """Tells the parent of every step, and waits to be killed after the last one that it may take."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         say(f"step {steps}")
+        self.left -= 1
+        while self.left <= 0:
+            signal.pause()
 
     def on_row(self, row: Row) -> None:
         pass
@@ -89,16 +95,16 @@ def start_run(folder: Path, *, resume: bool) -> Run:
 
 
 def serve() -> None:
-    """A process that has imported everything forks one that trains, for each line "folder resume write"."""
+    """A process that has imported everything forks one that trains, for each "resume write most folder"."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as warm:
         write_files(Path(warm))
         start_run(Path(warm), resume=False).start(should_stop=lambda: True)
     for line in sys.stdin:
-        folder, resume, die_in_write = line.split()
+        resume, die_in_write, most, folder = line.rstrip("\n").split(" ", 3)
         if (pid := os.fork()) == 0:
             plant_death(int(die_in_write))
-            start_run(Path(folder), resume=resume == "yes").start((Reporter(),))
+            start_run(Path(folder), resume=resume == "yes").start((Reporter(int(most)),))
             os._exit(0)
         say(f"pid {pid}")
         say(f"exit {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
@@ -127,9 +133,9 @@ class Trainer:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def start(self, folder: Path, *, resume: bool, die_in_write: int = 0) -> int:
+    def start(self, folder: Path, *, resume: bool, most: int = STEPS, die_in_write: int = 0) -> int:
         assert self.server.stdin is not None
-        self.server.stdin.write(f"{folder} {'yes' if resume else 'no'} {die_in_write}\n")
+        self.server.stdin.write(f"{'yes' if resume else 'no'} {die_in_write} {most} {folder}\n")
         self.server.stdin.flush()
         return int(self.next("pid"))
 
@@ -146,7 +152,7 @@ class Trainer:
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         self.server.stdin.close()
-        self.server.wait(30)
+        self.server.wait()
         self.server.stdout.close()
 
 
@@ -216,8 +222,9 @@ def test_ten_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path) ->
     chance = random.Random(20260101)
     state = folder / "out" / "private" / "resume.pt"
     for _ in range(KILLS):
-        process = trainer.start(folder, resume=state.exists())
-        for _ in range(chance.randint(1, 4)):
+        steps = chance.randint(1, 4)
+        process = trainer.start(folder, resume=state.exists(), most=steps + 1)
+        for _ in range(steps):
             trainer.next("step")
         time.sleep(chance.uniform(0, 0.02))
         os.kill(process, signal.SIGKILL)
@@ -352,9 +359,8 @@ def test_what_changes_no_result_may_change_on_resume(folder: Path) -> None:
 
 
 def test_two_processes_do_not_share_a_folder(trainer: Trainer, folder: Path) -> None:
-    process = trainer.start(folder, resume=False)
+    process = trainer.start(folder, resume=False, most=1)
     trainer.next("step")
-    os.kill(process, signal.SIGSTOP)
     try:
         with pytest.raises(InvalidInput, match="another process"):
             start_run(folder, resume=True).start()

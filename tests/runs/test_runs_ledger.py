@@ -87,13 +87,13 @@ def start_run(folder: Path, *, resume: bool) -> Run:
 
 
 def serve() -> None:
-    """A process that has imported everything forks one that trains, for each line "folder resume"."""
+    """A process that has imported everything forks one that trains, for each line "resume folder"."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as warm:
         set_up(Path(warm))
         start_run(Path(warm), resume=False).start(should_stop=lambda: True)
     for line in sys.stdin:
-        folder, resume = line.split()
+        resume, folder = line.rstrip("\n").split(" ", 1)
         if (pid := os.fork()) == 0:
             start_run(Path(folder), resume=resume == "yes").start((Reporter(),))
             os._exit(0)
@@ -111,7 +111,7 @@ class Trainer:
 
     def start(self, folder: Path, *, resume: bool) -> int:
         assert self.server.stdin is not None
-        self.server.stdin.write(f"{folder} {'yes' if resume else 'no'}\n")
+        self.server.stdin.write(f"{'yes' if resume else 'no'} {folder}\n")
         self.server.stdin.flush()
         return int(self.next("pid"))
 
@@ -139,7 +139,7 @@ class Trainer:
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         self.server.stdin.close()
-        self.server.wait(30)
+        self.server.wait()
         self.server.stdout.close()
 
 
@@ -270,8 +270,9 @@ def test_a_plan_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path, mo
 
 
 def test_the_command_line_names_the_ledger_and_shows_the_balance(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     bare = CONFIG[: CONFIG.index("[ledger]")]
     (folder / "run.toml").write_text(bare)
     arguments = ["train", "run.toml", "--out", "out", "--ledger", "budget.db", "--dataset", "digits"]
@@ -282,7 +283,7 @@ def test_the_command_line_names_the_ledger_and_shows_the_balance(
     assert reserved(folder) == [[0, 10], [10, 20], [20, 30]]
     with closing(Ledger.open("budget.db")) as ledger:
         body = ledger.history("digits")[1].body
-    assert body["by"] == getpass.getuser()
+    assert body["by"] == "ada"
     assert re.fullmatch(r"training run [0-9a-f]{16}: steps 0 to 9 of 30", body["label"])
     assert (
         tacit([*arguments, "--chunk", "10", "--resume", "--json"]) == 0

@@ -31,6 +31,11 @@ PLAN = Plan.with_noise(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def event(mean: float, shape: float | None) -> PrivateSelection:
     kind = "poisson" if shape is None else "negative-binomial"
     return PrivateSelection(Gaussian(8.0), distribution=kind, mean=mean, shape=shape)

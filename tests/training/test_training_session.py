@@ -24,6 +24,11 @@ from tacit.training import FlipAndCrop, PrivateSession, step
 N, D, CLASSES = 60, 5, 3
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
 

@@ -22,6 +22,11 @@ from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, SlotEvidence
 N, D, CLASSES, SLOTS = 400, 5, 3, 80
 
 
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
+
+
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x.flatten(1)), y, reduction="none")
 
