@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -29,7 +30,19 @@ def missing() -> str:
         import psycopg  # noqa: F401
     except ImportError:
         return "psycopg is not installed"
-    return "" if binaries() is not None else "PostgreSQL is not installed"
+    if binaries() is None:
+        return "PostgreSQL is not installed"
+    if os.geteuid() == 0 and (shutil.which("runuser") is None or not _known(_USER)):
+        return f"PostgreSQL does not run as root, and there is no user {_USER}"
+    return ""
+
+
+def _known(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class Server:
         self._control("stop", "--wait", "--silent", f"--mode={mode}")
 
     def _control(self, *arguments: str) -> None:
-        _run("pg_ctl", *arguments, f"--pgdata={self.folder / 'data'}")
+        _run("pg_ctl", *arguments, "--timeout=600", f"--pgdata={self.folder / 'data'}")
 
 
 def _run(program: str, *arguments: str) -> None:
@@ -72,7 +85,8 @@ def _run(program: str, *arguments: str) -> None:
 @contextlib.contextmanager
 def running(*settings: str) -> Iterator[Server]:
     """A fresh server until the end of the block."""
-    folder = Path(tempfile.mkdtemp(prefix="tacit-pg-"))
+    # Not where TMPDIR points: the path of a socket is short, and the server's user must reach it.
+    folder = Path(tempfile.mkdtemp(prefix="tacit-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, _USER, _USER)

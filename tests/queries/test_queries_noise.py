@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import random
 import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -29,10 +31,16 @@ from tacit.queries.noise import (
 )
 
 NAMES = ("own", "opendp")
-LEVEL = 1e-5
+LEVEL = 1e-7  # the bits of OpenDP cannot be fixed
 
 
 # --- values plus noise ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def fixed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the operating system's: a verdict on draws is the same in each run."""
+    monkeypatch.setattr(os, "urandom", random.Random(1).randbytes)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,11 +77,11 @@ def test_own_noise_knows_no_largest_integer_and_opendp_stops_at_64_bits() -> Non
 def test_both_samplers_draw_one_law_and_the_test_sees_five_percent(law: str) -> None:
     def draws(of: Sampler, scale: Fraction) -> Sequence[int]:
         add = {"laplace": of.laplace, "gaussian": of.gaussian}[law]
-        return add([0] * 40_000, scale)
+        return add([0] * 60_000, scale)
 
     own, other = draws(OwnSampler(), Fraction(8)), draws(OpenDPSampler(), Fraction(8))
     assert same_law(own, other) > LEVEL
-    assert same_law(draws(OwnSampler(), Fraction(42, 5)), other) < LEVEL
+    assert same_law(own, draws(OwnSampler(), Fraction(42, 5))) < LEVEL
 
 
 def same_law(a: Sequence[int], b: Sequence[int]) -> float:
