@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,35 @@ FAULTS = {
 def test_a_table_that_does_not_fit_is_refused_when_it_is_opened(name: str) -> None:
     with pytest.raises(InvalidInput):
         DuckDBEngine(FAULTS[name], policy())
+
+
+NAMES = {
+    "whole numbers": ([1, 1, 2], True),
+    "numbers": ([1.0, 1.0, math.nan], True),
+    "texts": (["a", "a", "b"], True),
+    "categories": (pa.array(["a", "a", "b"]).dictionary_encode(), True),
+    "decimals": (pa.array([1, 1, 2], pa.decimal128(5, 2)), True),
+    "days": ([datetime.date(2020, 1, 1)] * 3, True),
+    "nothing at all": (pa.nulls(3), True),
+    "stretches of time": (pa.array([1, 1, 2], pa.duration("s")), False),
+    "lists": ([[1.0], [1.0], [-0.0]], False),
+    "structures": ([{"a": 1}] * 3, False),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_a_row_belongs_to_is_written_in_one_way(name: str) -> None:
+    """Which rows of a unit are kept hangs on how its name is written, which must be its own."""
+    who, fits = NAMES[name]
+    person = Policy(
+        unit="person", adjacency="add-remove", budget=PureBudget(1.0), unit_column="who", rows_per_unit=2
+    )
+    table = pa.table({"who": who})
+    if fits:
+        DuckDBEngine(table, person).close()
+        return
+    with pytest.raises(InvalidInput, match="written in several ways"):
+        DuckDBEngine(table, person)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

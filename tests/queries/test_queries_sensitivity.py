@@ -40,11 +40,14 @@ from tacit.queries import (
     StandardDeviation,
     Sum,
     Variance,
+    bounding,
     compiling,
     measures,
     statements,
 )
+from tacit.queries.algebra import OPERATORS
 from tacit.queries.compiling import Compiled, Release, compile_query
+from tacit.queries.measures import Bins, Regular
 from tacit.queries.releasing import RawTable, bins_in, collect
 from tacit.queries.statements import SOURCE, syntax
 
@@ -54,12 +57,15 @@ SCHEMA = pa.schema(
         ("patient", pa.string()),
         ("ward", pa.string()),
         ("floor", pa.int64()),
+        ("city", pa.string()),
+        ("stay", pa.int64()),
         ("urgent", pa.bool_()),
         ("age", pa.float64()),
         ("cost", pa.float64()),
     ]
 )
-WARDS, FLOORS = ("a", "b", "c"), (1, 2)
+WARDS, FLOORS = ("a", "b", "ö'x"), (1, 2)
+TOO_FAR = "one unit moves the integers further than the noise is made for"
 COSTS = (-math.inf, -11.0, -10.0, -9.96, -0.3, 0.0, 0.24, 0.25, 7.1, 30.0, 31.0, math.inf, math.nan, None)
 AGES = (-5.0, 0.0, 17.0, 17.5, 40.0, 66.0, 90.0, 1e9, math.nan, None)
 
@@ -72,7 +78,9 @@ def rows_of(patient: str | None) -> st.SearchStrategy[Row]:
         {
             "patient": st.just(patient),
             "ward": st.sampled_from([*WARDS, "a", "undeclared", None]),
-            "floor": st.sampled_from([*FLOORS, 9, None]),
+            "floor": st.sampled_from([*FLOORS, 1, 9, -3, None]),
+            "city": st.sampled_from(["x", "NaN", "", None]),
+            "stay": st.sampled_from([0, 10, 15, 21, 30, None]),
             "urgent": st.sampled_from([True, False, None]),
             "age": st.sampled_from(AGES),
             "cost": st.sampled_from(COSTS),
@@ -93,6 +101,7 @@ def tables(draw: st.DrawFn) -> list[Row]:
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     per_unit = draw(st.integers(1, 3))
+    per_group = draw(st.none() | st.integers(1, per_unit))
     adjacency = draw(st.sampled_from(["add-remove", "replace-one", "zero-out"]))
     by_person = draw(st.booleans())
     declared = draw(st.booleans())
@@ -102,48 +111,57 @@ def policies(draw: st.DrawFn) -> Policy:
         budget=RenyiBudget(10.0, 1e-3, orders=(4.0,), threshold_delta=5e-4),
         unit_column="patient" if by_person else None,
         rows_per_unit=per_unit if by_person else 1,
-        groups_per_unit=draw(st.sampled_from([None, 1, per_unit])) if by_person else None,
+        groups_per_unit=per_group if by_person else None,
         largest_table=100,
         public_records=4 if adjacency == "replace-one" else None,
         columns={
             "ward": Column(kind="category", keys=WARDS if declared else None),
-            "floor": Column(kind="integer", keys=FLOORS, lower=0, upper=3),
+            "floor": Column(kind="integer", keys=FLOORS, lower=-1, upper=4),
             "urgent": Column(kind="boolean"),
+            "city": Column(kind="category"),
+            "stay": Column(kind="integer", lower=10, upper=21),
             "age": Column(kind="number", lower=0, upper=90, step=draw(st.sampled_from([1.0, 0.5, None]))),
             "cost": Column(kind="number", lower=-10, upper=30, step=draw(st.sampled_from([0.5, 0.3, None]))),
         },
     )
 
 
-AGGREGATES: st.SearchStrategy[Aggregate] = st.sampled_from(
-    [
-        Count(),
-        Count("cost"),
-        Count("ward"),
-        CountUnits(),
-        Sum("cost"),
-        Sum("age"),
-        Mean("cost"),
-        Mean("age"),
-        Variance("cost"),
-        StandardDeviation("age", sample=False),
-        Histogram("age", (0, 18, 40, 65)),
-        Quantile("age", 0.5),
-        Quantile("cost", 0.25, candidates=(-10, 0, 0.25, 7, 30)),
-        Quantile("age", 1.0, candidates=(0, 30, 60, 90)),
-        Quantile("age", 0.0, candidates=(0, 30, 60, 90)),
-    ]
+AGGREGATES: tuple[Aggregate, ...] = (
+    Count(),
+    Count("cost"),
+    Count("ward"),
+    CountUnits(),
+    Sum("cost"),
+    Sum("age"),
+    Sum("stay"),
+    Mean("cost"),
+    Mean("age"),
+    Variance("cost"),
+    StandardDeviation("age", sample=False),
+    StandardDeviation("floor"),
+    Histogram("age", (0, 18, 40, 65)),
+    Quantile("age", 0.5),
+    Quantile("floor", 1.0),
+    Quantile("cost", 0.25, candidates=(-10, 0, 0.25, 7, 30)),
+    Quantile("age", 1.0, candidates=(0, 30, 60, 90)),
+    Quantile("age", 0.0, candidates=(0, 30, 60, 90)),
 )
-LEAVES: st.SearchStrategy[Predicate] = st.sampled_from(
-    [
-        Compare("age", ">", 17),
-        Compare("cost", "<=", 0.25),
-        Compare("cost", "!=", 0),
-        Compare("ward", "=", "a"),
-        Compare("urgent", "!=", True),
-        In("floor", (1, 9)),
-        IsNull("age"),
-    ]
+LEAVES: st.SearchStrategy[Predicate] = st.one_of(
+    st.builds(
+        Compare,
+        st.sampled_from(["age", "cost", "floor"]),
+        st.sampled_from(OPERATORS),
+        st.sampled_from([0, 0.25, 17, -3.3, 4]),
+    ),
+    st.builds(
+        Compare,
+        st.sampled_from(["ward", "city"]),
+        st.sampled_from(["=", "!="]),
+        st.sampled_from(["a", "ö'x", "", "'; DROP TABLE tacit_rows; --"]),
+    ),
+    st.builds(Compare, st.just("urgent"), st.sampled_from(["=", "!="]), st.booleans()),
+    st.builds(IsNull, st.sampled_from(["ward", "floor", "urgent", "city", "stay", "age", "cost"])),
+    st.sampled_from([In("floor", (1, 9)), In("age", (0, 17.5, 66)), In("ward", ("a", "undeclared"))]),
 )
 PREDICATES = st.recursive(
     LEAVES,
@@ -154,16 +172,28 @@ PREDICATES = st.recursive(
     ),
     max_leaves=4,
 )
+OTHER_KEYS = ("city", "floor", "urgent")
 QUERIES = st.builds(
     Query,
-    st.lists(AGGREGATES, min_size=1, max_size=2, unique=True).map(tuple),
-    st.one_of(st.none(), PREDICATES),
-    st.sampled_from([(), (), ("ward",), ("floor",), ("urgent",), ("ward", "floor"), ("urgent", "ward")]),
+    st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True).map(tuple),
+    st.none() | PREDICATES,
+    st.sampled_from(
+        [
+            (),
+            (),
+            ("ward",),
+            ("urgent", "floor"),
+            ("city",),
+            ("ward", "city"),
+            ("ward", "floor"),
+            ("urgent", "ward"),
+        ]
+    ),
 )
 
 
 def compiled_of(query: Query, policy: Policy, mechanism: str) -> Compiled:
-    undeclared = "ward" in query.by and policy.columns["ward"].keys is None
+    undeclared = any(name in query.by and policy.columns[name].keys is None for name in ("ward", "city"))
     if mechanism == "gaussian":
         return compile_query(query, policy, rho=0.5, delta=1e-6 if undeclared else None, mechanism=mechanism)
     return compile_query(query, policy, epsilon=1.0, delta=1e-6 if undeclared else None)
@@ -223,6 +253,9 @@ def shares(release: Release, compiled: Compiled, one: RawTable, other: RawTable)
         return (worst / release.choice.sensitivity,)
     steps = [release.bound.factor * x for each in moved(release, one, other).values() for x in each]
     bound = release.bound
+    if not isinstance(release.measure, Bins | Regular):
+        assert max(map(abs, steps), default=0) <= twice * bound.each, TOO_FAR
+        assert sum(x != 0 for x in steps) <= twice * bound.places, TOO_FAR
     return (
         sum(map(abs, steps)) / (twice * bound.whole),
         sum(x * x for x in steps) / (twice**2 * bound.squared),
@@ -244,7 +277,7 @@ def check(
                 largest[release] = max(largest[release], *shares(release, compiled, here, there))
         if compiled.threshold is not None:
             check_threshold(compiled, here, there)
-    assert max(largest.values()) <= 1.0, "one unit moves the integers further than the noise is made for"
+    assert max(largest.values()) <= 1.0, TOO_FAR
     return largest
 
 
@@ -267,7 +300,7 @@ def check_threshold(compiled: Compiled, here: RawTable, there: RawTable) -> None
     policies(),
     st.sampled_from(["laplace", "gaussian"]),
     tables(),
-    st.lists(rows_of("new"), min_size=1, max_size=5),
+    st.lists(rows_of("new"), max_size=5),
 )
 def test_neighbours_move_the_integers_by_at_most_what_is_charged(
     query: Query, policy: Policy, mechanism: str, rows: list[Row], replacement: list[Row]
@@ -277,8 +310,17 @@ def test_neighbours_move_the_integers_by_at_most_what_is_charged(
 
 # --- bounds that are reached, and bugs that are found -----------------------------------------------------
 
-ROW: Row = {"patient": "p1", "ward": "a", "floor": 1, "urgent": True, "age": 90.0, "cost": 30.0}
-LOW: Row = ROW | {"patient": "new", "ward": "b", "age": 0.0, "cost": -10.0}
+ROW: Row = {
+    "patient": "p1",
+    "ward": "a",
+    "floor": 1,
+    "urgent": True,
+    "city": "x",
+    "stay": 30,
+    "age": 90.0,
+    "cost": 30.0,
+}
+LOW: Row = ROW | {"patient": "new", "ward": "b", "stay": 0, "age": 0.0, "cost": -10.0}
 OTHER: Row = ROW | {"patient": "p2", "ward": "b", "age": 40.0, "cost": 3.0}
 PER_ROW = Policy(
     unit="row",
@@ -287,8 +329,10 @@ PER_ROW = Policy(
     largest_table=100,
     columns={
         "ward": Column(kind="category", keys=WARDS),
-        "floor": Column(kind="integer", keys=FLOORS, lower=0, upper=3),
+        "floor": Column(kind="integer", keys=FLOORS, lower=-1, upper=4),
         "urgent": Column(kind="boolean"),
+        "city": Column(kind="category"),
+        "stay": Column(kind="integer", lower=10, upper=21),
         "age": Column(kind="number", lower=0, upper=90, step=0.5),
         "cost": Column(kind="number", lower=-10, upper=30, step=0.5),
     },
@@ -297,7 +341,7 @@ PER_PERSON = replace(PER_ROW, unit_column="patient", rows_per_unit=2)
 EXCHANGED = replace(PER_ROW, adjacency="replace-one", public_records=2)
 PERSON_EXCHANGED = replace(PER_PERSON, adjacency="replace-one", public_records=2)
 FIVE_ROWS = [ROW] * 5 + [OTHER]
-MIXED = [ROW, ROW | {"ward": "b"}, ROW | {"ward": "c"}, OTHER]
+MIXED = [ROW | {"ward": ward} for ward in WARDS] + [OTHER]
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
@@ -330,21 +374,74 @@ def test_no_bound_is_larger_than_it_must_be(
     assert all(share == 1.0 for share in largest.values())
 
 
-def test_rows_that_are_not_bounded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_bounded", lambda rows, policy, keys, grouped: rows)
-    with pytest.raises(AssertionError, match="further than"):
-        check(Query((Count(),)), PER_PERSON, "laplace", FIVE_ROWS, [])
+def test_a_row_without_values_is_exchanged_for_one_beyond_all_bounds() -> None:
+    nothing: Row = dict.fromkeys(ROW) | {"patient": "p1"}
+    for rows, replacement in (([nothing], [ROW | {"age": 1e300, "cost": -1e300}]), ([ROW], [nothing])):
+        assert check(Query(AGGREGATES), EXCHANGED, "laplace", rows, replacement)
 
 
-def test_rows_chosen_by_a_look_at_other_units_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_is_stated_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measures.bound
+    halved = lambda measure, policy, **facts: replace(real(measure, policy, **facts), whole=300)  # noqa: E731
+    query = Query((Sum("age"),))
+    assert max(check(query, PER_PERSON, "laplace", FIVE_ROWS, []).values()) == 1.0
+    monkeypatch.setattr(compiling, "bound", halved)
+    with pytest.raises(AssertionError, match=TOO_FAR):
+        check(query, PER_PERSON, "laplace", FIVE_ROWS, [])
+
+
+@pytest.mark.parametrize("item", [Count(), CountUnits()])
+def test_rows_that_are_not_bounded_are_found(item: Aggregate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are kept, or none is left out."""
+    monkeypatch.setattr(statements, "kept", lambda columns, *_: bounding.every(columns))
+    monkeypatch.setattr(
+        statements, "left_out", lambda columns, *_: bounding.every(columns).where("FALSE", copy=False)
+    )
+    with pytest.raises(AssertionError, match=TOO_FAR):
+        check(Query((item,), by=("ward",)), PER_PERSON, "laplace", [*FIVE_ROWS, *MIXED], [])
+
+
+@pytest.mark.parametrize("item", [Sum("age"), CountUnits()])
+def test_rows_chosen_by_a_look_at_other_units_are_found(
+    item: Aggregate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first rows of the table, not of each unit: when a unit goes, another one's rows move up."""
-    rows = [ROW | {"patient": f"p{i}", "ward": ward} for i, ward in enumerate(WARDS) for _ in range(3)]
-    query = Query((Sum("age"),), by=("ward",))
+    rows = [
+        ROW | {"patient": f"p{i}", "ward": ward} for i in range(4) for ward in WARDS for _ in range(i + 1)
+    ]
+    query = Query((item,), by=("ward",))
     assert check(query, PER_PERSON, "laplace", rows, [])
-    real = statements._window
-    monkeypatch.setattr(statements, "_window", lambda function, parts, order: real(function, [], order))
-    with pytest.raises(AssertionError, match="further than"):
+    real = bounding._window
+
+    def of_all(function: Any, order: list[Any]) -> Any:
+        window = real(function, order)
+        window.set("partition_by", [])
+        return window
+
+    monkeypatch.setattr(bounding, "_window", of_all)
+    with pytest.raises(AssertionError, match=TOO_FAR):
         check(query, PER_PERSON, "laplace", rows, [])
+
+
+@pytest.mark.parametrize("limit", [(2, None), (3, 2)])
+def test_one_row_too_many_of_a_unit_is_found(
+    limit: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule that keeps one row more than it says."""
+    policy = replace(PER_PERSON, rows_per_unit=limit[0], groups_per_unit=limit[1])
+    query, rows = Query((Count(),), by=("ward",)), MIXED * 3
+    assert check(query, policy, "laplace", rows, [])
+    for name in ("kept", "left_out"):
+        real = getattr(statements, name)
+        monkeypatch.setattr(
+            statements,
+            name,
+            lambda columns, rules, *more, real=real: real(
+                columns, replace(rules, rows_per_unit=rules.rows_per_unit + 1), *more
+            ),
+        )
+    with pytest.raises(AssertionError, match=TOO_FAR):
+        check(query, policy, "laplace", rows, [])
 
 
 def test_half_of_the_noise_under_replace_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +458,7 @@ def test_half_of_the_noise_under_replace_one_is_found(monkeypatch: pytest.Monkey
     rows, replacement = [ROW | {"cost": 3.0}, OTHER], [LOW | {"cost": 0.0}]
     assert check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
     monkeypatch.setattr(compiling, "bound", halved)
-    with pytest.raises(AssertionError, match="further than"):
+    with pytest.raises(AssertionError, match=TOO_FAR):
         check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
 
 

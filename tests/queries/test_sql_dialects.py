@@ -8,6 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -244,6 +245,35 @@ def test_what_the_server_is_set_to_does_not_change_what_a_statement_means(databa
             "ALTER DATABASE postgres RESET search_path",
             "DROP FUNCTION public.md5(text)",
         )
+
+
+def test_which_rows_postgres_keeps_does_not_hang_on_how_things_are_written(database: str) -> None:
+    """Texts in an order of some language, and one person whose number is written in three ways."""
+    wards = ("A", "a", "B", "b", "é", "z", "~")
+    policy = replace(
+        PERSONS, columns={"ward": Column(kind="category", keys=wards)}, groups_per_unit=None, rows_per_unit=2
+    )
+    cells = [(number, ward) for number in ("7", "7.0", "7.00", "-0", "0", "1.50", "1.5") for ward in wards]
+    execute(
+        database,
+        "DROP TABLE IF EXISTS w",
+        'CREATE TABLE w (person numeric, ward text COLLATE "en-x-icu")',
+        f"INSERT INTO w VALUES {', '.join(map(str, cells))}",
+    )
+    engine = PostgresEngine(database, "w")
+    engine.check(policy)
+    table = pa.table({"person": [float(x) for x, _ in cells], "ward": [ward for _, ward in cells]})
+    mine = DuckDBEngine(table, policy)
+    for query in (Query((Count(),), by=("ward",)), Query((Count(), CountUnits()), by=("ward",))):
+        (statement,) = statements_of(query, policy)
+        assert integers(engine, statement) == integers(mine, statement)
+    engine.close()
+    mine.close()
+    execute(database, "ALTER TABLE w ALTER COLUMN person TYPE interval USING make_interval(days => 30)")
+    engine = PostgresEngine(database, "w")
+    with pytest.raises(InvalidInput, match="written in several ways"):
+        engine.check(policy)
+    engine.close()
 
 
 def test_the_version_of_a_table_in_postgres_is_its_rows_in_any_order(database: str) -> None:

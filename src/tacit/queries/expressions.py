@@ -6,26 +6,31 @@ itself, CASE stops at the first true branch, doubles follow IEEE 754, texts have
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.algebra import And, Compare, In, IsNull, Not, Or, Predicate
-from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Squares, Total
+from tacit.queries.measures import Bins, Grid, Measure, Regular, Squares, Total
 
 __all__ = [
     "alias",
     "bin_of",
     "binned_column",
+    "cell_of",
+    "collated",
     "double",
     "field",
     "holds",
     "integer",
-    "integer_of",
+    "is_text",
     "key_of",
     "key_tests",
     "known",
+    "summand",
     "syntax",
+    "text_of",
     "whole",
 ]
 
@@ -48,24 +53,28 @@ def syntax() -> Any:
 # --- integers of a row -----------------------------------------------------------------------------------
 
 
-def integer_of(measure: Measure, policy: Policy) -> Any:
-    """The integer that a row adds to a measure."""
+def cell_of(column: str, measures: Sequence[Measure], policy: Policy) -> Any:
+    """What ``measures`` need of a row's value: k if one of them sums it, else 1; NULL where it is missing."""
+    exp = syntax()
+    grids = [item.grid for item in measures if isinstance(item, Total | Squares) and item.column == column]
+    value = _cell(column, grids[0]) if grids else whole(1)
+    return _case([(_there(column, policy), value)], exp.null())
+
+
+def summand(measure: Measure, k: Any) -> Any:
+    """What a row adds to a measure."""
     exp = syntax()
     match measure:
-        case Present(column):
-            return _case([(_there(column, policy), whole(1))], whole(0))
-        case Total(column, grid, centre):
-            return _case([(known(double(column)), _minus(_cell(column, grid), centre))], whole(0))
-        case Squares(column, grid, centre):
-            root = exp.paren(_minus(_cell(column, grid), centre))
+        case Total(_, _, centre):
+            return _minus(k, centre)
+        case Squares(_, _, centre):
+            root = exp.paren(_minus(k, centre))
             square: Any = root * root.copy()
-            if measure.shift:
-                half = whole(1 << measure.shift >> 1)
-                square = integer(
-                    exp.IntDiv(this=exp.paren(square + half), expression=whole(1 << measure.shift))
-                )
-            return _case([(known(double(column)), square)], whole(0))
-    raise InvalidInput(f"measure {measure!r} is no sum over rows.")
+            if not measure.shift:
+                return square
+            half = whole(1 << measure.shift >> 1)
+            return integer(exp.IntDiv(this=exp.paren(square + half), expression=whole(1 << measure.shift)))
+    raise InvalidInput(f"measure {measure!r} is no sum over values.")
 
 
 def _cell(column: str, grid: Grid) -> Any:
@@ -176,12 +185,16 @@ def _is_number(column: str, policy: Policy) -> bool:
     return policy.columns[column].kind in ("number", "integer")
 
 
+def is_text(column: str, policy: Policy) -> bool:
+    """Whether a column is read as text."""
+    return policy.columns[column].kind == "category"
+
+
 def _typed(column: str, policy: Policy) -> Any:
     """The column in the type of its kind, in which all engines compare alike."""
-    exp = syntax()
     if _is_number(column, policy):
         return double(column)
-    return exp.cast(field(column), "BOOLEAN" if policy.columns[column].kind == "boolean" else "TEXT")
+    return text_of(field(column)) if is_text(column, policy) else syntax().cast(field(column), "BOOLEAN")
 
 
 def _literal(value: object, column: str, policy: Policy) -> Any:
@@ -206,6 +219,17 @@ def field(name: str) -> Any:
 def alias(expression: Any, name: str) -> Any:
     """An expression under a name."""
     return syntax().alias_(expression, name, quoted=True)
+
+
+def collated(name: str) -> Any:
+    """A column of texts, in the order of their bytes."""
+    exp = syntax()
+    return exp.Collate(this=field(name), expression=exp.to_identifier("C", quoted=True))
+
+
+def text_of(expression: Any) -> Any:
+    """An expression as text."""
+    return syntax().cast(expression, "TEXT")
 
 
 def double(column: str) -> Any:

@@ -7,29 +7,32 @@ has typed is in it only as literals that sqlglot quotes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
 from tacit.queries.algebra import Query
+from tacit.queries.bounding import UNIT, every, kept, left_out, named, ranks_groups, with_units
 from tacit.queries.expressions import (
-    alias,
     bin_of,
     binned_column,
+    cell_of,
     double,
     field,
     holds,
     integer,
-    integer_of,
+    is_text,
     key_of,
     key_tests,
     known,
+    summand,
     syntax,
+    text_of,
     whole,
 )
-from tacit.queries.measures import Bins, Measure, Regular, Rows, Units, most_groups
+from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -39,8 +42,7 @@ __all__ = ["SOURCE", "Statement", "statement", "syntax"]
 SOURCE = "tacit_rows"
 """What statements call the table; an engine puts its own in this place."""
 
-_UNIT, _KEY, _VALUE = "unit", "key", "value"  # names inside a statement; no user's name is used as an alias
-_COUNTED, _BEYOND = "tacit_counted", "tacit_beyond"  # the rows that may count; units with too many of them
+_KEY, _VALUE, _TOTAL = "key", "value", "total"  # names inside a statement; no user's name is used as an alias
 _NO_UNIT = ("NaN", "nan", "")  # how engines write an identifier that is none
 
 
@@ -70,6 +72,8 @@ class Statement:
         expressions = syntax()
 
         def place(node: exp.Expression) -> Any:
+            if isinstance(node, expressions.Collate) and dialect != "postgres":
+                return node.this  # in the others texts are in the order of their bytes as they are
             mine = isinstance(node, expressions.Table) and node.name == SOURCE
             return source.copy() if mine else node
 
@@ -83,41 +87,79 @@ def _key_name(place: int) -> str:
 def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
     """The statement that measures ``measures`` together; bins stand alone.
 
-    Rows are kept by the predicate, by declared keys, and then, per unit, by :func:`_bounded`.
+    Rows are kept by the predicate, by declared keys, and then, per unit, by :mod:`~tacit.queries.bounding`.
+    Most units keep all their rows, as a rule, so that what is left out is taken off the sums over all rows,
+    where it can be: not off a number of units, nor where whole groups are left out.
     """
-    exp = syntax()
     binned = any(isinstance(measure, Bins | Regular) for measure in measures)
     if binned and len(measures) > 1:
         raise InvalidInput("bins are measured in a statement of their own.")
     keys = [_key_name(place) for place in range(len(query.by) + binned)]
-    values = [] if binned else [f"{_VALUE}{place}" for place in range(len(measures))]
+    values = {column: f"{_VALUE}{place}" for place, column in enumerate(_summed(measures))}
     rows = _rows(measures, query, policy, keys, values)
-    kept = rows if policy.unit_column is None else _bounded(rows, policy, keys, len(query.by))
-    shown = [field(key) for key in keys]
-    numbers = [_total(measure, f"{_VALUE}{place}", policy) for place, measure in enumerate(measures)]
-    tree = exp.select(*shown, *numbers).from_(_named(kept, "kept"), copy=False)
-    if shown:
-        tree = tree.group_by(*(column.copy() for column in shown), copy=False)
+    totals = [_total(measure, values, policy) for measure in measures]
+    if policy.unit_column is None:
+        tree = _grouped(keys, totals, rows)
+        return Statement(tuple(measures), tree, len(keys), binned)
+    columns, grouped = [UNIT, *keys, *values.values()], keys[: len(query.by)]
+    texts = [key for key, column in zip(keys, query.by, strict=False) if is_text(column, policy)]
+    if ranks_groups(policy, len(grouped)) or any(isinstance(measure, Units) for measure in measures):
+        tree = _grouped(keys, totals, kept(columns, policy, grouped, texts))
+    else:
+        tree = _difference(keys, totals, every(columns), left_out(columns, policy, texts))
+    tree = with_units(tree, rows, policy, len(grouped))
     return Statement(tuple(measures), tree, len(keys), binned)
 
 
-def _total(measure: Measure, value: str, policy: Policy) -> Any:
+def _summed(measures: Sequence[Measure]) -> list[str]:
+    """The columns of which a row has an integer."""
+    return list(
+        dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))
+    )
+
+
+def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
     """What a group's rows come to."""
     exp = syntax()
     match measure:
         case Units() if policy.unit_column is not None:
-            return integer(exp.Count(this=exp.Distinct(expressions=[field(_UNIT)])))
+            return integer(exp.Count(this=exp.Distinct(expressions=[field(UNIT)])))
         case Rows() | Units() | Bins() | Regular():
             return integer(exp.Count(this=exp.Star()))
-        case _:
-            return exp.func("COALESCE", exp.Sum(this=field(value)), whole(0))
+        case Present(column):
+            return integer(exp.Count(this=field(values[column])))
+        case Total(column) | Squares(column):
+            total = exp.Sum(this=summand(measure, field(values[column])))
+            return exp.func("COALESCE", total, whole(0))
+    raise InvalidInput(f"unknown measure {measure!r}.")
 
 
-# --- the rows that count ---------------------------------------------------------------------------------
+def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
+    """``totals`` of the rows of each group."""
+    shown = [field(key) for key in keys]
+    tree = syntax().select(*shown, *totals).from_(named(rows, "kept"), copy=False)
+    return tree.group_by(*(key.copy() for key in shown), copy=False) if shown else tree
+
+
+def _difference(keys: Sequence[str], totals: Sequence[Any], every: Any, left_out: Any) -> Any:
+    """``totals`` of the rows of each group without those that are left out; 0 where none is left."""
+    exp = syntax()
+    names = [f"{_TOTAL}{place}" for place in range(len(totals))]
+    more, less = (
+        [exp.alias_(number, name, quoted=True) for number, name in zip(numbers, names, strict=True)]
+        for numbers in (totals, [exp.Neg(this=exp.paren(total.copy())) for total in totals])
+    )
+    parts = exp.union(_grouped(keys, more, every), _grouped(keys, less, left_out), distinct=False, copy=False)
+    return _grouped(
+        keys, [exp.func("COALESCE", exp.Sum(this=field(name)), whole(0)) for name in names], parts
+    )
+
+
+# --- the rows that may count -----------------------------------------------------------------------------
 
 
 def _rows(
-    measures: Sequence[Measure], query: Query, policy: Policy, keys: list[str], values: list[str]
+    measures: Sequence[Measure], query: Query, policy: Policy, keys: list[str], values: Mapping[str, str]
 ) -> Any:
     """Unit, keys and integers of every row that the predicate and the declared keys let through."""
     exp = syntax()
@@ -126,15 +168,14 @@ def _rows(
         for place, column in enumerate(query.by)
     ]
     tests = [test for column in query.by for test in key_tests(column, policy)]
-    for measure, value in zip(measures, values, strict=False):
-        if not isinstance(measure, Rows | Units):
-            columns.append(exp.alias_(integer_of(measure, policy), value, quoted=True))
+    for column, value in values.items():
+        columns.append(exp.alias_(cell_of(column, measures, policy), value, quoted=True))
     if len(keys) > len(query.by):
         (measure,) = measures
         columns.append(exp.alias_(bin_of(measure), keys[-1], quoted=True))
         tests.append(known(double(binned_column(measure))))
     if policy.unit_column is not None:
-        columns.insert(0, exp.alias_(exp.column(policy.unit_column, quoted=True), _UNIT, quoted=True))
+        columns.insert(0, exp.alias_(exp.column(policy.unit_column, quoted=True), UNIT, quoted=True))
         tests.extend(_unit_tests(policy.unit_column))
     if query.where is not None:
         tests.append(holds(query.where, policy))
@@ -147,90 +188,7 @@ def _unit_tests(column: str) -> list[exp.Expression]:
     """A row of nobody is dropped: it belongs to no unit, or to several that would be taken for one."""
     exp = syntax()
     unit = exp.column(column, quoted=True)
-    text = exp.cast(unit.copy(), "TEXT")
     return [
         unit.is_(exp.null()).not_(),
-        exp.In(this=text, expressions=[exp.Literal.string(name) for name in _NO_UNIT]).not_(),
+        exp.In(this=text_of(unit.copy()), expressions=[exp.Literal.string(name) for name in _NO_UNIT]).not_(),
     ]
-
-
-def _bounded(rows: exp.Select, policy: Policy, keys: list[str], grouped: int) -> Any:
-    """At most ``groups_per_unit`` groups of every unit, and of those at most ``rows_per_unit`` rows.
-
-    Units with so few rows that they can pass no bound keep them all.  Only those beyond are ranked, which
-    takes a sort and a digest of every row.  Whether a unit is one of them, its own rows alone decide.
-    """
-    exp = syntax()
-    columns = [item.alias for item in rows.expressions]
-    most = min(most_groups(policy), policy.rows_per_unit) if grouped else policy.rows_per_unit
-    units = (
-        _from_table(_COUNTED, [_UNIT]).group_by(field(_UNIT)).having(exp.Count(this=exp.Star()) > whole(most))
-    )
-    own = exp.column(_UNIT, table=_COUNTED, quoted=True).eq(exp.column(_UNIT, table=_BEYOND, quoted=True))
-    beyond = exp.Exists(this=_from_table(_BEYOND, [_UNIT]).where(own))
-    few = _from_table(_COUNTED, columns).where(exp.Not(this=beyond.copy()))
-    many = _from_table(_COUNTED, columns).where(beyond)
-    ranked = _ranked(many, policy, keys, columns, grouped)
-    first = exp.select(*map(field, columns)).from_(_named(ranked, "first"), copy=False)
-    kept = exp.union(few, first, distinct=False, copy=False)
-    for name, select in ((_COUNTED, rows), (_BEYOND, units)):
-        kept = kept.with_(exp.to_identifier(name, quoted=True), as_=select, copy=False)
-    return kept
-
-
-def _ranked(rows: Any, policy: Policy, keys: list[str], columns: list[str], grouped: int) -> Any:
-    """The rows of every unit that come first, in its first groups.
-
-    The rule sees the rows of that unit alone.  Equal rows of a unit are numbered; the MD5 of the unit, the
-    row and its number puts them in an order that depends neither on the table nor on the engine, and in which
-    every row of the unit has the same chance to come first.
-    """
-    exp = syntax()
-    unit, *others = map(field, columns)
-    copies = _window(exp.RowNumber(), [unit, *others], [unit])
-    numbered = _from(rows, "rows").select(alias(copies, "copy"), copy=False)
-    order = [_digest([unit, *others, field("copy")], "row"), *others, field("copy")]
-    groups = most_groups(policy)
-    if grouped and groups < policy.rows_per_unit:
-        group = [field(key) for key in keys[:grouped]]
-        rank = _window(exp.DenseRank(), [unit], [_digest([unit, *group], "group"), *group])
-        chosen = _from(numbered, "numbered").select(alias(rank, "rank"), copy=False)
-        numbered = _from(chosen, "chosen").where(field("rank") <= whole(groups), copy=False)
-    place = _window(exp.RowNumber(), [unit], order)
-    ranked = _from(numbered, "within").select(alias(place, "place"), copy=False)
-    return _from(ranked, "ranked").where(field("place") <= whole(policy.rows_per_unit), copy=False)
-
-
-def _from_table(name: str, columns: list[str]) -> Any:
-    exp = syntax()
-    return exp.select(*map(field, columns)).from_(exp.to_table(name), copy=False)
-
-
-def _from(select: exp.Select, name: str) -> Any:
-    exp = syntax()
-    return exp.select("*").from_(_named(select, name), copy=False)
-
-
-def _named(select: Any, name: str) -> Any:
-    return select.subquery(syntax().to_identifier(name, quoted=True), copy=False)
-
-
-def _window(function: Any, parts: list[Any], order: list[Any]) -> Any:
-    exp = syntax()
-    ordered = [exp.Ordered(this=item.copy(), nulls_first=False) for item in order]
-    return exp.Window(
-        this=function,
-        partition_by=[part.copy() for part in parts],
-        order=exp.Order(expressions=ordered),
-    )
-
-
-def _digest(parts: list[Any], purpose: str) -> Any:
-    """MD5 over texts; a separator that two different rows share makes a tie, which costs fairness alone."""
-    exp = syntax()
-    texts = [exp.func("COALESCE", exp.cast(part.copy(), "TEXT"), exp.Literal.string("")) for part in parts]
-    spaced = [piece for text in texts for piece in (exp.Literal.string("|"), text)]
-    joined: Any = exp.Literal.string(purpose)
-    for piece in spaced:
-        joined = exp.DPipe(this=joined, expression=piece, safe=True)
-    return exp.func("MD5", joined)

@@ -32,6 +32,12 @@ _LOCK = (
 )
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _FLOATS = ("FLOAT", "DOUBLE", "DECIMAL")
+_WHO = (  # types in which equal values are written alike, but for signs, zeros and points at the ends
+    *_NUMBERS,
+    *("VARCHAR", "TEXT", "CHARACTER VARYING", "CHARACTER", "CHAR", "NAME", "ENUM", "UUID", "OID", "BOOLEAN"),
+    *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
+    *("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
+)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _PIECE = 1 << 20
 
@@ -262,8 +268,15 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
     tacit.errors.InvalidInput: column 'age' is declared a number, but the table has it as VARCHAR. ...
     """
     _lacks_none(found, _wanted(policy))
+    if policy.unit_column is not None:
+        kind = found[policy.unit_column]
+        if _base(kind) not in _WHO:
+            raise InvalidInput(
+                f"the unit column {policy.unit_column!r} is of the type {kind}, in which a value may be "
+                "written in several ways. Have it as a number or a text, in a view if need be."
+            )
     for name, column in policy.columns.items():
-        kind = found[name].upper().split("(")[0].removeprefix("U")
+        kind = _base(found[name])
         fits = {
             "number": kind in _NUMBERS,
             "integer": kind in _NUMBERS,
@@ -276,3 +289,9 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
                 f"column {name!r} is declared {article} {column.kind}, but the table has it as "
                 f"{found[name]}. Convert the column, or declare what it is."
             )
+
+
+def _base(name: str) -> str:
+    """A type without its parameters; an unsigned number as a signed one."""
+    base = name.upper().split("(")[0]
+    return base.removeprefix("U") if base.removeprefix("U") in _NUMBERS else base
