@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.audits import audit_one_run, audit_slots, plan_with_room
-from tacit.noise.gaussian import gaussian
+from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.runs.slots import rehearse_plan
 from tacit.training import PrivateSession, step
@@ -106,10 +106,10 @@ def black_box(rng: np.random.Generator) -> float:
 def rejected(factor: float, rng: np.random.Generator) -> bool:
     """Whether the claim is rejected at level 0.01 on a run whose noise is too small by ``factor``."""
 
-    def too_small(*address: Any, std: float, **more: Any) -> Tensor:
-        return gaussian(*address, std=std / factor, **more)
+    def too_small(*address: Any, std: float, **more: Any) -> StepNoise:
+        return StepNoise(*address, std=std / factor, **more)
 
-    with mock.patch.object(step, "gaussian", too_small):
+    with mock.patch.object(step, "StepNoise", too_small):
         evidence = rehearse_plan(SAMPLED, POWER_CANARIES)
     return bool(audit_slots(evidence, SAMPLED, confidence=1.0 - LEVEL, rng=rng).claim.claim_rejected)
 

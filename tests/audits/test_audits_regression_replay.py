@@ -218,11 +218,13 @@ def each_alone(engine: FastEngine, batch: tuple[Tensor, ...]) -> tuple[Tensor, T
 def planted(
     combine: Callable[[Tensor, list[int]], Tensor], gradients: Callable[..., Any] = each_alone
 ) -> Callable[..., Any]:
-    def add(engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    def add(
+        engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
         G, losses = gradients(engine, batch)
         sizes = [p.numel() for p in engine.parameters.values()]
         if len(combined := combine(G, sizes)):
-            for name, part in zip(engine.names, torch.split(combined.sum(0), sizes), strict=True):
+            for name, part in zip(engine.names, torch.split(scale * combined.sum(0), sizes), strict=True):
                 accumulator[name].add_(part.view_as(accumulator[name]))
         return G.norm(dim=1)[:, None], losses
 
@@ -249,10 +251,10 @@ def test_a_norm_that_misses_a_tied_use_is_seen(monkeypatch: pytest.MonkeyPatch) 
 def test_views_as_records_of_their_own_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     real = FastEngine._add
 
-    def apart(engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor) -> Any:
+    def apart(engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor, scale: float) -> Any:
         single = FastEngine(engine.model, engine.per_example_loss, engine.rule)
         parts = [tuple(t[k :: engine.views] for t in batch) for k in range(engine.views)]
-        first, _ = (real(single, accumulator, part, thresholds) for part in parts)
+        first, _ = (real(single, accumulator, part, thresholds, scale) for part in parts)
         return first
 
     monkeypatch.setattr(FastEngine, "_add", apart)

@@ -22,6 +22,7 @@ from tacit.clipping import (
     FlatClipping,
     PerLayerClipping,
 )
+from tacit.clipping import engine as engine_module
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers import linear
@@ -109,6 +110,35 @@ def test_any_split_with_any_padding_gives_the_same_sum(kind: type[GradientEngine
             start += size
         close(parts, whole)
         torch.testing.assert_close(below, statistics.raw_below)
+
+
+@both
+@pytest.mark.parametrize("rule", RULES, ids=[f"{i} {type(r).__name__}" for i, r in enumerate(RULES)])
+def test_a_scale_multiplies_the_sum_and_nothing_else(kind: type[GradientEngine], rule: ClippingRule) -> None:
+    """Also where a record is broken or left out: those go through the engines by other ways."""
+    x, y = data(6)
+    x[4] = torch.nan
+    engine = kind(network(), loss, rule)
+    thresholds = torch.tensor(rule.initial_thresholds(engine.names), dtype=torch.float64)
+    for mask in (None, torch.tensor([True] * 5 + [False])):
+        sums = {k: torch.ones_like(p) for k, p in engine.parameters.items()}
+        seen = engine.add_clipped_sum(sums, (x, y), mask, thresholds, scale=0.125)
+        whole, unscaled = run(engine, (x, y), mask)
+        close({k: 8 * (total - 1) for k, total in sums.items()}, whole)
+        for field in ("raw_norms", "raw_losses", "raw_below"):
+            torch.testing.assert_close(getattr(seen, field), getattr(unscaled, field), equal_nan=True)
+
+
+@both
+def test_without_a_mask_every_record_counts(kind: type[GradientEngine]) -> None:
+    engine = kind(network(), loss, FlatClipping(0.5), views=2)
+    sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
+    seen = engine.add_clipped_sum(sums, data(6), None, torch.tensor([0.5]))
+    whole, statistics = run(engine, data(6))
+    close(sums, whole)
+    assert torch.equal(seen.raw_norms, statistics.raw_norms)
+    with pytest.raises(InvalidInput, match="rows"):
+        engine.add_clipped_sum(sums, data(5), None, torch.tensor([0.5]))
 
 
 @both
@@ -264,6 +294,7 @@ def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -
 
     ghost = linear.ghost_squared_norms
     monkeypatch.setattr(linear, "ghost_squared_norms", watched)
+    monkeypatch.setattr(engine_module, "_CUDA", True)  # where it is not there, nothing asks for TF32
     engine = FastEngine(nn.Linear(64, 64), lambda m, x: m(x).square().sum((1, 2)), FlatClipping(1.0))
     torch.set_float32_matmul_precision("high")
     try:

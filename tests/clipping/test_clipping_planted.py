@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, rules
+from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, fast, rules
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine, _Gradient
 from tacit.clipping.layers import linear
@@ -160,25 +160,33 @@ def first_use_only(uses: Sequence[Use]) -> Use | None:
 
 
 def changed_divisor(
-    engine: FastEngine, dropped: Tensor, norms: Tensor, accumulator: Sums, batch: Any, thresholds: Tensor
+    engine: FastEngine,
+    dropped: Tensor,
+    norms: Tensor,
+    accumulator: Sums,
+    batch: Any,
+    thresholds: Tensor,
+    scale: float,
 ) -> Tensor:
     kept = tuple(t[~dropped] for t in batch)
     part = {k: torch.zeros_like(v) for k, v in accumulator.items()}
-    engine._add(part, kept, thresholds)
+    engine._add(part, kept, thresholds, scale)
     for name, value in part.items():
         accumulator[name].add_(value, alpha=len(dropped) / len(kept[0]))
     return norms
 
 
 def broken_record_kept(norms: Tensor) -> Tensor:
-    return torch.ones_like(norms, dtype=torch.bool)
+    return torch.ones(len(norms), dtype=torch.bool)
 
 
-def views_clipped_apart(engine: FastEngine, accumulator: Sums, batch: Any, thresholds: Tensor) -> Any:
+def views_clipped_apart(
+    engine: FastEngine, accumulator: Sums, batch: Any, thresholds: Tensor, scale: float
+) -> Any:
     apart = FastEngine(engine.model, engine.per_example_loss, engine.rule)
     for view in range(engine.views):
         norms, losses = FAST_ADD(
-            apart, accumulator, tuple(t[view :: engine.views] for t in batch), thresholds
+            apart, accumulator, tuple(t[view :: engine.views] for t in batch), thresholds, scale
         )
     return norms, losses
 
@@ -220,7 +228,7 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
         broken,
         [(FastEngine, "_without", changed_divisor)],
     ),
-    "broken record kept": (broken, [(Tensor, "isfinite", broken_record_kept)]),
+    "broken record kept": (broken, [(fast, "_finite", broken_record_kept)]),
     "views clipped apart": (identical_views_count_once, [(FastEngine, "_add", views_clipped_apart)]),
     "no guard against cancellation": (cancelling, [(linear, "ghost_squared_norms", no_guard)]),
     "threshold moves the wrong way": (quantile, [(rules, "next_threshold", threshold_moves_the_wrong_way)]),

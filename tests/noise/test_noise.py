@@ -208,3 +208,33 @@ def test_cuda_noise_has_the_same_bits() -> None:
     generator = Generator.from_os()
     here = gaussian(generator, (1000,), std=1.0, step=0)
     assert torch.equal(here, gaussian(generator, (1000,), std=1.0, step=0, device="cuda").cpu())
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([Purpose.MODEL, Purpose.READING]), st.integers(0, 500), st.integers(0, 3)),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_words_of_steps_are_those_of_their_block(asked: list[tuple[Purpose, int, int]]) -> None:
+    """In whatever order they are asked for: word s % 128 of the address of s // 128."""
+    generator = seeded_generator(5)
+    for purpose, step, index in asked:
+        block = generator.words(128, purpose=purpose, step=step // 128, index=index)
+        assert generator.word(purpose=purpose, step=step, index=index) == int(block[step % 128])
+
+
+def test_words_of_steps_are_all_different() -> None:
+    generator = Generator.from_os()
+    found = [
+        generator.word(purpose=purpose, step=step, index=index)
+        for purpose in (Purpose.MODEL, Purpose.READING)
+        for index in (0, 1)
+        for step in range(300)
+    ]
+    assert len(set(found)) == len(found)
+    with pytest.raises(InvalidInput, match="step"):
+        generator.word(purpose=Purpose.MODEL, step=-1)
+    with pytest.raises(InvalidInput, match="step"):
+        generator.word(purpose=Purpose.MODEL, step=1 << 47)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from tacit.clipping import LEAN
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
-from tacit.noise.gaussian import gaussian
+from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
@@ -95,9 +95,7 @@ def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
 def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) -> Tensor:
     """What one step hands to the optimizer, with or without its noise, times the divisor."""
     if not noise:
-        monkeypatch.setattr(
-            step, "gaussian", lambda generator, shape, **kw: torch.zeros(shape, dtype=kw.get("dtype"))
-        )
+        monkeypatch.setattr(StepNoise, "fill", lambda noise, out, index: out.zero_())
     seen: list[Tensor] = []
 
     def keep(gradients: dict[str, Tensor]) -> None:
@@ -191,8 +189,7 @@ def test_noise_of_empty_batches_has_the_stated_scale(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("factor", [0.5, 2 / 3, 3 / 2, 1.05, 1 / 1.05])
 def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise halved, and subtler mistakes of scale."""
-    real = gaussian
-    monkeypatch.setattr(step, "gaussian", lambda *a, std, **kw: real(*a, std=std * factor, **kw))
+    monkeypatch.setattr(step, "StepNoise", lambda *a, std, **kw: StepNoise(*a, std=std * factor, **kw))
     net = wide()
     run = session(net)
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
@@ -200,8 +197,7 @@ def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch
 
 
 def test_planted_bug_noise_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = gaussian
-    monkeypatch.setattr(step, "gaussian", lambda g, shape, **kw: real(g, shape, **{**kw, "step": 0}))
+    monkeypatch.setattr(step, "StepNoise", lambda g, **kw: StepNoise(g, **{**kw, "step": 0}))
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
         check_noise(session(wide()), inner)
 
@@ -215,8 +211,8 @@ def test_planted_bug_noise_shared_by_two_parameters(monkeypatch: pytest.MonkeyPa
         assert torch.corrcoef(torch.stack([first, second]))[0, 1].abs() < 0.2
 
     check()
-    real = gaussian
-    monkeypatch.setattr(step, "gaussian", lambda g, shape, **kw: real(g, shape, **{**kw, "index": 0}))
+    real = StepNoise.fill
+    monkeypatch.setattr(StepNoise, "fill", lambda noise, out, index: real(noise, out, 0))
     with pytest.raises(AssertionError):
         check()
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
@@ -77,7 +78,7 @@ def weights(run: PrivateSession) -> Tensor:
 
 
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "gaussian", lambda generator, shape, **kw: torch.zeros(shape))
+    monkeypatch.setattr(StepNoise, "fill", lambda noise, out, index: out.zero_())
 
 
 def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:

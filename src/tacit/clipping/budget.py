@@ -21,7 +21,7 @@ __all__ = ["FAST", "LEAN", "MemoryBudget"]
 @final
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What a layer may keep from the backward pass to the sum, beside its own inputs and output gradients.
+    """What may be kept beside what a plain step keeps, of each layer from the backward pass to the sum.
 
     Attributes:
         linear_slack: per-record gradients of a linear map are kept up to this many times what they are made
@@ -32,6 +32,8 @@ class MemoryBudget:
         small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
             forming them again is slow.
         chunk_bytes: per-record gradients that are formed at once where they are not kept.
+        same_gradients: whether the memory of a step's noisy gradients is kept for those of the next, and not
+            free for the activations in between.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True
@@ -41,6 +43,7 @@ class MemoryBudget:
     convolution_slack: float = 1.5
     small_bytes: int = 32 * 2**20
     chunk_bytes: int = 32 * 2**20
+    same_gradients: bool = True
 
     def __post_init__(self) -> None:
         check_real("linear_slack", self.linear_slack, low=0.0)
@@ -51,5 +54,7 @@ class MemoryBudget:
 
 FAST = MemoryBudget()
 """The default: as fast as it goes, with at most a few times the memory of a plain step."""
-LEAN = MemoryBudget(linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, chunk_bytes=8 * 2**20)
+LEAN = MemoryBudget(
+    linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, chunk_bytes=8 * 2**20, same_gradients=False
+)
 """About the memory of a plain step."""

@@ -33,17 +33,28 @@ ROUNDING = 64
 """Norms are enlarged by this many units of rounding before they are compared with a threshold."""
 
 
+_WIDE = (torch.float32, torch.float64)
+_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class RawStatistics:
     """What an engine saw on its way, before noise: never log, return to users or save it.
 
     ``raw_norms`` (n, G), unclipped; ``raw_losses`` (n,), mean over views; both 0 for padding.
-    ``raw_below`` (G,), the sum over records that are not padding of 1[norm <= C_g] - 1/2.
+    ``thresholds`` (G,) and ``present``, (n,) bool or None for all, are those of the call.
     """
 
     raw_norms: Tensor
     raw_losses: Tensor
-    raw_below: Tensor
+    thresholds: Tensor
+    present: Tensor | None
+
+    @property
+    def raw_below(self) -> Tensor:
+        """(G,), the sum over records that are not padding of 1[norm <= C_g] - 1/2."""
+        norms = self.raw_norms if self.present is None else self.raw_norms[self.present]
+        return (norms <= self.thresholds).sum(0, dtype=norms.dtype) - 0.5 * len(norms)
 
 
 class GradientEngine(ABC):
@@ -54,7 +65,7 @@ class GradientEngine(ABC):
     * Adding or removing one record changes the sum by at most ``rule.sensitivity(thresholds)`` in l2 norm
       over all parameters; replacing one, by at most twice that.
     * The result is a sum, never a mean: it does not depend on how many records the batch holds, nor on how
-      a batch is split into microbatches.
+      a batch is split into microbatches.  It is multiplied by ``scale``, a constant, and so are the bounds.
     * A record whose mask is False contributes exactly nothing, whatever its rows hold, NaN included.
     * A record whose gradient is infinite or NaN contributes exactly nothing to the sum, and counts as
       above the threshold.
@@ -84,35 +95,36 @@ class GradientEngine(ABC):
         self,
         accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
-        mask: Tensor,
+        mask: Tensor | None,
         thresholds: Tensor,
+        *,
+        scale: float = 1.0,
     ) -> RawStatistics:
-        """Add sum_i mask_i factor_i g_i in place to ``accumulator``, one buffer per name in ``names``.
+        """Add ``scale`` sum_i mask_i factor_i g_i in place to ``accumulator``, one buffer per name.
 
         ``batch``: tensors with leading dimension n K, rows i K to i K + K - 1 being record i.
-        ``mask``: (n,) bool.  ``thresholds``: (G,).  The buffers may hold anything, noise for instance.
-        A mapping may make a buffer when it is first asked for it, and keep it: a name is looked up when its
-        sum is ready, after what other names needed has been freed, and not at all if nothing is added.
+        ``mask``: (n,) bool, or None for all.  ``thresholds``: (G,).  The buffers may hold anything, noise
+        for instance.  A mapping may make a buffer when it is first asked for it, and keep it: a name is
+        looked up when its sum is ready, after what other names needed has been freed, and not at all if
+        nothing is added.
         """
         n = self._check_call(accumulator, batch, mask, thresholds)
-        present: Tensor | slice = slice(None)
-        if not mask.all():  # padding is left out rather than multiplied by 0: 0 * inf is NaN
+        thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())
+        present = None if mask is None or mask.all() else mask.to(thresholds.device)
+        if mask is not None and present is not None:  # padding is left out, not multiplied: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
-            present = mask
-        first = next(iter(self.parameters.values()))
-        norms = torch.zeros(n, len(self.groups), dtype=self._norm_dtype(), device=first.device)
-        losses = norms.new_zeros(n)
-        present = present if isinstance(present, slice) else present.to(norms.device)
-        thresholds = thresholds.to(norms)
+        norms, losses = thresholds.new_zeros(0, len(self.groups)), thresholds.new_zeros(0)
         if batch[0].shape[0] > 0:
             with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
-                found, values = self._add(accumulator, batch, thresholds)
-            found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
-            norms[present], losses[present] = found.to(norms), values.to(losses)
-        below = (norms[present] <= thresholds).to(norms.dtype) - 0.5
-        return RawStatistics(raw_norms=norms, raw_losses=losses, raw_below=below.sum(0))
+                norms, losses = self._add(accumulator, batch, thresholds, scale)
+                losses = losses.to(thresholds)
+        if present is not None:
+            norms, losses = (
+                part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
+            )
+        return RawStatistics(norms, losses, thresholds, present)
 
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes rows, once for each combination of training flags."""
@@ -122,35 +134,42 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _add(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+        self,
+        accumulator: Mapping[str, Tensor],
+        batch: tuple[Tensor, ...],
+        thresholds: Tensor,
+        scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Add the clipped sum of a batch without padding; return (n, G) norms and (n,) losses."""
+        """Add the scaled sum of a batch without padding; return (n, G) norms and (n,) losses.
 
-    def _factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return the (n, G) factors; 0 in all groups for a record with a norm that is not finite."""
+        Norms are in the type of the thresholds, and infinite where a gradient is not finite.
+        """
+
+    def _factors(self, norms: Tensor, thresholds: Tensor, scale: float) -> Tensor:
+        """Return the (n, G) factors, scaled.
+
+        A record with a norm that is not finite has none: the engines leave it out, as 0 * inf is NaN.
+        """
         enlarged = norms * (1 + ROUNDING * torch.finfo(norms.dtype).eps)
-        factors = self.rule.factors(enlarged, thresholds)
-        finite = norms.isfinite().all(dim=1, keepdim=True)
-        return torch.where(finite, factors, torch.zeros_like(factors))
+        return self.rule.factors(enlarged, thresholds) * scale
 
     def _norm_dtype(self) -> torch.dtype:
-        dtype = torch.float32
-        for parameter in self.parameters.values():
-            dtype = torch.promote_types(dtype, parameter.dtype)
-        return dtype
+        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
+        return torch.float64 if wide else torch.float32
 
     def _check_call(
         self,
         accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
-        mask: Tensor,
+        mask: Tensor | None,
         thresholds: Tensor,
     ) -> int:
         """Refuse a call that does not fit the model or the batch; return n."""
-        if mask.dim() != 1 or mask.dtype != torch.bool:
+        if mask is not None and (mask.dim() != 1 or mask.dtype != torch.bool):
             raise InvalidInput(f"mask must be a (n,) bool tensor; got {mask.dtype}, {tuple(mask.shape)}.")
-        n = len(mask)
-        if not batch or any(t.dim() == 0 or len(t) != n * self.views for t in batch):
+        lengths = {t.shape[0] if t.dim() else -1 for t in batch}
+        n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
+        if lengths != {n * self.views}:
             raise InvalidInput(
                 f"each tensor of the batch needs {n} records x {self.views} views = {n * self.views} rows; "
                 f"got shapes {[tuple(t.shape) for t in batch]}."
@@ -210,7 +229,7 @@ class GradientEngine(ABC):
             raise InvalidInput(
                 f"accumulator[{name!r}] must have shape {tuple(shape)}; got {tuple(buffer.shape)}."
             )
-        if torch.promote_types(buffer.dtype, torch.float32) != buffer.dtype:
+        if buffer.dtype not in _WIDE:
             raise InvalidInput(
                 f"accumulator[{name!r}] must be float32 or wider, not {buffer.dtype}: "
                 "a sum of small contributions is lost in narrow types."
@@ -231,14 +250,18 @@ def group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Compute float32 products in float32: norms in TF32 or bfloat16 would not be those of the sum."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    matmul, cudnn = torch.get_float32_matmul_precision(), _CUDA and torch.backends.cudnn.allow_tf32
+    if matmul != "highest":
+        torch.set_float32_matmul_precision("highest")
+    if cudnn:
+        torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
+        if matmul != "highest":
+            torch.set_float32_matmul_precision(matmul)
+        if cudnn:
+            torch.backends.cudnn.allow_tf32 = True
 
 
 def uncompiled() -> AbstractContextManager[object]:

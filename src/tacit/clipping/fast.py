@@ -106,17 +106,17 @@ class FastEngine(GradientEngine):
         return "fast" if self._unseen is None else f"reference: {self._unseen}"
 
     def _add(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         if self._unseen is None:
             try:
                 with self._run(batch) as (tape, losses):
-                    if self._rows_are_owned(tape, batch, losses, NEGLIGIBLE * float(thresholds.min())):
+                    if self._rows_are_owned(tape, batch, losses, thresholds):
                         with full_precision():
-                            return self._add_from(tape, accumulator, batch, thresholds), losses
+                            return self._add_from(tape, accumulator, batch, thresholds, scale), losses
             except Unseen as reason:
                 self._unseen = str(reason)
-        return self._reference._add(accumulator, batch, thresholds)
+        return self._reference._add(accumulator, batch, thresholds, scale)
 
     @contextmanager
     def _run(self, batch: tuple[Tensor, ...], weights: Tensor | None = None) -> Iterator[tuple[Tape, Tensor]]:
@@ -143,30 +143,32 @@ class FastEngine(GradientEngine):
         self, tape: Tape, trainable: list[nn.Parameter], batch: tuple[Tensor, ...], weights: Tensor | None
     ) -> Tensor:
         """Fill the tape; return the (n,) losses."""
-        rows = len(batch[0])
-        with torch.enable_grad(), tape:
-            losses = validate.check_losses(self.per_example_loss(self.model, *batch), rows)
+        with torch.enable_grad():
+            with tape:
+                losses = self.per_example_loss(self.model, *batch)
+            losses = validate.check_losses(losses, len(batch[0]))
             means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
-                total = means.sum() if weights is None else (means * weights).sum()
+                weights = torch.ones_like(means) if weights is None else weights
                 tape.start_backward()
                 # What torch.autograd.backward calls, which itself would leave the tape: checkpointed layers
                 # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
-                torch.autograd.Variable._execution_engine.run_backward(
-                    (total,), (torch.ones_like(total),), False, False, tuple(trainable), True, True
-                )
+                with tape:
+                    torch.autograd.Variable._execution_engine.run_backward(
+                        (means,), (weights,), False, False, tuple(trainable), True, True
+                    )
         _refuse_gradients(self.parameters)
         return means.detach()
 
     def _rows_are_owned(
-        self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, negligible: float
+        self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, thresholds: Tensor
     ) -> bool:
         """Whether what was recorded lies with the record that it belongs to; once for each way through.
 
         Proven on two and on three records: the gradient of one record's loss must be exactly 0 in what was
         recorded for the others.  A first dimension that counts something else, rows in another order and
         positions that go by time before record are found by it, and all batches go to the reference engine.
-        If these records go another way, or leave a use without a gradient that is not ``negligible`` in
+        If these records go another way, or leave a use without a gradient that is not ``NEGLIGIBLE`` in
         others, this batch does.
         """
         sites = tuple(tape.sites)
@@ -183,7 +185,8 @@ class FastEngine(GradientEngine):
                         return False
                     silent -= _owned_uses(probe, j, len(chosen))
         unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k in silent]
-        if not all(bool((squares <= negligible**2).all()) for squares in unproven):
+        negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
+        if not all(bool((squares <= negligible).all()) for squares in unproven):
             return False
         if not silent:
             self._known_ways.add((self._survey.flags, sites))
@@ -203,38 +206,38 @@ class FastEngine(GradientEngine):
         accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         thresholds: Tensor,
+        scale: float,
     ) -> Tensor:
         """Add the clipped sum that the tape holds; return the (n, G) norms.
 
         What a parameter's sum needs is let go before the next one's buffer is asked for: buffers that are
         made on demand then take the place of the activations.
         """
-        gradients = {name: _Gradient(p, tape) for name, p in self.parameters.items()}
-        tape.uses.clear()
+        gradients = _gradients(self.parameters, tape)
         number = group_index(self.groups)
         norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
-        finite = norms.isfinite().all(1)
+        finite = _finite(norms)
         if not finite.all():
             gradients.clear()
-            return self._without(~finite, norms, accumulator, batch, thresholds)
-        factors = self._factors(norms, thresholds)
+            return self._without(~finite, norms, accumulator, batch, thresholds, scale)
+        factors = self._factors(norms, thresholds, scale).unbind(1)
         try:
             for name in self.names:
                 gradient = gradients.pop(name)
                 if gradient.used:
-                    gradient.add_weighted(self._buffer(accumulator, name), factors[:, number[name]])
+                    gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
         except Unseen as reason:  # too late for the reference engine: the sum is half made
             raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
         return norms
 
     def _norms(self, gradients: Mapping[str, _Gradient], n: int, thresholds: Tensor) -> Tensor:
         """Return the (n, G) norms, in the type of the thresholds."""
-        squares = thresholds.new_zeros(len(self.groups), n)
-        for group, square in zip(self.groups, squares, strict=True):
+        squares = []
+        for group in self.groups:
             used = [gradients[name].squared_norms(n) for name in group if gradients[name].used]
-            if used:
-                torch.sum(torch.stack(used).to(square), 0, out=square)
-        return squares.T.sqrt()
+            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
+            squares.append(total)
+        return torch.stack(squares, 1).sqrt_()
 
     def _without(
         self,
@@ -243,12 +246,13 @@ class FastEngine(GradientEngine):
         accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         thresholds: Tensor,
+        scale: float,
     ) -> Tensor:
         """Add the batch without its records that are not finite: 0 * inf is NaN, so they cannot stay."""
         norms[dropped] = torch.inf
         if not dropped.all():
             rows = (~dropped).repeat_interleave(self.views)
-            norms[~dropped], _ = self._add(accumulator, tuple(t[rows] for t in batch), thresholds)
+            norms[~dropped], _ = self._add(accumulator, tuple(t[rows] for t in batch), thresholds, scale)
         return norms
 
 
@@ -256,16 +260,13 @@ class FastEngine(GradientEngine):
 class _Gradient:
     """All uses of one parameter, its own and those of sources derived from it."""
 
-    def __init__(self, parameter: nn.Parameter, tape: Tape) -> None:
+    def __init__(
+        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]]
+    ) -> None:
         self._parameter = parameter
-        own = tape.uses.get(id(parameter), [])
         one = tied.merged(own)
         self._own = own if one is None else [one]
-        self._derived: list[tuple[Tensor, list[Use]]] = [
-            (source, tape.uses[key])
-            for key, source in tape.sources.items()
-            if key in tape.uses and not source.is_leaf and _depends(source, parameter)
-        ]
+        self._derived = derived
 
     @property
     def used(self) -> bool:
@@ -300,6 +301,24 @@ class _Gradient:
             pulled = _pull(source, self._parameter, total)
             assert pulled is not None
             accumulator.add_(pulled)
+
+
+def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, _Gradient]:
+    """Take the uses from the tape: those of each parameter, and those of what is derived from it."""
+    uses = dict(tape.uses)
+    tape.uses.clear()
+    derived = [
+        (source, uses[key]) for key, source in tape.sources.items() if key in uses and not source.is_leaf
+    ]
+    return {
+        name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)])
+        for name, p in parameters.items()
+    }
+
+
+def _finite(norms: Tensor) -> Tensor:
+    """(n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
+    return (norms < torch.inf).all(1)
 
 
 def _three_of(losses: Tensor) -> Tensor:

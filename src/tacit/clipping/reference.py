@@ -33,26 +33,31 @@ class ReferenceEngine(GradientEngine):
     _use_vmap = True
 
     def _add(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         records = tuple(t.reshape(-1, self.views, *t.shape[1:]) for t in batch)  # (n, K, ...)
         size = sum(p.numel() * p.element_size() for p in self.parameters.values())
         m = max(1, CHUNK_BYTES // max(size, 1))
         found = [
-            self._add_chunk(accumulator, tuple(t[start : start + m] for t in records), thresholds)
+            self._add_chunk(accumulator, tuple(t[start : start + m] for t in records), thresholds, scale)
             for start in range(0, len(records[0]), m)
         ]
-        return torch.cat([norms for norms, _ in found]), torch.cat([losses for _, losses in found])
+        norms = torch.cat([norms for norms, _ in found]).to(thresholds)
+        return norms.nan_to_num_(nan=torch.inf, posinf=torch.inf), torch.cat([losses for _, losses in found])
 
     def _add_chunk(
-        self, accumulator: Mapping[str, Tensor], records: tuple[Tensor, ...], thresholds: Tensor
+        self,
+        accumulator: Mapping[str, Tensor],
+        records: tuple[Tensor, ...],
+        thresholds: Tensor,
+        scale: float,
     ) -> tuple[Tensor, Tensor]:
         gradients, losses = self._gradients(records)
         squares = {name: row_squares(g.reshape(len(g), -1)) for name, g in gradients.items()}
         norms = torch.stack(
             [torch.stack([squares[name] for name in group]).sum(0) for group in self.groups], dim=1
         ).sqrt()
-        factors = self._factors(norms, thresholds)
+        factors = self._factors(norms, thresholds, scale)
         kept = norms.isfinite().all(dim=1).nonzero().squeeze(1)
         for number, group in enumerate(self.groups):
             for name in group:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import final
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from tacit.noise import kernel
 from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, box_muller
 from tacit.noise.generator import Generator, Purpose
 
-__all__ = ["fill_gaussian", "gaussian"]
+__all__ = ["StepNoise", "fill_gaussian", "gaussian"]
 
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
@@ -99,21 +100,58 @@ def fill_gaussian(
     >>> torch.equal(out, gaussian(generator, (2, 3), std=1.0, step=0))
     True
     """
-    check_real("std", std, low=0.0)
-    check_integer("ranks", ranks, low=1)
-    check_integer("rank", rank, low=0, high=ranks - 1)
-    check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
-    if out.device.type != "cpu" or not out.is_contiguous():
-        raise InvalidInput(f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}.")
-    scale = std / math.sqrt(ranks)
-    threads = torch.get_num_threads() if threads is None else threads
-    native = kernel.loaded() if _checked(out.dtype) == torch.float32 else None
-    if native is not None:
-        counter = generator.counter(purpose=purpose, step=step, index=index, rank=rank)
-        native.fill(out, generator.secret_state()[0], counter, scale, threads)
-    else:
-        words = partial(generator.fill, purpose=purpose, step=step, index=index, rank=rank)
-        _fill(out.view(-1).numpy(), words, scale, threads)
+    noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=ranks, purpose=purpose, threads=threads)
+    noise.fill(out, index)
+
+
+@final
+class StepNoise:
+    """The noise of one step: what all of its tensors share is checked once, and each has an ``index``.
+
+    Args:
+        std, step, rank, ranks, purpose: as in :func:`gaussian`.
+        threads: how many to use; by default ``torch.get_num_threads()``.
+
+    >>> out, generator = torch.empty(2, 3), Generator.from_os()
+    >>> StepNoise(generator, std=1.0, step=4).fill(out, 2)
+    >>> torch.equal(out, gaussian(generator, (2, 3), std=1.0, step=4, index=2))
+    True
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        *,
+        std: float,
+        step: int,
+        rank: int = 0,
+        ranks: int = 1,
+        purpose: Purpose = Purpose.NOISE,
+        threads: int | None = None,
+    ) -> None:
+        check_integer("ranks", ranks, low=1)
+        check_integer("rank", rank, low=0, high=ranks - 1)
+        self._std = check_real("std", std, low=0.0) / math.sqrt(ranks)
+        self._generator = generator
+        self._purpose, self._step, self._rank = purpose, step, rank
+        self._threads = torch.get_num_threads() if threads is None else threads
+        self._native = kernel.loaded()
+
+    def fill(self, out: Tensor, index: int) -> None:
+        """``out``, contiguous and on the CPU, becomes the noise of this index."""
+        check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
+        if not out.is_cpu or not out.is_contiguous():
+            raise InvalidInput(f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}.")
+        if _checked(out.dtype) == torch.float32 and self._native is not None:
+            counter = self._generator.counter(
+                purpose=self._purpose, step=self._step, index=index, rank=self._rank
+            )
+            self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
+        else:
+            words = partial(
+                self._generator.fill, purpose=self._purpose, step=self._step, index=index, rank=self._rank
+            )
+            _fill(out.view(-1).numpy(), words, self._std, self._threads)
 
 
 def _checked(dtype: torch.dtype) -> torch.dtype:

@@ -37,6 +37,7 @@ _STEP_BITS = 40
 _RANK_BITS = 16
 _INDEX_BITS = 24
 _BLOCK_BITS = 32
+_STEPS_PER_BLOCK = 128
 # Encrypting zeros gives the key stream; slices of one shared array save making them anew.
 _ZEROS = memoryview(bytes(1 << 20))
 
@@ -66,13 +67,14 @@ class Generator:
     (3,)
     """
 
-    __slots__ = ("_key", "_secure")
+    __slots__ = ("_kept", "_key", "_secure")
 
     def __init__(self, key: bytes, *, secure: bool) -> None:
         if len(key) != _KEY_BYTES:
             raise InvalidInput(f"key must have {_KEY_BYTES} bytes; got {len(key)}.")
         self._key = key
         self._secure = secure
+        self._kept: dict[tuple[Purpose, int], tuple[int, NDArray[np.uint64]]] = {}
 
     @classmethod
     def from_os(cls) -> Generator:
@@ -131,6 +133,24 @@ class Generator:
         words = np.empty(count, np.uint64)
         self.fill(words.data, purpose=purpose, step=step, index=index)
         return words
+
+    def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
+        """One uniform 64-bit word of a step: word ``step % 128`` of the address of ``step // 128``.
+
+        The cipher is asked once in 128 steps.  A purpose draws by :meth:`word` alone, or never by it: other
+        methods give the address of a step to that step.
+
+        >>> generator = Generator.from_os()
+        >>> words = generator.words(128, purpose=Purpose.MODEL, step=1)
+        >>> generator.word(purpose=Purpose.MODEL, step=130) == int(words[2])
+        True
+        """
+        block, position = divmod(check_integer("step", step, low=0), _STEPS_PER_BLOCK)
+        kept = self._kept.get((purpose, index))
+        if kept is None or kept[0] != block:
+            kept = block, self.words(_STEPS_PER_BLOCK, purpose=purpose, step=block, index=index)
+            self._kept[purpose, index] = kept
+        return int(kept[1][position])
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
         """A NumPy generator seeded with 256 bits of this address: for shuffles and augmentations,

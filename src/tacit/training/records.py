@@ -71,18 +71,19 @@ class ArrayRecords(Records):
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._tensors = tuple(_as_tensor(array) for array in arrays)
         _check_rows(self._tensors)
+        self._count = len(self._tensors[0])
         self._may_lend = all(_writable(array) for array in arrays)
         self._lend: bool | None = None  # None: not known yet whether the model leaves its input as it is
         self._lent: tuple[tuple[Tensor, int], ...] = ()
         self._digest: tuple[object, str] | None = None
 
     def __len__(self) -> int:
-        return len(self._tensors[0])
+        return self._count
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
         first, last = int(indices[0]), int(indices[-1]) + 1
-        if last - first == len(indices) and bool((np.diff(indices) == 1).all()):
+        if last - first == len(indices) and bool((indices[:-1] < indices[1:]).all()):
             return self._stretch(first, last)
         rows = torch.from_numpy(indices)
         return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self._tensors)

@@ -43,11 +43,11 @@ from tacit.training.files import load_state, save_state
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
 from tacit.training.slots import AuditSlots, Planted, SlotEvidence, WithCanaries
-from tacit.training.step import noisy_step, requests
+from tacit.training.step import GradientMemory, noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
-_STATE_FORMAT = 2
+_STATE_FORMAT = 3
 _MOVING: set[int] = set()
 """The ids of optimizers that a session moves at this moment."""
 
@@ -144,6 +144,7 @@ class PrivateSession:
         self._trained = trained if self._slots is None else self._slots.without_slots(trained)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
+        self._gradients = GradientMemory() if memory.same_gradients else None
         self._done = 0
         if check_integer("workers", workers, low=0) > 0:
             session = weakref.proxy(self)  # the workers end with the session
@@ -253,6 +254,7 @@ class PrivateSession:
             step=self._done,
             physical_batch_size=self._physical,
             augmentation=self._augmentation,
+            memory=self._gradients,
         )
         self._apply(self._without_slots(released.gradients))
         self._thresholds = released.thresholds

@@ -1,4 +1,4 @@
-"""One private step: sample, clip, sum, noise, divide by the public batch size.
+"""One private step: sample, clip, sum, noise, all over the public batch size.
 
 The only place where noise meets gradients.  The buffers hold the noise before the first gradient is added
 to them, so the un-noised sum never exists in memory that outlives the step.
@@ -12,25 +12,31 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 * What leaves this module is ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind
   the next thresholds and the noisy loss: jointly one Gaussian of multiplier ``plan.noise_multiplier``.
 * The noise is drawn once per step whatever the number of microbatches, and on an empty batch as well.
-* The divisor is the plan's public B, never the size of the batch that was drawn.
+* The divisor is the plan's public B, never the size of the batch that was drawn.  No pass over the gradients
+  divides: sum and noise are made with the same float s = 1/B, the engine's factors being s c_i and the
+  noise's standard deviation s z_g C.  Their ratio is that of the sum to its noise, whatever s is rounded to,
+  and division by a constant is post-processing.
 * A step's randomness is a function of (key, step): a step done again after a crash releases the same.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import final
+from functools import lru_cache
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
-from tacit.clipping.rules import AdaptiveClipping
+from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.noise.ahead import NoiseAhead
-from tacit.noise.gaussian import gaussian
+from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
@@ -38,7 +44,7 @@ from tacit.training.augmentation import Augmentation
 from tacit.training.reading import Request
 from tacit.training.records import Records
 
-__all__ = ["NoisyStep", "noisy_step", "requests"]
+__all__ = ["GradientMemory", "NoisyStep", "noisy_step", "requests"]
 
 
 @dataclass(frozen=True)
@@ -67,28 +73,63 @@ def noisy_step(
     step: int,
     physical_batch_size: int,
     augmentation: Augmentation | None = None,
+    memory: GradientMemory | None = None,
 ) -> NoisyStep:
-    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
-    std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
+    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``.
+
+    ``memory``: where the gradients are put, if that is to be the same in each step.
+    """
+    scale = 1.0 / plan.expected_batch_size
+    std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    buffers = _NoiseBuffers(engine.parameters, generator, std, step, ahead=device.type == "cuda")
-    limits = torch.tensor(thresholds, dtype=torch.float64, device=device)
+    buffers = _NoiseBuffers(
+        engine.parameters, generator, std, step, ahead=device.type == "cuda", memory=memory
+    )
+    limits = _limits(tuple(thresholds), device)
     raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
     for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
         batch = records.take(indices[start:stop], seed=_reading_seed(generator, step, position))
         batch = _views(batch, None if uniforms is None else uniforms[start:stop], augmentation, plan.views)
         batch = tuple(part.to(device) for part in batch)
-        mask = torch.ones(stop - start, dtype=torch.bool, device=device)
         with _model_randomness(generator, step, position, device):
-            raw = engine.add_clipped_sum(buffers, batch, mask, limits)
-        raw_below += float(raw.raw_below.sum())
-        raw_loss += _raw_centred_loss(raw, mask, plan.loss_report)
+            raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
+        raw_below += _raw_below(raw, plan.clipping)
+        raw_loss += _raw_centred_loss(raw, plan.loss_report)
     return NoisyStep(
-        gradients={name: total.div_(plan.expected_batch_size) for name, total in buffers.items()},
+        gradients=dict(buffers),
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
+
+
+@final
+class GradientMemory:
+    """The memory of a step's gradients, the same in each step: fresh memory costs a page fault every 4 KiB.
+
+    It is lent again only when no tensor refers to it any more: a gradient that somebody holds on to, whole or
+    as a view, stays as it is.
+
+    >>> memory = GradientMemory()
+    >>> first = memory.empty("weight", (2, 3), torch.float32)
+    >>> address, kept = first.data_ptr(), first[0]
+    >>> del first
+    >>> memory.empty("weight", (2, 3), torch.float32).data_ptr() == address  # the row is still in use
+    False
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._lent: dict[str, weakref.ref[NDArray[Any]]] = {}
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor on the CPU that holds anything; ``name`` always comes with the same shape and type."""
+        lent = self._lent.get(name)
+        if lent is None or lent() is not None:
+            self._arrays[name] = torch.empty(shape, dtype=dtype).numpy()
+        view = self._arrays[name].view()  # which all tensors on this memory hold on to
+        self._lent[name] = weakref.ref(view)
+        return torch.from_numpy(view)
 
 
 @final
@@ -101,11 +142,19 @@ class _NoiseBuffers(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], generator: Generator, std: float, step: int, *, ahead: bool
+        self,
+        parameters: Mapping[str, Tensor],
+        generator: Generator,
+        std: float,
+        step: int,
+        *,
+        ahead: bool,
+        memory: GradientMemory | None = None,
     ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
-        self._generator, self._std, self._step = generator, std, step
+        self._noise = StepNoise(generator, std=std, step=step)
+        self._memory = GradientMemory() if memory is None else memory
         self._drawn: dict[str, Tensor] = {}
         self._ahead = NoiseAhead(generator, parameters) if ahead else None
         if self._ahead is not None:
@@ -115,23 +164,27 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         if name not in self._drawn and self._ahead is not None:
             self._drawn[name] = self._ahead.take(name)
         elif name not in self._drawn:
-            parameter = self._parameters[name]
-            self._drawn[name] = gaussian(
-                self._generator,
-                tuple(parameter.shape),
-                std=self._std,
-                step=self._step,
-                index=self._index[name],
-                device=parameter.device,
-                dtype=torch.float64 if parameter.dtype == torch.float64 else torch.float32,
-            )
+            self._drawn[name] = self._draw(name)
         return self._drawn[name]
+
+    def _draw(self, name: str) -> Tensor:
+        parameter = self._parameters[name]
+        dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+        buffer = self._memory.empty(name, tuple(parameter.shape), dtype)
+        self._noise.fill(buffer, self._index[name])
+        return buffer if parameter.is_cpu else buffer.to(parameter.device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)
 
     def __len__(self) -> int:
         return len(self._parameters)
+
+
+@lru_cache(maxsize=16)
+def _limits(thresholds: tuple[float, ...], device: torch.device) -> Tensor:
+    """(G,) thresholds as a tensor, which most runs use again in each step."""
+    return torch.tensor(thresholds, dtype=torch.float64, device=device)
 
 
 def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
@@ -141,7 +194,7 @@ def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
 
 def _reading_seed(generator: Generator, step: int, position: int) -> int:
     """For what a data set draws while it reads physical batch ``position`` of a step: 63 bits."""
-    return int(generator.words(1, purpose=Purpose.READING, step=step, index=position)[0]) >> 1
+    return generator.word(purpose=Purpose.READING, step=step, index=position) >> 1
 
 
 def requests(
@@ -180,21 +233,29 @@ def _view_uniforms(
 @contextmanager
 def _model_randomness(generator: Generator, step: int, index: int, device: torch.device) -> Iterator[None]:
     """Dropout and the like draw from the run's own key; the global generators are left as they were."""
-    word = generator.words(1, purpose=Purpose.MODEL, step=step, index=index)[0]
-    seed = int(word) >> 1
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        yield
+    seed = generator.word(purpose=Purpose.MODEL, step=step, index=index) >> 1
+    with torch.random.fork_rng(devices=[device]) if device.type == "cuda" else nullcontext():
+        before = torch.default_generator.get_state()
+        try:
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+            yield
+        finally:
+            torch.default_generator.set_state(before)
 
 
-def _raw_centred_loss(raw: RawStatistics, mask: Tensor, report: LossReport | None) -> float:
+def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
+    """The centred count of norms below the threshold, where the rule goes by it."""
+    return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
+
+
+def _raw_centred_loss(raw: RawStatistics, report: LossReport | None) -> float:
     """sum_i (clamp(loss_i, 0, bound) / bound - 1/2) over the records; a non-finite loss counts as bound."""
     if report is None:
         return 0.0
     scaled = raw.raw_losses.double().nan_to_num(nan=report.bound).clamp(0.0, report.bound) / report.bound
-    return float(((scaled - 0.5) * mask).sum())
+    return float((scaled - 0.5).sum())
 
 
 def _scalar_noise(generator: Generator, std: float, step: int, index: int) -> float:

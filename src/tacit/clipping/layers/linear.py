@@ -192,7 +192,8 @@ def _map(
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = F.linear(x, W, b)
-        y = torch.ops.aten._unsafe_view(y, y.shape)  # no view of what is out of sight: it may change in place
+        if y._is_view():  # of what is out of sight: then it could not be changed in place
+            y = torch.ops.aten._unsafe_view(y, y.shape)
         return y, (x.to(y.dtype),)
 
     def backward(g: Tensor, needed: Sequence[bool], x: Tensor) -> _Backward:

@@ -281,13 +281,15 @@ class _Function(torch.autograd.Function):
 
 def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
     """Return the tensors in nested arguments."""
-    found = [a for a in args if isinstance(a, Tensor)]
+    found = []
     for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, tuple | list):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
             found += _tensors(value)
         elif isinstance(value, dict):
             found += _tensors(value.values())
-    return found + [v for v in kwargs.values() if isinstance(v, Tensor)] if kwargs else found
+    return found
 
 
 def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
