@@ -165,7 +165,8 @@ def test_a_ledger_on_a_network_file_system_is_neither_made_nor_opened(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "mounts"
-    table.write_text(f"/dev/sda1 / ext4 rw 0 0\nhost:/x {tmp_path.resolve()} nfs4 rw 0 0\n")
+    here = str(tmp_path.resolve()).replace(" ", r"\040")
+    table.write_text(f"/dev/sda1 / ext4 rw 0 0\nhost:/x {here} nfs4 rw 0 0\n")
     monkeypatch.setattr(filesystems, "_MOUNTS", table)
     with pytest.raises(PrivacyRefusal, match="nfs4"):
         Ledger.create(tmp_path / "other.db")
