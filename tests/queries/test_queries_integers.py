@@ -198,8 +198,8 @@ def integer_of(measure: Measure, k: int | None) -> int:
 def bin_of(measure: Bins | Regular, x: float) -> int:
     if isinstance(measure, Regular):
         grid = measure.grid
-        quotient, rest = divmod(cell(grid, x) - cell(grid, grid.lower), measure.stride)
-        return 2 * quotient + (2 if rest else 1)
+        candidates = range(cell(grid, grid.lower), cell(grid, grid.upper) + 1, measure.stride)
+        return max(range(len(candidates)), key=lambda i: (-abs(candidates[i] - cell(grid, x)), i))
     return sum(x > edge or (x == edge and not closed)
                for edge, closed in zip(measure.edges, measure.closed, strict=True))  # fmt: skip
 

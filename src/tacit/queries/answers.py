@@ -131,7 +131,8 @@ class Answer:
             )
         if any(part.rank_error is not None for part in parts):
             lines.append(
-                f"Rank ± n: in {level} of all answers the value is at most n rows from the rank asked for."
+                f"Rank ± n: in {level} of all answers the value is at most n rows from the rank asked for, "
+                "where each row counts as the candidate nearest to it."
             )
         if self.threshold is not None:
             below = f"below {self.threshold}"

@@ -1,5 +1,7 @@
 """Quantiles by the exponential mechanism: a public candidate, chosen by how far its rank is off.
 
+A value counts as the candidate that is nearest to it.  Were it counted between two of them, no candidate
+would be at the median of a column whose values are all the same, and all would be as good as each other.
 For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n = L + E + R.
 With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
 
@@ -19,6 +21,7 @@ exactly: a uniform candidate is kept with that probability, by coins that are co
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,13 +59,11 @@ class Choice:
     epsilon: Fraction
 
     def losses(self, counts: Sequence[int]) -> list[int]:
-        """The loss of each of m candidates, from the numbers of values in the 2 m + 1 places around them."""
-        if len(counts) != 2 * len(self.values) + 1:
-            raise InvalidInput(f"{2 * len(self.values) + 1} places are counted; got {len(counts)}.")
+        """The loss of each candidate, from the numbers of values that count as it."""
+        if len(counts) != len(self.values):
+            raise InvalidInput(f"{len(self.values)} candidates are counted; got {len(counts)}.")
         whole, below, losses = sum(counts), 0, []
-        for place in range(len(self.values)):
-            below += counts[2 * place]
-            equal = counts[2 * place + 1]
+        for equal in counts:
             above = whole - below - equal
             least = self.below * below - self.above * (above + equal) - self.shift
             most = self.below * (below + equal) - self.above * above - self.shift
@@ -77,15 +78,14 @@ class Choice:
 
     @property
     def rank_error(self) -> int:
-        """By how many rows the rank of the answer is off, at most, in 95 % of all answers, beyond the rank of
-        the best candidate.
+        """By how many rows the rank of the answer is off, at most, in 95 % of all answers.
 
         P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.  The loss is d times what the
-        rank is off.  Of an extreme the rank is off by R, and R - t <= loss <= x + |R' - t| for the best R',
-        so that R - R' <= x + 2 t.
+        rank is off, and that of the best candidate is 0.  Of an extreme the rank is off by R; of more than t
+        values, R - t is at most the loss, and that of the best is 0; of fewer, R < t.
         """
         kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
-        return math.ceil(kept / (self.below + self.above)) + 2 * abs(self.shift)
+        return math.ceil(kept / (self.below + self.above)) + abs(self.shift)
 
 
 def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
@@ -94,22 +94,23 @@ def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
 
 
 def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
-    """Where values are counted: around the given candidates, or on a regular grid within the bounds."""
+    """Which candidate a value counts as: of those that are given, or of a regular grid within the bounds."""
     if item.candidates is not None:
         if len(item.candidates) > _MOST_CANDIDATES + 1:
             raise InvalidInput(
                 f"a quantile chooses among at most {_MOST_CANDIDATES + 1} candidates; got "
                 f"{len(item.candidates)}."
             )
-        edges = tuple(float(edge) for edge in item.candidates for _ in range(2))
-        return Bins(item.column, edges, (False, True) * len(item.candidates))
+        candidates = map(float, item.candidates)
+        edges = tuple(low / 2 + high / 2 for low, high in itertools.pairwise(candidates))
+        return Bins(item.column, edges, (False,) * len(edges))
     grid = Grid.of(item.column, policy.columns[item.column])
     return Regular(item.column, grid, -(-(grid.high - grid.low) // _MOST_CANDIDATES))
 
 
 def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool) -> Choice:
     """The choice for a quantile under a policy; ``groups`` says that the query has ``by`` columns."""
-    values = _candidates(bins_of(item, policy))
+    values = _candidates(item, bins_of(item, policy))
     q = Fraction(repr(item.q))
     extreme = q in (0, 1)
     below, above = (int(1 - q), int(q)) if extreme else (q.denominator - q.numerator, q.numerator)
@@ -120,9 +121,9 @@ def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool
     return Choice(values, below, above, -shift if q == 1 else shift, sensitivity, epsilon)
 
 
-def _candidates(measure: Bins | Regular) -> tuple[float, ...]:
+def _candidates(item: Quantile, measure: Bins | Regular) -> tuple[float, ...]:
     if isinstance(measure, Bins):
-        return tuple(measure.edges[::2])
+        return tuple(map(float, item.candidates or ()))
     grid = measure.grid
     cells = range(grid.low, grid.high + 1, measure.stride)
     return tuple(min(max(float(in_units(grid, cell)), grid.lower), grid.upper) for cell in cells)

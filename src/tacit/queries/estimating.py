@@ -47,8 +47,8 @@ _ANYTHING = Fraction(1 << 200)  # beyond every bound: what is cut to the bounds 
 class Estimate:
     """A value, the interval ``[low, high]``, and for a quantile instead of it the error of its rank.
 
-    ``rank_error``: in 95 % of all answers the rank of the value is off by at most so many rows, beyond what
-    the candidates themselves make inevitable.
+    ``rank_error``: in 95 % of all answers the rank of the value is off by at most so many rows, where each
+    row counts as the candidate nearest to it.
     """
 
     value: Number

@@ -99,10 +99,9 @@ def bin_of(measure: Measure) -> Any:
         case Bins(column, edges, closed):
             return _tree(double(column), edges, closed, 0, len(edges))
         case Regular(column, grid, stride):
-            place = exp.paren(_minus(_cell(column, grid), grid.low))
-            quotient = integer(exp.IntDiv(this=place, expression=whole(stride)))
-            beyond = place.copy() > exp.paren(quotient.copy()) * whole(stride)
-            return exp.paren(quotient) * whole(2) + _case([(beyond, whole(2))], whole(1))
+            steps = exp.paren(_minus(_cell(column, grid), grid.low - stride // 2))
+            nearest = integer(exp.IntDiv(this=steps, expression=whole(stride)))
+            return _case([(nearest > whole(measure.last), whole(measure.last))], nearest.copy())
     raise InvalidInput(f"measure {measure!r} has no bins.")
 
 

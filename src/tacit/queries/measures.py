@@ -185,13 +185,17 @@ class Bins(Measure):
 
 @dataclass(frozen=True)
 class Regular(Measure):
-    """1 for the place of k among the candidates ``low``, ``low + stride``, ...: bin 2i + 1 if k is the i-th
-    one, counted from 0, bin 2i + 2 if it lies between the i-th and the next.  Missing values are in no
-    bin."""
+    """1 for the candidate nearest to k, of ``low``, ``low + stride``, ...; of two, the larger.  Bin i is that
+    of the i-th one, counted from 0.  Missing values are in no bin."""
 
     column: str
     grid: Grid
     stride: int
+
+    @property
+    def last(self) -> int:
+        """The bin of the largest candidate."""
+        return (self.grid.high - self.grid.low) // self.stride
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ def bins_in(measure: Measure) -> int:
     match measure:
         case Bins(_, edges):
             return len(edges) + 1
-        case Regular(_, grid, stride):
-            return 2 * ((grid.high - grid.low) // stride + 1) + 1
+        case Regular():
+            return measure.last + 1
     return 1
 
 
