@@ -82,7 +82,8 @@ def _always_the_same(entries: list[Entry]) -> list[Entry]:
     for entry, days in zip(entries, _DAYS, strict=True):
         at = _OPENED + timedelta(days=days, minutes=entry.seq)
         body = {**entry.body, "ledger": _LEDGER, "time": int(at.timestamp() * 1e6)}
-        body |= {name: "0" * 64 for name in ("secret", "request") if name in body}
+        body |= {name: "0" * 64 for name in ("secret", "request", "token_hash") if name in body}
+        body |= {name: body["time"] for name in ("opened", "lease_ends") if name in body}
         if entry.kind == "reserve":  # rounded up, so that no last digit of a machine shows in the hashes
             body["cost"] = [-(-part // _GRAIN) * _GRAIN for part in body["cost"]]
             spent = added(spent, body["block"], tuple(body["cost"]))

@@ -116,9 +116,12 @@ def test_the_file_is_the_owners_and_its_settings_are_those_of_the_page(
 def test_a_ledger_of_another_version_is_not_touched(ledger: Ledger, tmp_path: Path) -> None:
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
-        database.execute("UPDATE ledger SET version=2")
-    with pytest.raises(InvalidInput, match="of version 2"):
+        database.execute("UPDATE ledger SET version=1")
+    before = (tmp_path / "ledger.db").read_bytes()
+    with pytest.raises(InvalidInput, match=r"has format 1.*a cap of what is left") as caught:
         Ledger.open(tmp_path / "ledger.db")
+    assert caught.value.exit_code == 2
+    assert (tmp_path / "ledger.db").read_bytes() == before
 
 
 # --- where it lies -----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tacit.ledger import (
     RenyiBudget,
 )
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
+from tacit.ledger.checks import hash_of_token
 
 OURS = "WHERE dataset_id=2"
 Tamper = Callable[[sqlite3.Connection], None]
@@ -182,7 +183,13 @@ EDITS: dict[str, Tamper] = {
     "block": edit("UPDATE charge SET block='b' WHERE id=1"),
     "charge": edit("DELETE FROM charge WHERE id=12"),
     "mirror": edit("UPDATE charge SET origin=3 WHERE origin=1"),
-    "fingerprint": edit("UPDATE dataset SET fingerprint='00' WHERE id=2"),
+    "token of a reservation": edit("UPDATE charge SET token_hash='00' WHERE id=11"),
+    "token of another": edit("UPDATE charge SET token_hash=(SELECT token_hash FROM charge WHERE id=1)"),
+    "lease": edit("UPDATE charge SET lease_ends=lease_ends+1 WHERE id=11"),
+    "lease of all": edit("UPDATE charge SET lease_ends=0"),
+    "token in the last reservation, hashed": edit_body(11, 'token_hash":"', 'token_hash":"0', rehash=True),
+    "lease in the last reservation, hashed": edit_body(11, 'lease_ends":', 'lease_ends":9', rehash=True),
+    "time of opening": edit("UPDATE dataset SET opened=opened-1 WHERE id=2"),
     "head": edit("UPDATE dataset SET head_hash='00' WHERE id=2"),
     "name of the ledger": edit("UPDATE ledger SET uuid='00'"),
     "secret": edit("UPDATE ledger SET secret='00'"),
@@ -231,6 +238,37 @@ def test_every_edit_is_found(original: Path, tmp_path: Path, kind: str) -> None:
         EDITS[kind](database)
     ledger = Ledger.open(copy)
     assert not ledger.verify("part").ok
+    ledger.close()
+
+
+def test_who_takes_a_reservation_over_in_the_database_is_found(original: Path, tmp_path: Path) -> None:
+    """With a token of their own in its row they may run its mechanism, which somebody else is running."""
+    copy = tmp_path / "ledger.db"
+    shutil.copy(original, copy)
+    with closing(sqlite3.connect(copy)) as database, database:
+        (secret,) = database.execute("SELECT secret FROM ledger").fetchone()
+        known = hash_of_token(bytes.fromhex(secret), "a token of their own")
+        database.execute("UPDATE charge SET token_hash=? WHERE id=11 OR origin=11", (known,))
+    ledger = Ledger.open(copy)
+    taken = ledger.resume("part", "q5", "a token of their own")
+    ledger.settle(taken, {"count": 7})
+    for name in ("part", "all"):
+        assert "token_hash" in ledger.verify(name).problems[0]
+    ledger.close()
+
+
+def test_a_longer_lease_is_in_the_history(original: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "ledger.db"
+    shutil.copy(original, copy)
+    ledger = Ledger.open(copy)
+    token = "a secret of the client's own"
+    held = ledger.reserve("part", ApproximateDP(0.1), key="long", request={}, token=token)
+    longer = ledger.resume("part", "long", token, lease_s=9999.0)
+    assert longer.lease_ends > held.lease_ends
+    assert [entry.kind for entry in ledger.history("part")[-2:]] == ["reserve", "resume"]
+    for name in ("part", "all"):
+        found = ledger.verify(name)
+        assert (found.problems, found.notes) == ((), ())
     ledger.close()
 
 
@@ -370,27 +408,27 @@ def test_a_raised_cap_is_loud(original: Path, tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_content_is_recognised_and_versions_share_the_budget(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "ledger.db")
-    other = Ledger.create(tmp_path / "other.db")
-    people = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
-    first, second = ledger.fingerprint([b"a,b\n", b"1,2\n"]), ledger.fingerprint([b"a,b\n1,3\n"])
-    assert ledger.fingerprint([b"a,b\n1,2\n"]) == first != second
-    assert other.fingerprint([b"a,b\n1,2\n"]) != first, "a fingerprint tells nothing elsewhere"
-    ledger.open_dataset("visits", people, fingerprint=first)
-    with pytest.raises(Conflict, match="already open as 'visits'"):
-        ledger.open_dataset("again", people, fingerprint=first)
-    with pytest.raises(InvalidInput, match="a fingerprint is"):
-        ledger.open_dataset("again", people, fingerprint="a,b")
-    ledger.reserve("visits", ApproximateDP(0.5), key="q", request={})
-    ledger.new_version("visits", second)
-    ledger.new_version("visits", second)
-    assert ledger.status("visits").fingerprint == second
-    assert ledger.status("visits").spent == (500_000_000_000,)
-    assert [entry.kind for entry in ledger.history("visits")] == ["open", "reserve", "version"]
-    assert ledger.verify("visits").ok
-    for each in (ledger, other):
-        each.close()
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE content SET fingerprint='00' WHERE dataset_id=2",
+        "UPDATE content SET block='b' WHERE dataset_id=2",
+        "UPDATE content SET dataset_id=1, seq=99 WHERE dataset_id=2",
+        "DELETE FROM content WHERE dataset_id=2",
+        "INSERT INTO content VALUES (2, 99, '00', NULL)",
+    ],
+    ids=["fingerprint", "block", "data-set", "taken-out", "added"],
+)
+def test_every_edit_of_a_content_is_found(original: Path, tmp_path: Path, statement: str) -> None:
+    copy = tmp_path / "ledger.db"
+    shutil.copy(original, copy)
+    ledger = Ledger.open(copy)
+    ledger.register_content("part", ledger.fingerprint([b"a table"]), block="a")
+    assert ledger.verify("part").ok
+    with closing(sqlite3.connect(copy)) as database, database:
+        edit(statement)(database)
+    assert "fingerprints" in ledger.verify("part").problems[0]
+    ledger.close()
 
 
 @pytest.mark.parametrize("text", ["", "a:b:1", "a:b:x:" + "0" * 64, "a:b:1:" + "0" * 63, "a::1:" + "0" * 64])

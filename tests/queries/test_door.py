@@ -20,6 +20,7 @@ from tacit.ledger import (
     Budget,
     Charge,
     Column,
+    Conflict,
     LeaseLost,
     Ledger,
     Policy,
@@ -398,10 +399,30 @@ def test_what_is_public_costs_no_delta_either() -> None:
 
 def test_blocks_are_charged_in_parallel() -> None:
     ledger = opened(PureBudget(1.0), blocks=("east", "west"))
-    for block in ("east", "west"):
-        table = PrivateTable(FRAME, ledger=ledger, dataset="visits", block=block)
+    for block, frame in (("east", FRAME[:150]), ("west", FRAME[150:])):
+        table = PrivateTable(frame, ledger=ledger, dataset="visits", block=block)
         assert table.ask(COUNT, epsilon=0.75).remaining == 0.25
     assert ledger.status("visits").spent_epsilon == 0.75
+    wrong = PrivateTable(FRAME[:150], ledger=ledger, dataset="visits", block="west")
+    with pytest.raises(Conflict, match="is known as 'east'"):
+        wrong.ask(COUNT, epsilon=0.25)
+
+
+def test_the_same_table_has_no_second_budget(tmp_path: Path) -> None:
+    ledger = opened(PureBudget(1.0))
+    ledger.open_dataset("again", ledger.policy("visits"))
+    path = tmp_path / "visits.parquet"
+    FRAME.to_parquet(path)
+    for data in (FRAME, path):  # two contents: a file is known by its bytes
+        table = PrivateTable(data, ledger=ledger, dataset="visits")
+        table.price(COUNT, epsilon=0.25)
+        for _ in range(2):
+            table.ask(COUNT, epsilon=0.25)
+        with pytest.raises(Conflict, match="already open as 'visits'"):
+            PrivateTable(data, ledger=ledger, dataset="again").ask(COUNT, epsilon=0.25)
+    assert [entry.kind for entry in ledger.history("again")] == ["open"]
+    kinds = [entry.kind for entry in ledger.history("visits")]
+    assert kinds == ["open", *2 * ["content", "reserve", "settle"]]
 
 
 # --- data ------------------------------------------------------------------------------------------------

@@ -188,8 +188,8 @@ def test_a_derived_data_set_charges_its_parent_and_the_run_is_seen_there() -> No
 def test_a_raised_cap_a_new_content_and_a_recovery_are_shown(tmp_path: Path) -> None:
     ledger = ledger_with(PureBudget(1.0))
     spend(ledger, COUNT, "q1")
-    ledger.new_version("visits", ledger.fingerprint([b"one"]))
-    ledger.new_version("visits", ledger.fingerprint([b"two"]))
+    ledger.register_content("visits", ledger.fingerprint([b"one"]))
+    ledger.register_content("visits", ledger.fingerprint([b"two"]))
     ledger.raise_cap("visits", PureBudget(2.0), reason="a second study", by="the board")
     certificate = make_certificate(ledger, "visits")
     assert certificate.data["guarantee"]["cap"]["epsilon"] == 2.0

@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedEvent
 from tacit.events import Adjacency, ApproximateDP, Gaussian
 from tacit.ledger import (
     ApproximateBudget,
     Budget,
+    Conflict,
     Ledger,
     Policy,
     PureBudget,
@@ -35,6 +37,7 @@ from tacit.report.verification import verify_statement
 from tacit.sampling import ShuffledBatches
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, session, train
+from tacit.training.records import as_records
 from tacit.training.session import saved_generator
 
 N, STEPS, CHUNK = 60, 12, 5
@@ -501,6 +504,35 @@ def test_a_chunk_that_is_settled_after_the_state_was_saved_is_done_again_for_not
     assert torch.equal(weights(finish(again)), whole)
     assert ledger.status("visits").spent == spent
     assert states(ledger) == ["SETTLED"] * 3
+
+
+def test_the_same_records_have_no_second_budget(ledger: Ledger) -> None:
+    """The first run has them written down, and a run under another name is refused before its first step."""
+    ledger.open_dataset("again", policy())
+    finish(new_session(charges(ledger)))
+    assert [entry.kind for entry in ledger.history("visits")].count("content") == 1
+    other = new_session(StepCharges(ledger, "again", plan()))
+    with pytest.raises(Conflict, match="already open as 'visits'"):
+        finish(other)
+    with pytest.raises(Conflict, match="already open as 'visits'"):
+        other.step(session.Batch(0))
+    assert ([entry.kind for entry in ledger.history("again")], other.steps_done) == (["open"], 0)
+    finish(new_session(charges(ledger, key=9)))
+    assert [entry.kind for entry in ledger.history("visits")].count("content") == 1
+    assert ledger.verify("visits").ok
+
+
+def test_records_that_would_have_to_be_decoded_are_not_read_for_it(ledger: Ledger) -> None:
+    class Decoded(Dataset[tuple[Tensor, Tensor]]):
+        def __len__(self) -> int:
+            return N
+
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            raise AssertionError("it was read")
+
+    assert as_records(Decoded()).content() is None
+    charges(ledger).recognise(as_records(Decoded()).content)
+    assert [entry.kind for entry in ledger.history("visits")] == ["open"]
 
 
 def test_only_the_key_of_the_noise_takes_up_a_chunk(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, PrivateSelection
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select, selection
@@ -179,6 +179,14 @@ def test_no_run_is_made_where_the_choice_does_not_fit(ledger: Ledger) -> None:
     with pytest.raises(BudgetExceeded):
         choose(ledger, make=never, mean=1e12)
     assert counts(ledger) == (0, 0)
+
+
+def test_the_same_records_have_no_second_budget(ledger: Ledger) -> None:
+    ledger.open_dataset("again", ledger.policy("visits"))
+    choose(ledger)
+    assert [entry.kind for entry in ledger.history("visits")] == ["open", "reserve", "content", "settle"]
+    with pytest.raises(Conflict, match="already open as 'visits'"):
+        choose(ledger, dataset="again")
 
 
 def test_a_crash_leaves_the_charge_spent(ledger: Ledger) -> None:

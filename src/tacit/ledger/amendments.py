@@ -1,4 +1,4 @@
-"""What may change about an open data set: its content, the cap, a restored backup; each a loud entry."""
+"""What may change about an open data set: the cap, and what is left after a backup; each a loud entry."""
 
 from __future__ import annotations
 
@@ -15,16 +15,7 @@ from tacit.ledger.errors import Conflict
 if TYPE_CHECKING:
     from tacit.ledger.store import DatasetRow, Transaction
 
-__all__ = ["burn", "new_version", "raise_cap"]
-
-
-def new_version(tx: Transaction, name: str, fingerprint: str, *, ledger: str) -> None:
-    """The content has changed: another fingerprint, the same budget."""
-    row = tx.lock([row_of(tx, name).id])[row_of(tx, name).id]
-    if row.fingerprint == fingerprint:
-        return
-    tx.change_dataset(row, fingerprint=fingerprint)
-    tx.append(row, "version", {"fingerprint": fingerprint, "was": row.fingerprint}, ledger=ledger)
+__all__ = ["burn", "raise_cap"]
 
 
 def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str, ledger: str) -> None:
@@ -47,7 +38,7 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
         "reason": reason,
         "by": by,
     }
-    tx.change_dataset(row, policy=replace(row.policy, budget=budget), cap=budget.cap)
+    tx.change_budget(row, replace(row.policy, budget=budget), budget.cap)
     tx.append(row, "raise-cap", facts, ledger=ledger)
 
 
@@ -73,6 +64,6 @@ def _without_reservations(tx: Transaction, row: DatasetRow, ledger: str) -> Data
     for charge in tx.charges(row.id):
         if charge.state == "RESERVED":
             tx.move(charge, "RESERVED", "FORFEITED", token_hash="none")
-            facts = {"charge": charge.id, "why": "backup restored"}
+            facts = {"charge": charge.id, "why": "backup restored", "token_hash": "none"}
             row = tx.append(row, "forfeit", facts, ledger=ledger)
     return row

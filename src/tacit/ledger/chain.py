@@ -78,7 +78,7 @@ def moment(microseconds: int) -> datetime:
 class Entry:
     """One entry of a history.
 
-    ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``version``,
+    ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``content``,
     ``raise-cap`` or ``burn``; ``text`` is the body as it was hashed, ``body`` the same, read.
     """
 

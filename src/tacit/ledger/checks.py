@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
-import re
 from typing import TYPE_CHECKING
 
 from tacit.errors import InvalidInput
 from tacit.ledger.chain import moment
 from tacit.ledger.claims import row_of
 from tacit.ledger.errors import Conflict, LeaseLost
+from tacit.ledger.identity import keyed_hash
 from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "charge_of",
-    "check_fingerprint",
     "check_key",
     "check_parent",
     "check_same_policy",
@@ -88,20 +86,14 @@ def public_text(name: str, text: object) -> str:
     return text
 
 
-def check_fingerprint(fingerprint: object) -> None:
-    """Raise unless it is a fingerprint."""
-    if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
-        raise InvalidInput(f"a fingerprint is what Ledger.fingerprint returns; got {fingerprint!r}.")
+def hash_of_token(secret: bytes, token: str) -> str:
+    """What is stored of a token and stands in the history: keyed, for a token may be a word to guess."""
+    return keyed_hash(secret, [b"token\n", token.encode()])
 
 
-def hash_of_token(token: str) -> str:
-    """What is stored of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def check_token(row: ChargeRow, token: str) -> None:
+def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
     """Raise unless it is the token of that charge."""
-    if not hmac.compare_digest(row.token_hash, hash_of_token(token)):
+    if not hmac.compare_digest(row.token_hash, hash_of_token(secret, token)):
         raise LeaseLost(f"the token is not that of charge {row.key!r}: somebody else made the reservation.")
 
 

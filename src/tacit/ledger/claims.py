@@ -51,6 +51,7 @@ def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
         b: added({WHOLE: whole}, WHOLE, row.spent[b])[WHOLE] if b in row.spent else whole
         for b in policy.blocks
     }
+    contents = tx.contents(row.id)
     return DatasetStatus(
         name=row.name,
         policy=policy,
@@ -63,7 +64,7 @@ def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
         remaining_epsilon=min(_remaining(claim) for claim in lineage(tx, row, None)),
         charges={"RESERVED": 0, "SETTLED": 0, "FORFEITED": 0} | tx.states(row.id),
         blocks=blocks,
-        fingerprint=row.fingerprint,
+        fingerprint=contents[-1][1] if contents else None,
         head_seq=row.head_seq,
         head_hash=row.head_hash,
         opened=moment(row.opened),

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, final
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Event, event_to_json
-from tacit.ledger.amendments import burn, new_version, raise_cap
+from tacit.ledger.amendments import burn, raise_cap
 from tacit.ledger.blocks import added
 from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor, Entry, Json, canonical, moment
 from tacit.ledger.checks import (
     charge_of,
-    check_fingerprint,
     check_key,
     check_parent,
     check_same_policy,
@@ -35,6 +34,7 @@ from tacit.ledger.checks import (
     public_text,
 )
 from tacit.ledger.claims import Claim, claims_of, price_of, refusal_of, row_of, status_of
+from tacit.ledger.contents import check_fingerprint, register, unknown
 from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.identity import current_user, keyed_hash
 from tacit.ledger.policy import Policy
@@ -129,7 +129,7 @@ class Ledger:
         """Fix the policy of a data set, once; again with the same policy is nothing.
 
         :param name: letters, digits, dots, dashes and underscores.
-        :param fingerprint: of the content, from :meth:`fingerprint`, to recognise it by.
+        :param fingerprint: of the content, where it is known: see :meth:`register_content`.
         :raises Conflict: if it is open with another policy (the fields that differ are named), or the same
             content under another name; or the parent protects another unit or other neighbours.
         """
@@ -139,6 +139,8 @@ class Ledger:
             )
         if not isinstance(policy, Policy):
             raise InvalidInput(f"policy must be a Policy; got {policy!r}.")
+        if fingerprint is not None:
+            check_fingerprint(fingerprint)
         with self._store.write() as tx:
             tx.lock_ledger()
             known = tx.dataset(name)
@@ -146,27 +148,17 @@ class Ledger:
                 check_same_policy(known, policy)
                 return
             check_parent(tx, policy)
-            self._check_fingerprint(tx, name, policy, fingerprint)
-            row = tx.add_dataset(name, policy, policy.budget.cap, fingerprint)
+            row = tx.add_dataset(name, policy, policy.budget.cap)
             facts = {
                 "policy": policy.to_data(),
                 "cap": list(policy.budget.cap),
                 "slots": list(policy.budget.slots),
-                "fingerprint": fingerprint,
                 "secret": hashlib.sha256(self._identity.secret).hexdigest(),
+                "opened": row.opened,
             }
             tx.append(row, "open", facts, ledger=self.uuid)
-
-    def _check_fingerprint(self, tx: Transaction, name: str, policy: Policy, fingerprint: str | None) -> None:
-        if fingerprint is None:
-            return
-        check_fingerprint(fingerprint)
-        others = [other for other in tx.fingerprinted(fingerprint) if other not in (name, policy.parent)]
-        if others:
-            raise Conflict(
-                f"the content of {name!r} is already open as {others[0]!r}: a budget belongs to the people "
-                "in the data, so it is the same one. Use that data set, or name it as the parent."
-            )
+            if fingerprint is not None:
+                register(tx, name, fingerprint, None, ledger=self.uuid)
 
     def datasets(self) -> list[DatasetStatus]:
         """The state of every data set, in the order of opening."""
@@ -206,19 +198,26 @@ class Ledger:
             row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
-    def fingerprint(self, content: Iterable[bytes]) -> str:
+    def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
         """A name for a content that only this ledger can give, by HMAC with a secret of its own."""
         return keyed_hash(self._identity.secret, content)
 
-    def new_version(self, name: str, fingerprint: str) -> None:
-        """Say that the content has changed: it has another fingerprint now, and the same budget.
+    def register_content(self, name: str, fingerprint: str, *, block: str | None = None) -> None:
+        """Say that this is a content of the data set; known already, it is nothing.
 
-        :raises Conflict: if that content is open under another name.
+        Queries and training runs do so before their first charge.  New content of a data set is a further
+        version, on the same budget; the same content in data sets that do not share one is refused.
+
+        :param fingerprint: from :meth:`fingerprint`.
+        :param block: the block of the data set that it is.
+        :raises Conflict: if the content is known of another data set, or of another block.
         """
+        check_fingerprint(fingerprint)
+        with self._store.read() as tx:
+            if not unknown(tx, name, fingerprint, block):
+                return
         with self._store.write() as tx:
-            tx.lock_ledger()
-            self._check_fingerprint(tx, name, row_of(tx, name).policy, fingerprint)
-            new_version(tx, name, fingerprint, ledger=self.uuid)
+            register(tx, name, fingerprint, block, ledger=self.uuid)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
         """Allow more than was promised at opening: a loud entry, which every later certificate shows.
@@ -256,10 +255,10 @@ class Ledger:
         """
         with self._store.read() as tx:
             row = row_of(tx, name)
-            entries, charges = tx.entries(row.id), tx.charges(row.id)
+            entries, charges, contents = tx.entries(row.id), tx.charges(row.id), tx.contents(row.id)
             parent = row.policy.parent
             above = [] if parent is None else tx.charges(row_of(tx, parent).id)
-        return replay(row, entries, charges, above, identity=self._identity, anchor=anchor)
+        return replay(row, entries, charges, above, contents, identity=self._identity, anchor=anchor)
 
     # --- charges --------------------------------------------------------------------------------------------
 
@@ -352,6 +351,7 @@ class Ledger:
         """Write the charge and its mirrors in the data sets above."""
         first = claims[0]
         ends = max(tx.now(), first.row.head_time) + lease
+        token_hash = hash_of_token(self._identity.secret, token)
         origin: int | None = None
         for claim in claims:
             mirrors = {} if origin is None else {"for": {"dataset": first.row.name, "charge": origin}}
@@ -363,7 +363,7 @@ class Ledger:
                 request_hash=facts["request"],
                 cost=claim.cost,
                 block=claim.block,
-                token_hash=hash_of_token(token),
+                token_hash=token_hash,
                 lease_ends=ends,
             )
             spent = added(claim.row.spent, claim.block, claim.cost)
@@ -374,6 +374,8 @@ class Ledger:
                 "charge": number,
                 "cost": list(claim.cost),
                 "block": claim.block,
+                "token_hash": token_hash,
+                "lease_ends": ends,
             }
             tx.append(claim.row, "reserve", entry, ledger=self.uuid, spent=spent)
             origin = number if origin is None else origin
@@ -415,7 +417,7 @@ class Ledger:
             )
         with self._store.write() as tx:
             own, rows = locked_family(tx, charge.id)
-            check_token(own[0], charge.token)
+            check_token(own[0], self._identity.secret, charge.token)
             if own[0].state == state and own[0].answer == answer:  # an earlier call whose reply was lost
                 return charge_of(rows[own[0].dataset_id], own[0])
             if own[0].state != "RESERVED":
@@ -448,15 +450,15 @@ class Ledger:
             raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
         with self._store.write() as tx:
             own, rows = locked_family(tx, found.id)
-            check_token(own[0], token)
+            check_token(own[0], self._identity.secret, token)
             row = rows[own[0].dataset_id]
             if own[0].state == "SETTLED":
                 return charge_of(row, own[0])
             ends = max(tx.now(), row.head_time) + lease
             for mine in own:
                 move(tx, mine, mine.state, "RESERVED", lease_ends=ends)
-                if mine.state == "FORFEITED":
-                    tx.append(rows[mine.dataset_id], "resume", {"charge": mine.id}, ledger=self.uuid)
+                facts = {"charge": mine.id, "lease_ends": ends}
+                tx.append(rows[mine.dataset_id], "resume", facts, ledger=self.uuid)
             resumed = charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
             return replace(resumed, token=token)
 

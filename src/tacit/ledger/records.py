@@ -63,6 +63,7 @@ class DatasetStatus:
     :param remaining_epsilon: the largest epsilon of one further release without delta that would be granted.
     :param charges: how many charges are in which state.
     :param blocks: the total of every block, with the charges to the whole in it.
+    :param fingerprint: of the content that came last; None if nothing was asked or trained yet.
     """
 
     name: str

@@ -21,6 +21,7 @@ from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
 from tacit.ledger.tables import (
     CHARGE,
+    CONTENT,
     DATASET,
     ENTRY,
     LEDGER,
@@ -35,7 +36,7 @@ from tacit.ledger.tables import (
 
 __all__ = ["ChargeRow", "DatasetRow", "Identity", "Store", "Transaction"]
 
-VERSION = 1
+VERSION = 2
 
 # The statements of every charge, made once: to build one takes several times as long as to run it.
 _NUMBER: sa.BindParameter[int] = sa.bindparam("number")
@@ -74,8 +75,10 @@ class Transaction:
         row = self._connection.execute(sa.select(LEDGER)).one_or_none()
         if row is None or row.version != VERSION:
             raise InvalidInput(
-                f"this ledger is of version {None if row is None else row.version}, and this Tacit reads "
-                f"version {VERSION}. Use the Tacit that wrote it."
+                f"this ledger has format {None if row is None else row.version}, and this Tacit reads format "
+                f"{VERSION}; nothing was changed in it. Go on with the Tacit that wrote it, or close it: see "
+                "there what is left of each budget (tacit ledger status), make a new ledger with this Tacit, "
+                "and open each data set in it with a cap of what is left, and a note that says so."
             )
         return Identity(row.uuid, bytes.fromhex(row.secret))
 
@@ -90,12 +93,15 @@ class Transaction:
         row = self._connection.execute(_DATASET_BY_NAME, {"wanted": name}).one_or_none()
         return None if row is None else dataset_row(row)
 
-    def fingerprinted(self, fingerprint: str) -> list[str]:
-        """Names of the data sets that have that fingerprint."""
-        found = self._connection.execute(
-            sa.select(DATASET.c.name).where(DATASET.c.fingerprint == fingerprint)
-        )
-        return [row.name for row in found]
+    def contents(self, dataset_id: int) -> list[tuple[int, str, str | None]]:
+        """The contents of a data set as they came: the number of the entry, the fingerprint, the block."""
+        query = sa.select(CONTENT).where(CONTENT.c.dataset_id == dataset_id).order_by(CONTENT.c.seq)
+        return [(row.seq, row.fingerprint, row.block) for row in self._connection.execute(query)]
+
+    def holders(self, fingerprint: str) -> list[tuple[int, str | None]]:
+        """The data sets that a content is known of, by their numbers, and the block that it is there."""
+        query = sa.select(CONTENT).where(CONTENT.c.fingerprint == fingerprint).order_by(CONTENT.c.dataset_id)
+        return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
         """The charge under ``key``, if there is one."""
@@ -145,7 +151,7 @@ class Transaction:
         found = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
         return {row.id: dataset_row(row) for row in found}
 
-    def add_dataset(self, name: str, policy: Policy, cap: Cost, fingerprint: str | None) -> DatasetRow:
+    def add_dataset(self, name: str, policy: Policy, cap: Cost) -> DatasetRow:
         """A data set with nothing spent and no entry yet."""
         at = self.now()
         values = {
@@ -157,30 +163,21 @@ class Transaction:
             "head_hash": GENESIS,
             "head_time": at,
             "opened": at,
-            "fingerprint": fingerprint,
         }
         self._connection.execute(sa.insert(DATASET).values(values))
         row = self.dataset(name)
         assert row is not None
         return row
 
-    def change_dataset(
-        self,
-        row: DatasetRow,
-        *,
-        policy: Policy | None = None,
-        cap: Cost | None = None,
-        fingerprint: str | None = None,
-    ) -> None:
-        """Put another budget or fingerprint; what is None stays."""
-        values: dict[str, str | int] = {"number": row.id}
-        if policy is not None:
-            values["policy"] = policy.to_json()
-        if cap is not None:
-            values["cap"] = canonical(list(cap))
-        if fingerprint is not None:
-            values["fingerprint"] = fingerprint
+    def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
+        """Put another budget."""
+        values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(list(cap))}
         self._connection.execute(_CHANGE_DATASET, values)
+
+    def add_content(self, dataset_id: int, seq: int, fingerprint: str, block: str | None) -> None:
+        """A content of a data set, with the number of the entry that says so."""
+        values = {"dataset_id": dataset_id, "seq": seq, "fingerprint": fingerprint, "block": block}
+        self._connection.execute(sa.insert(CONTENT), values)
 
     def add_charge(
         self,
@@ -280,7 +277,6 @@ class Transaction:
             digest,
             at,
             row.opened,
-            row.fingerprint,
         )
 
 

@@ -1,9 +1,10 @@
 """The tables of a ledger, and their rows.
 
 ``ledger``: one row, who it is.  ``dataset``: policy, cap, what is spent, the head of the history.
-``charge``: one row per request and data set, with its state and, once settled, its answer.  ``entry``: the
-history, only ever added to; its primary key (data set, number) is a second lock, behind that on the row of
-the data set."""
+``charge``: one row per request and data set, with its state and, once settled, its answer.  ``content``: the
+fingerprints of what was asked or trained on, to find it under a second name.  ``entry``: the history, only
+ever added to; its primary key (data set, number) is a second lock, behind that on the row of the data set.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from tacit.ledger.policy import Policy
 
 __all__ = [
     "CHARGE",
+    "CONTENT",
     "DATASET",
     "ENTRY",
     "LEDGER",
@@ -58,7 +60,6 @@ DATASET = sa.Table(
     sa.Column("head_hash", sa.Text, nullable=False),
     sa.Column("head_time", sa.BigInteger, nullable=False),
     sa.Column("opened", sa.BigInteger, nullable=False),
-    sa.Column("fingerprint", sa.Text),
 )
 CHARGE = sa.Table(
     "charge",
@@ -78,6 +79,14 @@ CHARGE = sa.Table(
     sa.CheckConstraint("state IN ('RESERVED', 'SETTLED', 'FORFEITED')"),
     sa.Index("charge_by_origin", "origin"),
     sa.Index("charge_by_state", "dataset_id", "state"),
+)
+CONTENT = sa.Table(
+    "content",
+    META,
+    sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),  # of its entry
+    sa.Column("fingerprint", sa.Text, nullable=False, index=True),
+    sa.Column("block", sa.Text),
 )
 ENTRY = sa.Table(
     "entry",
@@ -111,7 +120,6 @@ class DatasetRow:
     head_hash: str
     head_time: int
     opened: int
-    fingerprint: str | None
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,6 @@ def dataset_row(row: Any) -> DatasetRow:
         head_hash=row.head_hash,
         head_time=row.head_time,
         opened=row.opened,
-        fingerprint=row.fingerprint,
     )
 
 

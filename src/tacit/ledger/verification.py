@@ -1,9 +1,9 @@
 """Replay of a history: do the entries, the balance and the charges still say what was written?
 
-Found: any entry changed, moved, added or taken out; a lowered balance; a changed cost, state, answer, policy
-or cap; a charge below the price of its event; a charge that the parent does not have.  Whoever can write to
-the database and knows all this can also rewrite the whole history, or put an old backup in its place: that is
-found with an anchor that was kept elsewhere, and not otherwise.
+Found: any entry changed, moved, added or taken out; a lowered balance; a changed cost, state, answer, token,
+lease, fingerprint, policy or cap; a charge below the price of its event; a charge that the parent does not
+have.  Whoever can write to the database and knows all this can also rewrite the whole history, or put an old
+backup in its place: that is found with an anchor that was kept elsewhere, and not otherwise.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ __all__ = ["Verification", "replay"]
 _LOOSE = 1.0 + 1e-9
 """How much a price may differ between versions of the accountants and machines."""
 _MOVES = {
-    "settle": ("RESERVED", "SETTLED"),
-    "forfeit": ("RESERVED", "FORFEITED"),
-    "resume": ("FORFEITED", "RESERVED"),
+    "settle": (("RESERVED",), "SETTLED"),
+    "forfeit": (("RESERVED",), "FORFEITED"),
+    "resume": (("RESERVED", "FORFEITED"), "RESERVED"),  # whose lease is still running gets a longer one
 }
+_OF_RESERVATION = ("key", "request", "block", "token_hash", "lease_ends")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class _Replay:
     policy: Policy | None = None
     cap: Cost = ()
     spent: dict[str, Cost] = field(default_factory=dict)
-    fingerprint: str | None = None
+    contents: list[tuple[int, str, str | None]] = field(default_factory=list)
+    opened: int | None = None
     charges: dict[int, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -77,6 +79,7 @@ def replay(
     entries: Sequence[Entry],
     charges: Sequence[ChargeRow],
     mirrored: Sequence[ChargeRow],
+    contents: Sequence[tuple[int, str, str | None]],
     *,
     identity: Identity,
     anchor: Anchor | None = None,
@@ -84,6 +87,7 @@ def replay(
     """Go through the history of a data set, and hold it against what is stored.
 
     :param charges: those to the data set; ``mirrored``: those to its parent, if it has one.
+    :param contents: entry, fingerprint and block of what it consists of.
 
     Guarantee
     ---------
@@ -99,6 +103,8 @@ def replay(
         except (TacitError, KeyError, TypeError, ValueError, AttributeError) as problem:
             state.says(entry.seq, f"cannot be read as {entry.kind!r}: {problem}")
     _compare(state, row, charges, mirrored)
+    if list(contents) != state.contents:
+        state.problems.append("the stored fingerprints are not those of the history")
     if anchor is not None:
         _check_anchor(state, row, entries, anchor, identity)
     dearest: Cost = ()
@@ -151,8 +157,8 @@ def _apply(state: _Replay, entry: Entry, identity: Identity) -> None:
             _move(state, entry)
         case "refuse":
             pass
-        case "version":
-            state.fingerprint = body["fingerprint"]
+        case "content":
+            state.contents.append((entry.seq, body["fingerprint"], body["block"]))
         case "raise-cap":
             _raise(state, entry)
         case "burn":
@@ -168,7 +174,7 @@ def _open(state: _Replay, entry: Entry, identity: Identity) -> None:
         state.says(entry.seq, "opens the data set again")
         return
     state.policy = Policy.from_data(entry.body["policy"])
-    state.cap, state.fingerprint = tuple(entry.body["cap"]), entry.body["fingerprint"]
+    state.cap, state.opened = tuple(entry.body["cap"]), entry.body["opened"]
     _check_cap(state, entry)
     if entry.body["secret"] != hashlib.sha256(identity.secret).hexdigest():
         state.says(entry.seq, "was written with another secret than the ledger has now")
@@ -196,7 +202,7 @@ def _reserve(state: _Replay, entry: Entry) -> None:
     if body["charge"] in state.charges:
         state.says(entry.seq, f"makes the charge {body['charge']} a second time")
     state.charges[body["charge"]] = {"cost": cost, "state": "RESERVED", "answer": None} | {
-        name: body[name] for name in ("key", "request", "block")
+        name: body[name] for name in _OF_RESERVATION
     }
     state.charges[body["charge"]]["origin"] = body["for"]["charge"] if "for" in body else None
 
@@ -204,10 +210,11 @@ def _reserve(state: _Replay, entry: Entry) -> None:
 def _move(state: _Replay, entry: Entry) -> None:
     before, after = _MOVES[entry.kind]
     charge = state.charges[entry.body["charge"]]
-    if charge["state"] != before:
+    if charge["state"] not in before:
         state.says(entry.seq, f"is a {entry.kind} of a charge that is {charge['state']}")
     charge["state"] = after
     charge["answer"] = entry.body.get("answer")
+    charge |= {name: entry.body[name] for name in ("token_hash", "lease_ends") if name in entry.body}
 
 
 def _raise(state: _Replay, entry: Entry) -> None:
@@ -246,8 +253,8 @@ def _compare(
         state.problems.append(f"the stored cap is {row.cap}, by the history {state.cap}")
     if dict(row.spent) != state.spent:
         state.problems.append(f"the stored total is {dict(row.spent)}, by the history {state.spent}")
-    if row.fingerprint != state.fingerprint:
-        state.problems.append("the stored fingerprint is not the one of the history")
+    if row.opened != state.opened:
+        state.problems.append("the stored time of opening is not the one of the history")
     stored = {charge.id: charge for charge in charges}
     for number in sorted(set(stored) ^ set(state.charges)):
         where = "the history, but is not stored" if number in state.charges else "no entry"
@@ -271,6 +278,8 @@ def _compare_charge(state: _Replay, stored: ChargeRow, replayed: Mapping[str, An
         "request": stored.request_hash,
         "block": stored.block,
         "origin": stored.origin,
+        "token_hash": stored.token_hash,
+        "lease_ends": stored.lease_ends,
     }
     if stored.origin is None:
         found["answer"] = (

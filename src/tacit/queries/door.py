@@ -65,7 +65,8 @@ class PrivateTable:
 
     The budget belongs to the people, not to the file: new content of the same data set is another version,
     its answers are charged anew, to the same budget.  That it *is* the same data set is for whoever opens it
-    to know.
+    to know; but before the first question the ledger writes down the content's fingerprint, and refuses the
+    same content under another name with a budget of its own, or as another block.
 
     **Guarantee**
 
@@ -104,6 +105,7 @@ class PrivateTable:
         self._engine = data if isinstance(data, Engine) else _engine(data, self._policy)
         self._engine.check(self._policy)
         self._version = ledger.fingerprint(self._engine.content())
+        self._registered = False
 
     @property
     def policy(self) -> Policy:
@@ -165,7 +167,8 @@ class PrivateTable:
             Refused: the budget does not hold it; says what was asked, what is left, and what would fit.
             StillRunning: somebody else is being answered the same question.
             EngineFailure: the engine failed; the charge stays, the reason is not told.
-            InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
+            InvalidInput, PrivacyRefusal: the question does not fit the policy, or the content is known under
+                another name; nothing is charged.
         """
         compiled = self._compiled(query, epsilon, rho, delta, mechanism)
         charge = self._reserve(compiled, check_integer("attempt", attempt, low=1), by)
@@ -231,6 +234,8 @@ class PrivateTable:
 
     def _reserve(self, compiled: Compiled, attempt: int, by: str) -> Charge:
         self._engine.check(self._policy)
+        if not self._registered:
+            self._register(compiled)
         request = self._request(compiled, attempt)
         return self._ledger.reserve(
             self._dataset,
@@ -242,6 +247,12 @@ class PrivateTable:
             by=by,
             label="query",
         )
+
+    def _register(self, compiled: Compiled) -> None:
+        """Have the ledger write down what is asked, before the first question that has a price."""
+        self._ledger.price(self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta)
+        self._ledger.register_content(self._dataset, self._version, block=self._block)
+        self._registered = True
 
     def _found(self, compiled: Compiled, charge: Charge) -> Answer:
         """What an earlier request left under the same key."""

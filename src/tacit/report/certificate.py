@@ -316,8 +316,8 @@ def _recovered(entry: Entry) -> str:
 
 def _content(entries: Sequence[Entry]) -> dict[str, Any]:
     """The newest fingerprint, and how many contents the data set has had."""
-    found = [entry.body["fingerprint"] for entry in entries if entry.kind in ("open", "version")]
-    return {"fingerprint": found[-1], "versions": len(set(found) - {None})}
+    found = [entry.body["fingerprint"] for entry in entries if entry.kind == "content"]
+    return {"fingerprint": found[-1] if found else None, "versions": len(set(found))}
 
 
 def _policy(entries: Sequence[Entry]) -> dict[str, Any]:

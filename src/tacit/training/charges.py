@@ -14,6 +14,7 @@ Where the budget counts epsilon and delta, chunks do not compose well: each woul
   the key of its noise: the same run asks for the same charge again, and another run never does.
 * Only who holds the key of the noise may take the steps of a chunk that is reserved already.
 * Unit of privacy and adjacency of the plan and of the data set are the same, and the number of records fits.
+* Records in arrays are refused under the name of a second data set that has a budget of its own.
 
 **A step that is done again is no second release.**  Its participants, its noise and whatever else is random
 are functions of the key and of the step (:mod:`tacit.training.step`), and a session refuses to go on with a
@@ -28,6 +29,7 @@ run has a new key and pays anew.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import numpy as np
@@ -35,12 +37,21 @@ from numpy.typing import NDArray
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event, Gaussian
-from tacit.ledger import ApproximateBudget, Charge, ChargedRun, Ledger, Policy, charge_key, charged_run
+from tacit.ledger import (
+    ApproximateBudget,
+    Charge,
+    ChargedRun,
+    LeaseLost,
+    Ledger,
+    Policy,
+    charge_key,
+    charged_run,
+)
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 
-__all__ = ["StepCharges", "check_promise", "delta_to_charge", "resume_charges"]
+__all__ = ["StepCharges", "check_promise", "delta_to_charge", "register", "resume_charges"]
 
 _CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
 _MOST_NOISE = 64.0  # times the plan's: beyond that nothing is learnt
@@ -105,7 +116,9 @@ class StepCharges:
         self.one_record_per_unit = one_record_per_unit
         self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
+        self._recognised = False
         self._held: int | None = None
+        self._charge: Charge | None = None  # of the chunk that is held
         self._known = generator is None  # whether this is surely the same run: a fresh key has no other life
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
@@ -167,6 +180,23 @@ class StepCharges:
         noise = f"a noise multiplier of {more * 1.001:.4g} instead of {plan.noise_multiplier:.4g}"
         return f"{steps}, or all of them with {noise}"
 
+    def recognise(self, content: Callable[[], Iterable[bytes | memoryview] | None]) -> None:
+        """Have the ledger write down the fingerprint of the run's records, before their first step.
+
+        Arrays and tensors are read once for it.  The records of a map-style data set are not, for each would
+        have to be decoded: the ledger does not know them again.
+
+        Args:
+            content: the session's: what its records consist of.
+
+        Raises:
+            PrivacyRefusal: the same records are open under another name with a budget of its own, or are
+                known as another block (:class:`tacit.ledger.Conflict`).
+        """
+        if not self._recognised:
+            register(self.ledger, self.dataset, content(), block=self.block)
+        self._recognised = True
+
     def start(self) -> None:
         """Reserve the first charge: call it before a preparation, such as DP-PCA, touches the data.
 
@@ -199,20 +229,24 @@ class StepCharges:
         """Reserve a chunk, or take up the reservation of an earlier life of this run."""
         if number == 0 and not self._charged_before():
             self.check_fits()
-        if self._reserve(number).token is not None:
+        charge = self._reserve(number)
+        if charge.token is not None:
             self._known = True
         else:  # found, not made: by an earlier life, or by this one, and the ledger's reply was lost
-            self._resume(number)
-        self._held = number
+            charge = self._resume(number)
+        self._held, self._charge = number, charge
 
     def after(self, step: int) -> None:
         """Settle the chunk whose last step is ``step``; nothing for another step."""
         number = step // self.chunk
         first, stop = self.span(number)
-        if step + 1 == stop:
-            charge = self._resume(number)  # it may be settled already, or forfeited while the steps took long
-            if charge.state == "RESERVED":
-                self.ledger.settle(charge, {"steps": [first, stop]})
+        if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
+            return  # or settled in an earlier life: these steps were taken for the second time
+        answer: Json = {"steps": [first, stop]}
+        try:
+            self.ledger.settle(self._charge, answer)
+        except LeaseLost:  # given up for lost while the steps took long
+            self.ledger.settle(self._resume(number), answer)
 
     def state(self) -> dict[str, Any]:
         """Plain values for the resume state: where the run is charged."""
@@ -329,6 +363,18 @@ class StepCharges:
             "one_record_per_unit": self.one_record_per_unit,
             "private": self._generator.secure,
         }
+
+
+def register(
+    ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
+) -> None:
+    """Have ``ledger`` write down what a run on ``dataset`` trains on; nothing where that is None.
+
+    Raises:
+        PrivacyRefusal: it is known under another name with a budget of its own, or as another block.
+    """
+    if content is not None:
+        ledger.register_content(dataset, ledger.fingerprint(content), block=block)
 
 
 def resume_charges(charges: StepCharges | None, before: object, generator: Generator) -> None:

@@ -62,6 +62,9 @@ class ReadAhead(Records):
     def fingerprint(self, key: bytes) -> str:
         return self._records.fingerprint(key)
 
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return self._records.content()
+
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         for _ in range(2):
             if self._stream is None:

@@ -56,6 +56,11 @@ class Records(ABC):
         Without the key, which lies in the resume state only, it confirms no guess about the data.
         """
 
+    @abstractmethod
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        """All records in bytes, for the fingerprint by which a ledger knows them; None where each would have
+        to be read and decoded for it."""
+
 
 @final
 class ArrayRecords(Records):
@@ -111,13 +116,17 @@ class ArrayRecords(Records):
         state = (key, [None if t.is_inference() else t._version for t in self._tensors])
         if self._digest is None or self._digest[0] != state:
             digest = hashlib.blake2b(key=key, digest_size=16)
-            digest.update(str(len(self)).encode())
-            for tensor in self._tensors:
-                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                for part in _pieces(tensor.detach()):
-                    digest.update(part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            for piece in self.content():
+                digest.update(piece)
             self._digest = state, digest.hexdigest()
         return self._digest[1]
+
+    def content(self) -> Iterator[bytes | memoryview]:
+        yield str(len(self)).encode()
+        for tensor in self._tensors:
+            yield f"{tuple(tensor.shape)} {tensor.dtype}".encode()
+            for part in _pieces(tensor.detach()):
+                yield part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 @final
@@ -180,6 +189,9 @@ class DatasetRecords(Records):
 
     def fingerprint(self, key: bytes) -> str:
         return hashlib.blake2b(str(len(self)).encode(), key=key, digest_size=16).hexdigest()
+
+    def content(self) -> None:
+        return None
 
 
 def as_records(data: Data | Records) -> Records:

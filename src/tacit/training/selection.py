@@ -32,7 +32,7 @@ from tacit.events import PrivateSelection
 from tacit.ledger import Ledger
 from tacit.ledger.chain import Json
 from tacit.plan import Plan
-from tacit.training.charges import check_promise, delta_to_charge
+from tacit.training.charges import check_promise, delta_to_charge, register
 from tacit.training.session import PrivateSession
 
 __all__ = ["Selected", "draw_trials", "law_of_trials", "select"]
@@ -83,7 +83,8 @@ def select(
 
     Raises:
         BudgetExceeded: it does not fit; nothing was run.
-        PrivacyRefusal: plan and data set promise different things, or a run is not what was charged.
+        PrivacyRefusal: plan and data set promise different things, or a run is not what was charged, or its
+            records are open under another name with a budget of its own.
     """
     if not candidates:
         raise InvalidInput("there are no candidates to choose from; give at least one.")
@@ -104,8 +105,11 @@ def select(
     )
     trials = (secrets.choice(candidates) for _ in range(draw_trials(event)))
     best: Selected[Candidate] | None = None
-    for candidate in trials:
-        model = _trained(make(candidate), plan)
+    for trial, candidate in enumerate(trials):
+        session = make(candidate)
+        if trial == 0:
+            register(ledger, dataset, session.content(), block=block)
+        model = _trained(session, plan)
         found = _comparable(score(model))
         if best is None or found > best.score:
             best = Selected(candidate, model, found, event)

@@ -187,6 +187,11 @@ class PrivateSession:
         """What the run charges to a ledger; None if it keeps none."""
         return self._charges
 
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        """The records in bytes, for the fingerprint by which a ledger knows them; None for a data set whose
+        records would each have to be decoded."""
+        return self._records.content()
+
     @property
     def stopped(self) -> str | None:
         """Why the ledger ended the run before the end of its plan; None if it did not.
@@ -223,7 +228,7 @@ class PrivateSession:
         if self._charges is None:
             return True
         try:
-            self._charges.before(self._done)
+            self._pay(self._charges)
         except BudgetExceeded as refusal:
             if self._done == 0:
                 raise
@@ -231,6 +236,10 @@ class PrivateSession:
             return False
         self._stopped = None
         return True
+
+    def _pay(self, charges: StepCharges) -> None:
+        charges.recognise(self.content)
+        charges.before(self._done)
 
     def step(self, batch: Batch) -> StepReport:
         """Take the private step of this turn, and the optimizer's step with its noisy gradient.
@@ -242,7 +251,7 @@ class PrivateSession:
         """
         self._check_turn(batch)
         if self._charges is not None:
-            self._charges.before(self._done)
+            self._pay(self._charges)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
         released = noisy_step(
             self._engine,

@@ -13,7 +13,7 @@ Letters: m slots; c canaries whose coin says in; N real records; n records of a 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias, TypeVar, final
@@ -303,6 +303,9 @@ class WithCanaries(Records):
 
     def fingerprint(self, key: bytes) -> str:
         return self._records.fingerprint(key)
+
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return self._records.content()
 
 
 def _second_a_canary(real: int, canaries: int) -> Tensor:

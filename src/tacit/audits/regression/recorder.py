@@ -55,6 +55,9 @@ class NotedRows(Records):
     def fingerprint(self, key: bytes) -> str:
         return ""
 
+    def content(self) -> None:
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Release:

@@ -1,0 +1,72 @@
+"""What a data set consists of, by fingerprint: the same people must not have a second budget.
+
+A content belongs to the data set, and to the block of it, that its first charge is made to, and likewise to
+all that this is derived from.  A changed copy has another fingerprint, and is not recognised.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tacit.errors import InvalidInput
+from tacit.ledger.claims import Claim, lineage, row_of
+from tacit.ledger.errors import Conflict
+
+if TYPE_CHECKING:
+    from tacit.ledger.store import Transaction
+
+__all__ = ["check_fingerprint", "register", "unknown"]
+
+
+def check_fingerprint(fingerprint: object) -> None:
+    """Raise unless it is a fingerprint."""
+    if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
+        raise InvalidInput(f"a fingerprint is what Ledger.fingerprint returns; got {fingerprint!r}.")
+
+
+def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> list[Claim]:
+    """Of a data set and those it is derived from, those to which the content is new.
+
+    Guarantee
+    ---------
+    * What is known of a data set that does not pay into the same budget is refused: all charges for one
+      content are within the cap of one data set, from which the others are derived.
+    * So is what is known of another block, or of the whole data set where a block is named now: who is in it
+      would be charged to a block that they are not in alone.
+
+    :raises Conflict: naming where the content is known.
+    """
+    claims = lineage(tx, row_of(tx, name), block)
+    for claim in claims:
+        if claim.block is not None and claim.block not in claim.row.policy.blocks:
+            raise InvalidInput(f"{claim.block!r} is no block of {claim.row.name!r}.")
+    names = {row.id: row.name for row in tx.datasets()}
+    known: dict[int, set[str | None]] = {}
+    for number, where in tx.holders(fingerprint):
+        known.setdefault(number, set()).add(where)
+        root = lineage(tx, row_of(tx, names[number]), None)[-1].row
+        if root.id != claims[-1].row.id:
+            raise Conflict(
+                f"the content of {name!r} is already open as {names[number]!r}: a budget belongs to the "
+                "people in the data, so it is the same one. Use that data set, or open this one with it as "
+                "the parent."
+            )
+    for claim in claims:
+        others = known.get(claim.row.id, set())
+        if claim.block is not None and others and claim.block not in others:
+            where = " and ".join("the whole of it" if other is None else repr(other) for other in others)
+            raise Conflict(
+                f"the content that is to be charged to block {claim.block!r} of {claim.row.name!r} is known "
+                f"as {where}: blocks have nobody in common. Name the block that it is, or none."
+            )
+    return [claim for claim in claims if claim.block not in known.get(claim.row.id, set())]
+
+
+def register(tx: Transaction, name: str, fingerprint: str, block: str | None, *, ledger: str) -> None:
+    """Write down what a data set consists of, there and in those it is derived from."""
+    rows = tx.lock(row.id for row in tx.datasets())  # of two at once, the second sees the first
+    for claim in unknown(tx, name, fingerprint, block):
+        facts = {"fingerprint": fingerprint, "block": claim.block}
+        row = tx.append(rows[claim.row.id], "content", facts, ledger=ledger)
+        tx.add_content(row.id, row.head_seq, fingerprint, claim.block)
