@@ -96,7 +96,10 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFix
     assert "It would cost ε = 0.25. Nothing was charged." in out
     assert "0 of ε = 1 spent, 0.25 with this" in out
     assert ask("--epsilon", "1.5", "--dry-run", COUNT) == 1
-    assert "be refused: the largest ε that fits is 1." in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "be refused: the budget of 'visits' does not hold this: it asks for epsilon 1.5, 1 is left" in said
+    assert "0.5 is missing" in said
+    assert "epsilon 1 at most would fit" in said
     assert Ledger.open("budget.db").status("visits").head_seq == 0
     assert ask("--epsilon", "0.25", COUNT) == 0
     capsys.readouterr()
@@ -118,6 +121,33 @@ def test_a_dry_run_foretells_the_intervals_that_do_not_hang_on_the_data(
         f"max_age: rank ± {largest['rank_error']:,}",
         f"h: ± {(bins[0]['high'] - bins[0]['low']) // 2} in each bin",
     ]
+
+
+REFUSED = {
+    "dataset": "visits",
+    "over": ["epsilon"],
+    "requested_epsilon": 1.5,
+    "remaining_epsilon": 1.0,
+    "missing_epsilon": 0.5,
+    "would_fit_epsilon": 1.0,
+}
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry-run", "asked"])
+def test_a_refusal_has_its_numbers_in_json(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask("--epsilon", "1.5", "--json", *options, COUNT) == 1
+    found = json.loads(capsys.readouterr().out)["refused"]
+    assert "it asks for epsilon 1.5, 1 is left, 0.5 is missing" in found.pop("message")
+    assert found == REFUSED
+
+
+def test_any_refusal_by_a_rule_is_json_where_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--epsilon", "0.5", "--json", "SELECT ward FROM visits") != 0
+    refused = capsys.readouterr()
+    assert refused.out == "" or list(json.loads(refused.out)) == ["refused"]
+    assert refused.err
 
 
 def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -128,6 +129,11 @@ def test_a_refusal_says_what_was_asked_what_is_left_and_what_would_fit() -> None
     problem = refused.value
     assert (problem.requested, problem.remaining, problem.difference) == pytest.approx((0.5, 0.25, 0.25))
     assert problem.would_fit == 0.25
+    assert (problem.dataset, problem.over) == ("visits", ("epsilon",))
+    assert "asks for epsilon 0.5, 0.25 is left, 0.25 is missing" in str(problem)
+    again = pickle.loads(pickle.dumps(problem))  # as between the processes of a pool
+    assert (str(again), again.to_data()) == (str(problem), problem.to_data())
+    assert table.price(COUNT, epsilon=0.5).price.refusal is not None
     table.ask(COUNT, epsilon=problem.would_fit)
 
 

@@ -30,7 +30,7 @@ from tacit.report.verification import verify_statement
 from tacit.runs import Run, prepare, runner
 from tacit.runs.attacking import open_run
 from tacit.testing import seeded_generator
-from tacit.training import Row
+from tacit.training import Row, StepCharges
 
 STEPS, CHUNK, KILLS = 30, 7, 12
 CONFIG = f"""
@@ -267,6 +267,53 @@ def test_a_plan_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path, mo
         prepare("run.toml", out="out")
     assert not (tmp_path / "out").exists()
     assert reserved(tmp_path) == []
+
+
+def test_a_plan_that_does_not_fit_has_its_numbers_in_json(
+    tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up(tmp_path, RenyiBudget(epsilon=0.5, delta=1e-4))
+    monkeypatch.chdir(tmp_path)
+    assert tacit(["train", "run.toml", "--out", "out", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["refused"]
+    assert found["requested_epsilon"] > found["remaining_epsilon"] == pytest.approx(0.5, rel=1e-3)
+    missing = found["requested_epsilon"] - found["remaining_epsilon"]
+    assert found["missing_epsilon"] == pytest.approx(missing)
+    assert "of its steps would fit" in found["message"]
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["before", "after-the-preparation"])
+def test_a_ctrl_c_before_the_first_step_says_what_it_leaves_behind(
+    prepared: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, charges: StepCharges, **__: Any) -> Any:
+        if prepared:
+            charges.start()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "make_session", interrupted)
+        assert tacit(["train", "run.toml", "--out", "out"]) == 130
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing to resume" in said
+    assert ("are charged to 'digits'" in said) == prepared
+    assert ("nothing charged" in said) != prepared
+    assert reserved(folder) == ([[0, CHUNK]] if prepared else [])
+    assert tacit(["train", "run.toml", "--out", "out", "--resume"]) == 2
+
+
+def test_a_ctrl_c_before_the_next_step_leaves_the_run_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    run = prepare("run.toml", out="out")
+    assert run.start(should_stop=lambda: run.session.steps_done == 2) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "make_session", interrupted)
+        assert tacit(["train", "run.toml", "--out", "out", "--resume"]) == 130
+    assert "is as it was; --resume goes on with it" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_command_line_names_the_ledger_and_shows_the_balance(

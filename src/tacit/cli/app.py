@@ -81,8 +81,8 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
     def guarded(*args: object, **options: object) -> int:
         try:
             return command(*args, **options)
-        except KeyboardInterrupt:
-            raise _StoppedAtOnce from None
+        except KeyboardInterrupt as stop:  # with words, if somebody knows what it leaves behind
+            raise _StoppedAtOnce(*stop.args) from None
 
     return guarded
 
@@ -104,13 +104,14 @@ def run(arguments: list[str]) -> int:
         code = make_app(arguments)(arguments, prog_name="tacit", standalone_mode=False)
         sys.stdout.flush()
     except TacitError as problem:
+        if problem.exit_code == 1 and "--json" in arguments:
+            _print_refusal(problem)
         return _fail("refused" if problem.exit_code == 1 else "error", str(problem), problem.exit_code)
     except _UsageError as problem:
         problem.show()
         return 2
-    except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort):
-        hint = "Stopped at once. What was saved before is untouched; --resume goes on from there."
-        return _fail("interrupted", hint, _INTERRUPTED)
+    except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
+        return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
     except SystemExit:  # typer's way to leave when nobody reads the output any more
         return 0
     except BrokenPipeError:
@@ -124,6 +125,19 @@ def run(arguments: list[str]) -> int:
         hint = f"out of memory ({str(problem).partition(chr(10))[0]})"
         return _fail("error", f"{hint}. Lower [training] physical_batch_size; it changes no result.", 2)
     return code if isinstance(code, int) else 0
+
+
+def _print_refusal(problem: TacitError) -> None:
+    from tacit.cli.train import print_json, refused_data
+
+    print_json({"refused": refused_data(problem)})
+
+
+def _about_stop(arguments: list[str]) -> str:
+    said = "Stopped at once. What was saved before is untouched, and what was charged stays charged."
+    return (
+        f"{said} Where a run has saved a state, --resume goes on from it." if "train" in arguments else said
+    )
 
 
 def _about_files(problem: OSError) -> str:

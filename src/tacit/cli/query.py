@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.show import console, messages
-from tacit.cli.train import print_json
+from tacit.cli.train import print_json, refused_data
 from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -212,6 +212,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
                 "epsilon": quote.epsilon,
                 "delta": quote.delta,
                 "fits": price.fits,
+                "refused": refused_data(price.refusal),
                 "asked_before": quote.asked_before,
                 "remaining_epsilon": price.remaining,
                 "mechanism": list(quote.mechanism),
@@ -234,8 +235,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
         console.print(f"It would cost {cost}. Nothing was charged.")
         _show_bar(ledger, dataset, price.balance, f"{price.after:.6g} with this", price.after)
     else:
-        fitting = f"the largest ε that fits is {price.remaining:.6g}"
-        console.print(f"It would cost {cost}, and be refused: {fitting}.", soft_wrap=True)
+        console.print(f"It would cost {cost}, and be refused: {price.refusal}", soft_wrap=True)
         _show_bar(ledger, dataset, price.balance)
     return 0 if granted else 1
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console, messages
-from tacit.errors import check_integer
+from tacit.errors import TacitError, check_integer
 
 if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
     from tacit.runs.config import LedgerSection
 
-__all__ = ["INTERRUPTED", "as_data", "command", "print_json", "run_to_end", "show_outcome"]
+__all__ = ["INTERRUPTED", "as_data", "command", "print_json", "refused_data", "run_to_end", "show_outcome"]
 
 INTERRUPTED = 130
 
@@ -73,7 +73,8 @@ def command(
             print_json({"folder": str(run.folder), "finished": False, "steps_done": done, "steps": steps})
         return INTERRUPTED
     if as_json:
-        print_json(as_data(outcome) | {"balance": _balance(run)})
+        refused = refused_data(run.session.refusal)
+        print_json(as_data(outcome) | {"refused": refused, "balance": _balance(run)})
     else:
         show_outcome(outcome)
         _show_balance(run, "Afterwards")
@@ -181,6 +182,15 @@ def show_outcome(outcome: Outcome) -> None:
 def print_json(data: dict[str, object]) -> None:
     """Print JSON and nothing else on stdout; numbers that JSON does not have become null."""
     typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+
+
+def refused_data(problem: TacitError | None) -> dict[str, object] | None:
+    """Why something was refused, with the numbers of a budget that does not hold it."""
+    from tacit.ledger.errors import Refused
+
+    if problem is None:
+        return None
+    return {"message": str(problem)} | (problem.to_data() if isinstance(problem, Refused) else {})
 
 
 def _plain(value: Any) -> Any:

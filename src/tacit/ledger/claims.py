@@ -134,7 +134,7 @@ def price_of(claims: list[Claim]) -> Price:
         delta=delta,
         balance=_balance(first, [total for _, total in totals(first.row.policy, first.row.spent)]),
         after=_balance(first, _after(first)),
-        fits=all(_admitted(claim) for claim in claims),
+        refusal=refusal_of(claims),
         remaining=min(_remaining(claim) for claim in claims),
     )
 
@@ -148,15 +148,19 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
         before = _balance(claim, [total for _, total in totals(row.policy, row.spent)])
         after, limit = _balance(claim, _after(claim)), budget.limit[0]
         would_fit = min(_remaining(each) for each in claims)
-        slots = ", ".join(_over(claim)) or "epsilon"
+        over = tuple(_over(claim)) or ("epsilon",)
+        requested, remaining, missing = after - before, max(0.0, limit - before), max(0.0, after - limit)
         where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
         return Refused(
-            f"the budget of {where} does not hold this: it would take the balance from epsilon {before:.6g} "
-            f"to {after:.6g}, and the cap is {limit:.6g} (over in: {slots}). Nothing was charged. A release "
-            f"without delta of epsilon {would_fit:.6g} at most would fit.",
-            requested=after - before,
-            remaining=max(0.0, limit - before),
-            difference=max(0.0, after - limit),
+            f"the budget of {where} does not hold this: it asks for epsilon {requested:.6g}, {remaining:.6g} "
+            f"is left, {missing:.6g} is missing (the balance would go from {before:.6g} to {after:.6g}, the "
+            f"cap is {limit:.6g}; over in: {', '.join(over)}). Nothing was charged. A release without delta "
+            f"of epsilon {would_fit:.6g} at most would fit.",
+            dataset=row.name,
+            over=over,
+            requested=requested,
+            remaining=remaining,
+            difference=missing,
             would_fit=would_fit,
         )
     return None

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from tacit.ledger.budgets import Cost
 from tacit.ledger.chain import Json
+from tacit.ledger.errors import Refused
 from tacit.ledger.policy import Policy
 
 __all__ = ["Charge", "DatasetStatus", "Price"]
@@ -20,7 +21,8 @@ class Price:
     :param cost: in the units of the budget, slot by slot.
     :param epsilon: what the event alone comes to, with ``delta``: for people.
     :param balance: epsilon of everything so far, and ``after`` with this event too.
-    :param fits: whether it would be granted, here and in every data set that this one is derived from.
+    :param refusal: what :meth:`Ledger.reserve` would raise, here or for a data set that this one is derived
+        from; None if it fits.
     :param remaining: the largest epsilon of one further release without delta that would be granted.
     """
 
@@ -29,8 +31,13 @@ class Price:
     delta: float
     balance: float
     after: float
-    fits: bool
+    refusal: Refused | None
     remaining: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it would be granted."""
+        return self.refusal is None
 
 
 @dataclass(frozen=True)

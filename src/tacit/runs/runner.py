@@ -50,15 +50,20 @@ from tacit.runs.folder import (
     sole_user,
 )
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
+from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.session import PrivateSession, saved_generator
 
-__all__ = ["Outcome", "Run", "prepare"]
+__all__ = ["Interrupted", "Outcome", "Run", "prepare"]
 
 _OUTPUTS = ("model.safetensors", "config.toml", "statement.txt", "statement.json", "metrics.csv")
 _PICTURES = ("progress.png", "privacy.png")
+
+
+class Interrupted(KeyboardInterrupt):
+    """A Ctrl-C before the first step of a run; the message says what it leaves behind."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,7 @@ def prepare(
         InvalidInput: a mistake in the configuration or the data; a folder that holds a run already.
         PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run would go on with
             other settings.
+        Interrupted: a Ctrl-C, once the ledger may have been charged for the preparation.
     """
     text = read_text(path)
     config = parse_config(text, str(path))
@@ -215,11 +221,31 @@ def prepare(
     plan = make_plan(config)
     generator = Generator.from_os() if generator is None else generator
     charges = make_charges(_merged(config.ledger, ledger), plan, generator)
-    if charges is not None and not resume:
-        charges.check_fits()
-    data, session = make_session(config, plan=plan, charges=charges, generator=generator, progress=progress)
-    history = History.from_plain(session.load(resume_state(folder))) if resume else History()
+    try:
+        if charges is not None and not resume:
+            charges.check_fits()
+        data, session = make_session(
+            config, plan=plan, charges=charges, generator=generator, progress=progress
+        )
+        history = History.from_plain(session.load(resume_state(folder))) if resume else History()
+    except KeyboardInterrupt:
+        raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     return Run(config, text, folder, data, session, history, resumed=resume)
+
+
+def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:
+    """What is true after a Ctrl-C before the first step."""
+    if resume:
+        return f"Stopped before the next step. The run in {folder} is as it was; --resume goes on with it."
+    if charges is None or not charges.charged():
+        nothing = "Nothing was saved" if charges is None else "Nothing was saved, and nothing charged"
+        return f"Stopped before the first step. {nothing}: there is nothing to resume. Start again."
+    first, stop = charges.span(0)
+    return (
+        f"Stopped before the first step. Steps {first} to {stop - 1} are charged to {charges.dataset!r} with "
+        "the preparation, which may have looked at the records: the charge stays. Nothing was saved, so that "
+        "there is nothing to resume; a new run is charged anew."
+    )
 
 
 def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:

@@ -35,7 +35,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event, Gaussian
 from tacit.ledger import (
     ApproximateBudget,
@@ -110,7 +110,6 @@ class StepCharges:
         self.ledger, self.dataset, self.plan, self.block = ledger, dataset, plan, block
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit)
-        self._cap = policy.budget.limit[0]
         self._delta = delta_to_charge(ledger, policy, plan)
         self.chunk = _chunk_size(plan, chunk, whole=self._delta is not None)
         self.one_record_per_unit = one_record_per_unit
@@ -144,16 +143,17 @@ class StepCharges:
         """Refuse a plan that does not fit into what is left, and say what of it would.
 
         Raises:
-            BudgetExceeded: it does not fit.  Nothing was charged.
+            Refused: it does not fit.  Nothing was charged.
         """
-        plan = self.plan
-        if self._fits(plan.event):
+        price = self.ledger.price(self.dataset, self.plan.event, block=self.block, delta=self._delta)
+        refusal = price.refusal
+        if refusal is None:
             return
-        price = self.ledger.price(self.dataset, plan.event, block=self.block, delta=self._delta)
-        raise BudgetExceeded(
-            f"the plan's {plan.steps} steps do not fit into what is left of {self.dataset!r}: the balance "
-            f"would go from epsilon {price.balance:.6g} to {price.after:.6g}, the cap is {self._cap:.6g}. "
-            f"{self._what_fits()}. Plan for that, or ask whoever set the budget. Nothing was charged."
+        raise refusal.with_message(
+            f"the plan's {self.plan.steps} steps do not fit into what is left of {refusal.dataset!r}: they "
+            f"ask for epsilon {refusal.requested:.6g}, {refusal.remaining:.6g} is left, "
+            f"{refusal.difference:.6g} is missing. {self._what_fits()}. Plan for that, or ask whoever set "
+            "the budget. Nothing was charged."
         )
 
     def _what_fits(self) -> str:
@@ -227,7 +227,7 @@ class StepCharges:
 
     def _take(self, number: int) -> None:
         """Reserve a chunk, or take up the reservation of an earlier life of this run."""
-        if number == 0 and not self._charged_before():
+        if number == 0 and not self.charged():
             self.check_fits()
         charge = self._reserve(number)
         if charge.token is not None:
@@ -301,8 +301,8 @@ class StepCharges:
     def _fits(self, event: Event) -> bool:
         return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
 
-    def _charged_before(self) -> bool:
-        """Whether an earlier life of this run has reserved its first chunk."""
+    def charged(self) -> bool:
+        """Whether the first chunk of this run is reserved, by this life of it or an earlier one."""
         key = self._key(0)
         history = self.ledger.history(self.dataset)
         return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)

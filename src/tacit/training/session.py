@@ -129,7 +129,7 @@ class PrivateSession:
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
         self._charges = charges
-        self._stopped: str | None = None
+        self._refusal: BudgetExceeded | None = None
         if charges is not None:
             generator = charges.generator_of(plan, generator)
         self._generator = Generator.from_os() if generator is None else generator
@@ -198,7 +198,12 @@ class PrivateSession:
 
         The reason is public: the balance of a data set hangs on what was asked of it, not on what is in it.
         """
-        return self._stopped
+        return None if self._refusal is None else str(self._refusal)
+
+    @property
+    def refusal(self) -> BudgetExceeded | None:
+        """What the ledger said when it ended the run, with its numbers; None if it did not."""
+        return self._refusal
 
     def batches(self) -> Iterator[Batch]:
         """The turns that are left, to the end of the plan.
@@ -232,9 +237,9 @@ class PrivateSession:
         except BudgetExceeded as refusal:
             if self._done == 0:
                 raise
-            self._stopped = str(refusal)
+            self._refusal = refusal
             return False
-        self._stopped = None
+        self._refusal = None
         return True
 
     def _pay(self, charges: StepCharges) -> None:
