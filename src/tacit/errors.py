@@ -80,7 +80,10 @@ def check_real(
     """
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise _not_real(name, value, low, high, open_low, open_high)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer or fraction beyond all floats
+        raise _not_real(name, value, low, high, open_low, open_high) from None
     below = number <= low if open_low else number < low
     above = number >= high if open_high else number > high
     if not math.isfinite(number) or below or above:

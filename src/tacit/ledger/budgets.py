@@ -182,22 +182,21 @@ def budget_from_data(data: object) -> Budget:
     >>> budget_from_data({"mode": "pure", "epsilon": 1.0})
     PureBudget(epsilon=1.0)
     """
-    if not isinstance(data, Mapping) or data.get("mode") not in _BUDGETS:
+    mode = data.get("mode") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(mode, str) or mode not in _BUDGETS:
         raise InvalidInput(f"a budget is an object whose mode is one of {', '.join(_BUDGETS)}; got {data!r}.")
-    kind = _BUDGETS[data["mode"]]
+    kind = _BUDGETS[mode]
     fields = {str(key): value for key, value in data.items() if key != "mode"}
     known = set(kind.__dataclass_fields__) - {"mode"}
     if not set(fields) <= known:
         raise InvalidInput(
-            f"a budget of mode {data['mode']!r} has the fields {', '.join(sorted(known))}; "
+            f"a budget of mode {mode!r} has the fields {', '.join(sorted(known))}; "
             f"got {', '.join(sorted(set(fields) - known))}."
         )
-    if "orders" in fields:
-        fields["orders"] = tuple(fields["orders"])
     try:
         budget: Budget = kind(**fields)
     except TypeError:
         raise InvalidInput(
-            f"a budget of mode {data['mode']!r} needs {', '.join(sorted(known))}; got {data!r}."
+            f"a budget of mode {mode!r} needs {', '.join(sorted(known))}; got {data!r}."
         ) from None
     return budget

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -115,7 +116,7 @@ class Anchor:
         :raises InvalidInput: if it is no anchor.
         """
         parts = text.strip().split(":")
-        right = len(parts) == 4 and all(parts) and parts[2].isdigit() and len(parts[3]) == 64
-        if not right:
+        right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])
+        if not right or len(parts[3]) != 64:
             raise InvalidInput(f"an anchor is ledger:dataset:number:hash, as tacit prints it; got {text!r}.")
         return cls(parts[0], parts[1], int(parts[2]), parts[3].lower())

@@ -149,6 +149,10 @@ class Policy:
             check_integer("groups_per_unit", self.groups_per_unit, low=1, high=self.rows_per_unit)
         if self.public_records is not None:
             check_integer("public_records", self.public_records, low=1, high=self.largest_table)
+        if not isinstance(self.columns, Mapping):
+            raise InvalidInput(f"columns must be an object of columns by name; got {self.columns!r}.")
+        if not isinstance(self.blocks, list | tuple):
+            raise InvalidInput(f"blocks must be a list of names; got {self.blocks!r}.")
         put("columns", MappingProxyType(dict(self.columns)))
         put("blocks", tuple(self.blocks))
         self._check_together()
@@ -218,7 +222,7 @@ class Policy:
         """
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as problem:
+        except (ValueError, RecursionError) as problem:  # no JSON, a number of thousands of digits, too deep
             raise InvalidInput(f"not a policy in JSON: {problem}.") from None
         return cls.from_data(data)
 
@@ -235,11 +239,8 @@ class Policy:
             str(name): Column(**_object(f"column {name!r}", column, known_of_column, {"kind"}))
             for name, column in columns.items()
         }
-        blocks = given.pop("blocks", ())
-        if not isinstance(blocks, list | tuple):
-            raise InvalidInput(f"blocks must be a list of names; got {blocks!r}.")
         budget = budget_from_data(given.pop("budget"))
-        return cls(**given, budget=budget, columns=read, blocks=tuple(blocks))
+        return cls(**given, budget=budget, columns=read)
 
 
 def _plain(value: object) -> object:

@@ -79,7 +79,7 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+    except (ValueError, RecursionError) as problem:  # no TOML, a number of thousands of digits, too deep
         raise InvalidInput(f"{source} is not TOML: {problem}. Mend that place.") from None
     _check_names(source, data, ("policy", "budget", "columns"), required=("policy", "budget"))
     for part in data:
@@ -87,8 +87,6 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
             raise InvalidInput(f"{source}: [{part}] must be a part of its own; it is {data[part]!r}.")
     settings = dict(data["policy"])
     _check_names(f"{source}: [policy]", settings, _POLICY, required=("unit", "adjacency"))
-    if isinstance(settings.get("blocks"), list):
-        settings["blocks"] = tuple(settings["blocks"])
     columns = {
         name: _column(f"{source}: [columns.{name}]", given) for name, given in data.get("columns", {}).items()
     }
@@ -103,8 +101,6 @@ def _budget(where: str, given: Mapping[str, Any]) -> Budget:
     made, required, optional = _BUDGETS[mode]
     _check_names(f"{where} of mode {mode!r}", given, ("mode", *required, *optional), required=required)
     settings = {name: value for name, value in given.items() if name != "mode"}
-    if isinstance(settings.get("orders"), list):
-        settings["orders"] = tuple(settings["orders"])
     budget: Budget = _made(where, made, settings)
     return budget
 
@@ -114,8 +110,6 @@ def _column(where: str, given: object) -> Column:
         raise InvalidInput(f"{where} must be a part of its own, with a kind; it is {given!r}.")
     _check_names(where, given, _COLUMN, required=("kind",))
     settings = dict(given)
-    if isinstance(settings.get("keys"), list):
-        settings["keys"] = tuple(settings["keys"])
     column: Column = _made(where, Column, settings)
     return column
 

@@ -135,6 +135,8 @@ class RenyiBudget(Budget):
     def __post_init__(self) -> None:
         check_limit(self, self.epsilon, self.delta)
         check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        if not isinstance(self.orders, list | tuple):  # as JSON or a caller may have it
+            raise InvalidInput(f"orders must be a list of numbers above 1; got {self.orders!r}.")
         given = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
         orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in given)
         if list(orders) != sorted(set(orders)):
