@@ -23,8 +23,8 @@ _spec.loader.exec_module(places)
 PEOPLE = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
 RIGHTS = """
 GRANT USAGE ON SCHEMA public TO asker;
-GRANT SELECT ON ledger, dataset, charge, entry TO asker;
-GRANT INSERT ON charge, entry TO asker;
+GRANT SELECT ON ledger, dataset, charge, content, entry TO asker;
+GRANT INSERT ON charge, content, entry TO asker;
 GRANT UPDATE ON dataset, charge TO asker;
 """
 
@@ -88,6 +88,7 @@ def test_a_role_that_asks_needs_no_more_than_the_page_says(server: Any, url: str
     for line in RIGHTS.strip().splitlines():
         sql(server, line)
     ledger = Ledger.open(url.replace("postgres@", "asker@"))
+    ledger.register_content("visits", ledger.fingerprint([b"a table"]))
     ledger.settle(ledger.reserve("visits", ApproximateDP(0.5), key="q", request={}), 1)
     ledger.forfeit(ledger.reserve("visits", ApproximateDP(0.25), key="r", request={}))
     with pytest.raises(Refused):

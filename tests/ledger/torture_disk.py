@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ Squeeze = Callable[[Path, int], AbstractContextManager[None]]
 EVENT = ApproximateDP(0.1)
 POLICY = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
 TOKEN = "a secret of the client's own"
+NOTHING = Charge(0, "", "", "", (), None, datetime.fromtimestamp(0, UTC))
 
 
 @contextmanager
@@ -58,23 +60,24 @@ def reserve(ledger: Ledger) -> Charge:
     return ledger.reserve("visits", EVENT, key="q", request={}, token=TOKEN, lease_s=1e-6)
 
 
-def started(ledger: Ledger) -> Charge:
-    return ledger.resume("visits", "q", TOKEN, lease_s=1e-6)
+Step = Callable[[Ledger, Charge], Any]
+"""What is done to a ledger and the charge that is held there."""
 
-
-STEPS: dict[str, tuple[Callable[[Ledger], Any], str | None, str]] = {
-    "reserve": (reserve, None, "RESERVED"),
-    "settle": (lambda ledger: ledger.settle(started(ledger), "x" * 9000), "RESERVED", "SETTLED"),
-    "forfeit": (lambda ledger: ledger.forfeit(started(ledger)), "RESERVED", "FORFEITED"),
-    "recover": (lambda ledger: ledger.recover("visits"), "RESERVED", "FORFEITED"),
-    "open a data set": (lambda ledger: ledger.open_dataset("more", POLICY), None, ""),
+STEPS: dict[str, tuple[Step, bool, str]] = {
+    "reserve": (lambda ledger, _: reserve(ledger), False, "RESERVED"),
+    "resume": (lambda ledger, _: ledger.resume("visits", "q", TOKEN, lease_s=1e-6), True, "RESERVED"),
+    "settle": (lambda ledger, held: ledger.settle(held, "x" * 9000), True, "SETTLED"),
+    "forfeit": (lambda ledger, held: ledger.forfeit(held), True, "FORFEITED"),
+    "recover": (lambda ledger, _: ledger.recover("visits"), True, "FORFEITED"),
+    "register a content": (lambda ledger, _: ledger.register_content("visits", "0" * 64), False, ""),
+    "open a data set": (lambda ledger, _: ledger.open_dataset("more", POLICY), False, ""),
     "raise the cap": (
-        lambda ledger: ledger.raise_cap("visits", PureBudget(2.0), reason="test", by="test"),
-        None,
+        lambda ledger, _: ledger.raise_cap("visits", PureBudget(2.0), reason="test", by="test"),
+        False,
         "",
     ),
 }
-"""What is done, the state of the charge before, and after."""
+"""What is done, whether a charge is held before, and its state afterwards."""
 
 
 def full_disk(
@@ -100,35 +103,32 @@ def full_disk(
     return failures
 
 
-def failure(step: Callable[[Ledger], Any], ledger: Ledger) -> LedgerUnavailable | None:
+def failure(step: Step, ledger: Ledger, held: Charge) -> LedgerUnavailable | None:
     """Why a step failed; None if it did not."""
     try:
-        step(ledger)
+        step(ledger, held)
     except LedgerUnavailable as problem:
         return problem
     return None
 
 
-def fits(
-    folder: Path, squeeze: Squeeze, room: int, step: Callable[[Ledger], Any], before: str | None, after: str
-) -> bool:
+def fits(folder: Path, squeeze: Squeeze, room: int, step: Step, holds: bool, after: str) -> bool:
     """Whether a step succeeds with so many bytes of room; if not, it must fail as ``full_disk`` says."""
     copy = folder / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder / "base", copy)
     with closing(Ledger.open(copy / "ledger.db")) as ledger:
-        if before:
-            reserve(ledger)
+        held = reserve(ledger) if holds else NOTHING
         ledger.anchor("visits")
         state = ledger.history("visits"), ledger.datasets()
         with squeeze(copy, room):
-            problem = failure(step, ledger)
+            problem = failure(step, ledger, held)
             same = (ledger.history("visits"), ledger.datasets()) == state
         done = problem is None
         assert done or "Nothing may be released" in str(problem), problem
         assert done or same, "it failed, and did something"
         if not done:
-            step(ledger)
+            step(ledger, held)
         assert all(ledger.verify(each.name).ok for each in ledger.datasets())
     with closing(Ledger.open(copy / "ledger.db")) as ledger:
         assert ledger.verify("visits").ok

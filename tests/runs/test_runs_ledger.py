@@ -329,7 +329,7 @@ def test_the_command_line_names_the_ledger_and_shows_the_balance(
     assert "Afterwards the data set digits has spent ε = " in words
     assert reserved(folder) == [[0, 10], [10, 20], [20, 30]]
     with closing(Ledger.open("budget.db")) as ledger:
-        body = ledger.history("digits")[1].body
+        body = next(entry.body for entry in ledger.history("digits") if entry.kind == "reserve")
     assert body["by"] == "ada"
     assert re.fullmatch(r"training run [0-9a-f]{16}: steps 0 to 9 of 30", body["label"])
     assert (
