@@ -318,9 +318,10 @@ def _tortured(found: dict[str, Any]) -> str:
         case {"skipped": reason}:
             return f"skipped: {reason}"
         case {"granted": granted}:
+            median = f", the median {1e3 * found['median wait']:.0f} ms" if "median wait" in found else ""
             return (
                 f"{granted} of {found['attempts']} granted, room for 100, {found['processes']} processes; "
-                f"{found['seconds']:.1f} s, the longest wait {found['longest wait']:.1f} s"
+                f"{found['seconds']:.1f} s, the longest wait {found['longest wait']:.1f} s{median}"
             )
         case {"rounds": rounds}:
             return (

@@ -113,6 +113,26 @@ def test_the_file_is_the_owners_and_its_settings_are_those_of_the_page(
     assert "NOT durable" in Ledger.create("sqlite://").engine
 
 
+def test_who_waits_for_the_lock_asks_equally_often(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or newcomers would pass whoever has waited long."""
+    naps: list[float] = []
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 200:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr("tacit.ledger.engines.time.sleep", sleep)
+        assert ledger.reserve("visits", ApproximateDP(0.25), key="q", request={}).token is not None
+    assert len(naps) == 200
+    assert max(naps) < 0.01
+    assert 0.5 < sum(naps[:100]) / sum(naps[100:]) < 2.0
+
+
 def test_a_ledger_of_another_version_is_not_touched(ledger: Ledger, tmp_path: Path) -> None:
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import sys
 import time
 import traceback
@@ -161,7 +162,7 @@ CLIENTS = {"honest": honest, "naive": naive, "unlocked": unlocked}
 def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) -> dict[str, Any]:
     """So many processes make so many attempts at a budget for ``GRANTS``, all at once.
 
-    Returns how many were granted, and the seconds in all and of the one that waited longest.
+    Returns how many were granted, and the seconds in all, of the one that waited longest, and the median.
     """
     with closing(Ledger.create(url)) as ledger:
         ledger.open_dataset("crowd", policy())
@@ -198,6 +199,7 @@ def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) 
         "processes": processes,
         "seconds": round(seconds, 2),
         "longest wait": round(max(line["seconds"] for line in lines), 2),
+        "median wait": round(statistics.median(line["seconds"] for line in lines), 3),
     }
     if client != "naive":
         with closing(Ledger.open(url)) as ledger:

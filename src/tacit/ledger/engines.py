@@ -9,6 +9,7 @@ transaction, and a server with ``fsync`` or ``full_page_writes`` off is refused.
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from tacit.ledger.filesystems import refuse_network
 __all__ = ["Target", "connect", "engine_text", "now", "parse_target", "prepare", "start"]
 
 BUSY_SECONDS = 120.0
+_ASK_AGAIN_SECONDS = (0.0005, 0.005)
+_CHANCE = random.SystemRandom()  # which no seed of the caller's repeats, and which takes nothing from it
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,36 @@ def _sqlite(creator: Any, kind: str) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         reads = connection.get_execution_options().get("reads", False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        if kind == "file" and not reads:
+            _wait_for_turn(connection)
+        else:
+            connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Begin a transaction that writes.
+
+    SQLite's own waiting asks ever less often, until once in a tenth of a second, so that in a crowd whoever
+    has waited longest is passed by all who come.  Here all ask equally often, at random moments.
+    """
+    raw: Any = connection.connection.dbapi_connection  # a sqlite3.Connection
+    deadline = time.monotonic() + BUSY_SECONDS
+    raw.execute("PRAGMA busy_timeout=0")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as problem:
+                if problem.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    break
+            else:
+                return
+            time.sleep(_CHANCE.uniform(*_ASK_AGAIN_SECONDS))
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # what it raises is the caller's to see
+    finally:
+        raw.execute(f"PRAGMA busy_timeout={1000 * BUSY_SECONDS:.0f}")
 
 
 def _postgresql(url: str) -> Engine:
