@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tacit.clipping.layers import triton_outer
 from tacit.clipping.layers.tape import Tape, Unseen
-from tacit.clipping.layers.use import Kept, Rows, Use, cancellation, over_positions, row_squares, widened
+from tacit.clipping.layers.use import Kept, Rows, Use, allowance, cancellation, over_positions, widened
 
 __all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
 
@@ -108,27 +108,35 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """
     n, T = left.shape[:2]
     m = max(1, GRAM_NUMBERS // (T * T))
-    squares = torch.cat([_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)])
-    spread = (row_squares(left) * row_squares(right)).sqrt().sum(1)
+    parts = [_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)]
+    squares, spread = (torch.cat(sums) for sums in zip(*parts, strict=True))
     kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
     return squares.clamp_(min=0.0) + kappa * spread.square()
 
 
-def _gram_products(left: Tensor, right: Tensor) -> Tensor:
+def _gram_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return sum_{t,u} (left_t . left_u)(right_t . right_u), (m,), from the blocks on and above the diagonal.
 
-    Rows t to t + r of both matrices from column t on; all but the diagonal block count twice.
+    And S, (m,), from the diagonal.  Rows t to t + r of both matrices from column t on; all but the diagonal
+    block count twice.
     """
     T = left.shape[1]
-    total = left.new_zeros(len(left))
+    total, spread = left.new_zeros(2, len(left))
     r = max(BLOCK_ROWS, -(-T // 8))
     for t in range(0, T, r):
         after = slice(t, None)
         rows = slice(t, t + r)
-        product = _gram(left[:, rows], left[:, after]).mul_(_gram(right[:, rows], right[:, after]))
+        of_left, of_right = _gram(left[:, rows], left[:, after]), _gram(right[:, rows], right[:, after])
+        spread += (_diagonal(of_left, left) * _diagonal(of_right, right)).sqrt_().sum(1)
+        product = of_left.mul_(of_right)
         width = min(r, T - t)
         total += 2.0 * product.sum((1, 2)) - product[:, :, :width].sum((1, 2))
-    return total
+    return total, spread
+
+
+def _diagonal(gram: Tensor, x: Tensor) -> Tensor:
+    """Return |x_t|^2 from a Gram matrix of x, with an allowance for squares that underflow."""
+    return gram.diagonal(dim1=1, dim2=2) + allowance(x)
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:

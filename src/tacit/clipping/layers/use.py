@@ -17,6 +17,7 @@ __all__ = [
     "Kept",
     "Rows",
     "Use",
+    "allowance",
     "cancellation",
     "chunks",
     "over_positions",
@@ -128,7 +129,12 @@ def over_positions(x: Tensor) -> Tensor:
 def row_squares(x: Tensor) -> Tensor:
     """Return |x|^2 over the last dimension, with an allowance for squares that underflow."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1)  # forms no square of x, which takes 10 times as long
-    return norms.mul_(norms).add_(x.shape[-1] * torch.finfo(x.dtype).tiny)
+    return norms.mul_(norms).add_(allowance(x))
+
+
+def allowance(x: Tensor) -> float:
+    """Return what underflow may have taken from a sum of squares over the last dimension."""
+    return x.shape[-1] * float(torch.finfo(x.dtype).tiny)
 
 
 def widened(tensor: Tensor) -> Tensor:
