@@ -8,7 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,11 @@ class Server:
         """Stop it: ``fast``, or ``immediate``, as after a crash."""
         self._control("stop", "--wait", "--silent", f"--mode={mode}")
 
+    def limit(self, largest_file: str) -> None:
+        """The size up to which files may grow under clients that come from now on: bytes, or "unlimited"."""
+        process = (self.folder / "data" / "postmaster.pid").read_text().split()[0]
+        _as_user("prlimit", f"--pid={process}", f"--fsize={largest_file}:")
+
     def _control(self, *arguments: str) -> None:
         _run("pg_ctl", *arguments, "--timeout=600", f"--pgdata={self.folder / 'data'}")
 
@@ -75,23 +80,27 @@ class Server:
 def _run(program: str, *arguments: str) -> None:
     folder = binaries()
     assert folder is not None
-    command = [str(folder / program), *arguments]
+    _as_user(str(folder / program), *arguments)
+
+
+def _as_user(*command: str) -> None:
     if os.geteuid() == 0:
-        command = ["runuser", "-u", _USER, "--", *command]
+        command = ("runuser", "-u", _USER, "--", *command)
     with open(os.devnull, "w") as nothing:  # a pipe would stay open as long as the server runs
         subprocess.run(command, stdout=nothing, stderr=nothing, cwd="/", check=True)
 
 
 @contextlib.contextmanager
-def running(*settings: str) -> Iterator[Server]:
-    """A fresh server until the end of the block."""
+def running(*settings: str, made_with: Sequence[str] = ()) -> Iterator[Server]:
+    """A fresh server until the end of the block; ``made_with``: options of ``initdb``."""
     # Not where TMPDIR points: the path of a socket is short, and the server's user must reach it.
     folder = Path(tempfile.mkdtemp(prefix="tacit-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, _USER, _USER)
         server = Server(folder)
-        _run("initdb", f"--pgdata={folder / 'data'}", f"--username={_USER}", "--auth=trust", "--no-sync")
+        made = (*made_with, f"--username={_USER}", "--auth=trust", "--no-sync")
+        _run("initdb", f"--pgdata={folder / 'data'}", *made)
         server.start(*settings)
         try:
             yield server
