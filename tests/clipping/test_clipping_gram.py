@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.clipping.layers import linear
+from tacit.clipping.layers import linear, use
 from tacit.clipping.layers.use import cancellation
 
 
@@ -55,3 +55,21 @@ def test_positions_that_cancel_leave_the_allowance(T: int) -> None:
 def test_squares_that_underflow_are_allowed_for() -> None:
     left, right = torch.full((1, 2, 3), 1e-30), torch.full((1, 2, 3), 1e15)
     assert float(linear.ghost_squared_norms(left, right)) > 0
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (3, 5, 7), (16,), (4, 2, 4)])
+def test_a_weighted_sum_in_parts_is_the_same(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch.Generator().manual_seed(0)
+    G = torch.randn(5, *shape, generator=made, dtype=torch.float64)
+    factors, noise = (
+        torch.rand(5, generator=made, dtype=torch.float64),
+        torch.ones(shape, dtype=torch.float64),
+    )
+    wanted = 1.0 + sum(c * g for c, g in zip(factors, G, strict=True))
+    transposed = G.transpose(0, -1).contiguous().transpose(0, -1)
+    for split in (0, use.SPLIT_FROM):
+        monkeypatch.setattr(use, "SPLIT_FROM", split)
+        for gradients in (G, transposed):
+            found = noise.clone()
+            use.Kept(gradients).add_weighted(found, factors)
+            torch.testing.assert_close(found, wanted)

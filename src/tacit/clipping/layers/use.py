@@ -30,6 +30,12 @@ CHUNK_BYTES = 32 * 2**20
 """Per-record gradients that are formed at once where they are not kept."""
 
 
+PARTS = 8
+"""Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
+SPLIT_FROM = 2**20
+"""Numbers that are summed, from which on this pays."""
+
+
 class Use(ABC):
     """What a backward pass left of one use of a parameter: enough for norms and for a weighted sum."""
 
@@ -80,10 +86,13 @@ class Kept(Use):
         gradients = self._gradients.reshape(factors.shape[0], -1)
         if gradients.dtype != accumulator.dtype or factors.dtype != accumulator.dtype:
             gradients, factors = gradients.to(accumulator.dtype), factors.to(accumulator.dtype)
-        if accumulator.is_contiguous():
-            accumulator.view(1, -1).addmm_(factors[None], gradients)
-        else:
+        if not accumulator.is_contiguous():
             accumulator.add_((factors @ gradients).view_as(accumulator))
+        elif accumulator.is_cpu and gradients.numel() >= SPLIT_FROM and gradients.shape[1] % PARTS == 0:
+            parts = gradients.view(-1, PARTS, gradients.shape[1] // PARTS).transpose(0, 1)
+            accumulator.view(PARTS, 1, -1).baddbmm_(factors.expand(PARTS, 1, -1), parts)
+        else:
+            accumulator.view(1, -1).addmm_(factors[None], gradients)
 
 
 def cancellation(dtype: torch.dtype, length: int) -> float:
