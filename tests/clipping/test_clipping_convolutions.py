@@ -63,9 +63,9 @@ class Setting:
 
 
 @st.composite
-def geometries(draw: st.DrawFn, groups: int = 3) -> Setting:
-    """Any convolution whose output has at least one position."""
-    dimensions = draw(st.integers(1, 3))
+def geometries(draw: st.DrawFn, groups: int = 3, dimensions: int = 3) -> Setting:
+    """Any convolution whose output has at least one position, in at most so many dimensions."""
+    dimensions = draw(st.integers(1, dimensions))
     each = st.tuples(*[st.integers(1, 3)] * dimensions)
     kernel, stride, dilation = draw(each), draw(each), draw(each)
     padding = draw(st.tuples(*[st.integers(0, 2)] * dimensions))
@@ -109,26 +109,35 @@ def test_every_form_is_a_loop_of_backward_passes(
     torch.testing.assert_close(total, 1 + torch.tensordot(factors, wanted, dims=1), rtol=1e-10, atol=1e-12)
 
 
-@needs_kernels
-@settings(max_examples=60, deadline=None)
-@given(geometries(groups=1), st.integers(1, 2), st.integers(0, 2), st.sampled_from([1, 2, 5]))
-def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, threads: int) -> None:
+@contextmanager
+def running(level: int, threads: int) -> Iterator[None]:
+    """Make the kernels use no more than what a processor of this level has, and so many threads."""
     library = native.library()
     assert library is not None
-    x, g = setting.tensors(3 * views, torch.float32)
-    wanted = setting.oracle(x.double(), g.double(), views).movedim(2, -1)
-    factors = torch.tensor([0.5, 0.0, 2.0])
-    level = min(level, library.tacit_convolution_level())
-    before = torch.get_num_threads()
+    level, before = min(level, library.tacit_convolution_level()), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "tacit_convolution_level", lambda: level)
         try:
             torch.set_num_threads(threads)
-            gradients, squares = conv_native.formed(x, g, setting.geometry, views)
-            again = conv_native.squared_norms(x, g, setting.geometry, views)
-            total = conv_native.weighted_sum(x, g, setting.geometry, views, factors)
+            yield
         finally:
             torch.set_num_threads(before)
+
+
+levels, some_threads = st.integers(0, 2), st.sampled_from([1, 2, 5])
+
+
+@needs_kernels
+@settings(max_examples=60, deadline=None)
+@given(geometries(groups=1), st.integers(1, 2), levels, some_threads)
+def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, threads: int) -> None:
+    x, g = setting.tensors(3 * views, torch.float32)
+    wanted = setting.oracle(x.double(), g.double(), views).movedim(2, -1)
+    factors = torch.tensor([0.5, 0.0, 2.0])
+    with running(level, threads):
+        gradients, squares = conv_native.formed(x, g, setting.geometry, views)
+        again = conv_native.squared_norms(x, g, setting.geometry, views)
+        total = conv_native.weighted_sum(x, g, setting.geometry, views, factors)
     torch.testing.assert_close(gradients.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(squares, gradients.flatten(1).square().sum(1), rtol=1e-6, atol=1e-30)
     assert torch.equal(squares, again)
@@ -145,6 +154,101 @@ def test_the_kernel_gives_the_same_bits_however_it_is_asked() -> None:
     assert torch.equal(first[4:5], one[0])
     assert torch.equal(squares[4:5], one[1])
     assert torch.equal(first[4], alone)
+
+
+@needs_kernels
+@settings(max_examples=60, deadline=None)
+@given(geometries(groups=1, dimensions=2), levels, some_threads)
+def test_the_kernel_of_ghost_norms_is_its_twin(setting: Setting, level: int, threads: int) -> None:
+    x, g = setting.tensors(3, torch.float32)
+    wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).square().sum(1)
+    with running(level, threads):
+        found = conv_native.ghost_squared_norms(x, g, setting.geometry)
+    twin = conv_forms.ghost_squared_norms(x, g, setting.geometry)
+    largest = math.prod(setting.geometry.kernel) * (x.flatten(1).norm(dim=1) * g.flatten(1).norm(dim=1)) ** 2
+    assert ((found - twin).abs() <= 1e-6 * largest).all()  # positions may cancel
+    assert (found >= wanted).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_ghost_norms_of_wide_layers_of_real_shapes(level: int) -> None:
+    """Lines of several registers, lines shorter than one, more channels than a block, and strides."""
+    for C, P, size, stride in ((33, 17, (9, 21), (1, 1)), (40, 70, (7, 7), (1, 1)), (5, 6, (12, 40), (2, 2))):
+        setting = Setting(C, P, size, Geometry((3, 3), stride, (1, 1), (1, 1), 1))
+        x, g = setting.tensors(3, torch.float32)
+        wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).square().sum(1)
+        with running(level, 2):
+            found = conv_native.ghost_squared_norms(x, g.mT.contiguous().mT, setting.geometry)
+        twin = conv_forms.ghost_squared_norms(x, g, setting.geometry)
+        torch.testing.assert_close(found, twin, rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=0.0)
+        assert (found > wanted).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e30])
+def test_ghost_norms_of_what_is_not_finite_are_not_finite(value: float) -> None:
+    """So that the record is dropped, and no other."""
+    setting = Setting(3, 4, (5, 6), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1))
+    for place in (0, 1):
+        tensors = setting.tensors(3, torch.float32)
+        tensors[place][1, 0, 2, 3] = value
+        found = conv_native.ghost_squared_norms(*tensors, setting.geometry)
+        assert found.isfinite().tolist() == [True, False, True]
+
+
+def input_oracle(setting: Setting, x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the input as autograd has it."""
+    x = x.detach().requires_grad_()
+    found: Tensor = torch.autograd.grad(setting.forward(x, weight), x, g)[0]
+    return found
+
+
+@needs_kernels
+@settings(max_examples=60, deadline=None)
+@given(geometries(groups=1), levels, some_threads)
+def test_the_kernel_of_input_gradients_is_that_of_torch(setting: Setting, level: int, threads: int) -> None:
+    x, g = setting.tensors(3)
+    weight = torch.randn(setting.outputs, setting.channels, *setting.geometry.kernel, dtype=torch.float64)
+    wanted = input_oracle(setting, x, g, weight)
+    with running(level, threads):
+        found = conv_native.input_gradient(x.float(), g.float(), weight.float(), setting.geometry)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 7), st.integers(1, 3)), min_size=1, max_size=3))
+def test_input_gradients_of_a_kernel_of_1(dimensions: list[tuple[int, int]]) -> None:
+    size, stride = zip(*dimensions, strict=True)
+    ones, nones = (1,) * len(size), (0,) * len(size)
+    setting = Setting(3, 4, size, Geometry(ones, stride, nones, ones, 1))
+    x, g = setting.tensors(2)
+    weight = torch.randn(4, 3, *ones, dtype=torch.float64)
+    assert conv_forms.is_thinned(setting.geometry)
+    found = conv_forms.thinned_input_gradient(x, g, weight, setting.geometry)
+    torch.testing.assert_close(found, input_oracle(setting, x, g, weight), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
+def test_strided_layers_below_others(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stride does to the input gradient reaches the layers before it; also where one is frozen."""
+    monkeypatch.setenv("TACIT_NATIVE", kernels)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 8, 4, stride=2, padding=1), nn.Tanh(),
+        nn.Conv2d(8, 6, 2, stride=(1, 2)), nn.Tanh(), nn.Conv2d(6, 5, 1, stride=2),
+    )  # fmt: skip
+    model[2].bias.requires_grad_(False)
+    x = torch.randn(4, 2, 12, 12)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    engine = FastEngine(model, loss, FlatClipping(1e6))
+    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+    engine.add_clipped_sum(found, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([1e6]))
+    assert engine.route == "fast"
+    wanted = torch.autograd.grad(loss(model, x).sum(), trained)
+    for value, gradient in zip(found.values(), wanted, strict=True):
+        torch.testing.assert_close(value, gradient, rtol=1e-4, atol=1e-5)
 
 
 @needs_kernels
@@ -167,6 +271,19 @@ def test_norms_of_tiny_gradients_are_not_lost() -> None:
         with forced(form):
             found = conv._Convolution(x, g, setting.geometry, 1, FAST).squared_norms().sqrt()
         assert (found >= 0.99 * wanted).all()
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
+def test_ghost_norms_allow_for_squares_that_underflow(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """|x|^2 is lost in float32 where g makes up for it: the norm is 1e-4, and must not count as less."""
+    monkeypatch.setenv("TACIT_NATIVE", kernels)
+    setting = Setting(2, 3, (5, 5), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1))
+    x, g = setting.tensors(4, torch.float32)
+    for small, large in ((x * 1e-23, g * 1e18), (x * 1e18, g * 1e-23)):
+        wanted = setting.oracle(small.double(), large.double(), 1).flatten(1).norm(dim=1)
+        with forced("ghost"):
+            found = conv._Convolution(small, large, setting.geometry, 1, FAST).squared_norms().sqrt()
+        assert (found.double() >= 0.99 * wanted).all()
 
 
 CANCELLING = Setting(4, 4, (12, 12), Geometry((3, 3), (1, 1), (0, 0), (1, 1), 1))
@@ -203,9 +320,12 @@ def test_positions_that_cancel_are_bounded(form: str, kernels: str, monkeypatch:
         assert largest_contribution(form, size) <= 1 + 1e-4
 
 
-def test_ghost_norms_without_their_allowance_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
+def test_ghost_norms_without_their_allowance_are_not(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would see if rounding were forgotten."""
-    monkeypatch.setattr(conv_forms, "cancellation", lambda dtype, length: 0.0)
+    monkeypatch.setenv("TACIT_NATIVE", kernels)
+    for module in (conv_forms, conv_native):
+        monkeypatch.setattr(module, "cancellation", lambda dtype, length: 0.0)
     assert largest_contribution("ghost", 1e7) > 1.1
 
 

@@ -1,124 +1,58 @@
 // Per-record weight gradients of convolutions, their norms and their weighted sum, one record per thread at a
 // time; tacit/clipping/layers/conv_forms.py has the same in Python.
 //
-// Letters: n records of K views; C input channels; P outputs; D = C times kernel positions; T = lines * width
-// output positions; L floats of a register.
+// Letters: n records of K views; C input channels; P outputs; D = C times kernel positions; S input positions;
+// T output positions; L floats of a register.
 //
 // A record's gradient is G = sum_t g_t patch_t^T, (P, D).  The input is written channels last between its
-// zeros.  A patch is then a few runs of neighbouring floats, one per line of the kernel, and the patch of the
-// next position starts a fixed number of floats further on: G is a product of g (P, T) with a matrix (T, D)
-// that is never made.
+// zeros.  A patch is then a few runs of neighbouring floats, one per line of the kernel: G is a product of g
+// (P, T) with a matrix (T, D) that is never made.
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "conv_product.h"
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 namespace {
 
-// What Python passes; the arrays are depth, height and width.
-struct Shape {
-    int64_t records, views, channels, outputs;
-    int64_t size[3], kernel[3], stride[3], padding[3], dilation[3], places[3];
+// One record, and where its gradient is to be copied, and to be added with a factor, unless they are null.
+struct Record {
+    const float *x, *g;
+    float factor, *gradient, *sum;
 };
-
-template <int L>
-struct Register {
-    typedef float type __attribute__((vector_size(4 * L), aligned(4), may_alias));
-};
-
-// Some positions, and where they lie: in g, whose lines are `pitch` floats, and in the spread input x.
-struct Block {
-    const float *g, *x;
-    const int64_t* line;  // where each line of positions starts in x
-    int64_t lines, width, pitch, step;
-    bool first;  // of its record: what out holds is no sum yet
-};
-
-// out[r, v] += sum over positions of g[r] x[run v], for R outputs and V registers, which stay in registers.
-template <int L, int R, int V>
-__attribute__((always_inline)) inline void tile(const Block& at, int64_t T, const int64_t* run, float* out,
-                                                int64_t pitch) {
-    typedef typename Register<L>::type Lanes;
-    Lanes sum[R][V];
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) sum[r][v] = at.first ? Lanes{} : *(const Lanes*)(out + r * pitch + v * L);
-    for (int64_t l = 0; l < at.lines; l++) {
-        const float *x = at.x + at.line[l], *g = at.g + l * at.pitch;
-        for (int64_t t = 0; t < at.width; t++, x += at.step, g++) {
-            Lanes seen[V];
-            for (int v = 0; v < V; v++) seen[v] = *(const Lanes*)(x + run[v]);
-            for (int r = 0; r < R; r++)
-                for (int v = 0; v < V; v++) sum[r][v] += g[r * T] * seen[v];
-        }
+// to[j, i] = from[i, j], for i < rows and j < columns.
+INLINE void transpose(const float* from, int64_t pitch, int64_t rows, int64_t columns, float* to, int64_t to_pitch) {
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4, from += 4 * pitch) {
+        const float *a = from, *b = a + pitch, *c = b + pitch, *d = c + pitch;
+        for (int64_t j = 0; j < columns; j++) *(Lanes<4>*)(to + j * to_pitch + i) = Lanes<4>{a[j], b[j], c[j], d[j]};
     }
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) *(Lanes*)(out + r * pitch + v * L) = sum[r][v];
+    for (; i < rows; i++, from += pitch)
+        for (int64_t j = 0; j < columns; j++) to[j * to_pitch + i] = from[j];
 }
 
-// All P outputs, R at a time, then R / 2, and so on.
-template <int L, int R, int V>
-__attribute__((always_inline)) inline void column(Block at, int64_t P, int64_t T, const int64_t* run, float* out,
-                                                  int64_t pitch) {
-    for (; P >= R; P -= R, at.g += R * T, out += R * pitch) tile<L, R, V>(at, T, run, out, pitch);
-    if constexpr (R > 1) column<L, R / 2, V>(at, P, T, run, out, pitch);
-}
-
-// All runs, V at a time, then V - 1, and so on.
-template <int L, int R, int V>
-__attribute__((always_inline)) inline void product(const Block& at, int64_t P, int64_t T, const int64_t* run,
-                                                   int64_t runs, float* out, int64_t pitch) {
-    for (; runs >= V; runs -= V, run += V, out += V * L) column<L, R, V>(at, P, T, run, out, pitch);
-    if constexpr (V > 1) product<L, R, V - 1>(at, P, T, run, runs, out, pitch);
-}
-
-typedef void Product(const Block&, int64_t, int64_t, const int64_t*, int64_t, float*, int64_t);
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) void product16(const Block& at, int64_t P, int64_t T, const int64_t* run,
-                                                  int64_t runs, float* out, int64_t pitch) {
-    product<16, 8, 3>(at, P, T, run, runs, out, pitch);
-}
-__attribute__((target("avx2,fma"))) void product8(const Block& at, int64_t P, int64_t T, const int64_t* run,
-                                                  int64_t runs, float* out, int64_t pitch) {
-    product<8, 4, 3>(at, P, T, run, runs, out, pitch);
-}
-#endif
-void product4(const Block& at, int64_t P, int64_t T, const int64_t* run, int64_t runs, float* out, int64_t pitch) {
-    product<4, 4, 2>(at, P, T, run, runs, out, pitch);
-}
-
-// 0: any processor; 1: AVX2; 2: AVX-512.
-int best_level() {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
-    return 0;
-}
+constexpr int64_t CHANNELS = 16;
 
 struct Convolution {
     const Shape s;
-    int64_t L = 4, T, D, lines, padded[3];
-    Product* multiply = product4;
+    int64_t L = 4, S, T, D, padded[3];
     std::vector<int64_t> place;          // where each line of the input goes, or -1 if no position sees it
-    std::vector<int64_t> line;           // where each line of output positions starts in the spread input
-    std::vector<int64_t> run;            // where each register starts, from there
+    std::vector<int64_t> patch;          // where each output position's patch starts in the spread input
+    std::vector<int64_t> run;            // where each register of a patch starts, from there
     std::vector<int64_t> start, length;  // of the runs: in a line of `pitch` floats, of which some mean nothing
 
     Convolution(const Shape& shape, int level) : s(shape) {
-#if defined(__x86_64__)
         const int64_t joint = s.channels * (s.dilation[2] == 1 ? s.kernel[2] : 1);
         const bool halves = (joint + 15) / 16 == (joint + 7) / 8;  // as many registers of 8 floats as of 16
-        if (level == 2 && !halves) L = 16, multiply = product16;
-        else if (level > 0) L = 8, multiply = product8;
-#endif
+        if (level > 0) L = level == 2 && !halves ? 16 : 8;
         for (int i = 0; i < 3; i++)
             padded[i] = (s.places[i] - 1) * s.stride[i] + (s.kernel[i] - 1) * s.dilation[i] + 1;
-        lines = s.places[0] * s.places[1];
-        T = lines * s.places[2];
+        S = s.size[0] * s.size[1] * s.size[2], T = s.places[0] * s.places[1] * s.places[2];
         D = s.channels * s.kernel[0] * s.kernel[1] * s.kernel[2];
         for (int64_t z = 0; z < s.places[0]; z++)
-            for (int64_t y = 0; y < s.places[1]; y++) line.push_back(at(z * s.stride[0], y * s.stride[1], 0));
+            for (int64_t y = 0; y < s.places[1]; y++)
+                for (int64_t x = 0; x < s.places[2]; x++)
+                    patch.push_back(at(z * s.stride[0], y * s.stride[1], x * s.stride[2]));
         for (int64_t z = s.padding[0]; z < s.padding[0] + s.size[0]; z++)
             for (int64_t y = s.padding[1]; y < s.padding[1] + s.size[1]; y++)
                 place.push_back(seen(0, z) && seen(1, y) ? at(z, y, s.padding[2]) : -1);
@@ -137,55 +71,125 @@ struct Convolution {
         return at < padded[i] && at % s.stride[i] <= (s.kernel[i] - 1) * s.dilation[i];
     }
     int64_t pitch() const { return int64_t(run.size()) * L; }
+    int64_t spread_floats() const { return at(padded[0], 0, 0) + L; }
+    int64_t scratch_floats() const { return spread_floats() + s.outputs * pitch(); }
 
     // Write x (C, size...) channels last between the zeros of `to`; what no position sees is left out.
-    void spread(const float* x, float* to) const {
+    INLINE void spread(const float* x, float* to) const {
         const int64_t width = std::min(s.size[2], padded[2] - s.padding[2]);
-        for (int64_t c = 0; c < s.channels; c++)
-            for (size_t l = 0; l < place.size(); l++, x += s.size[2])
+        for (int64_t c = 0; c < s.channels; c += CHANNELS)
+            for (size_t l = 0; l < place.size(); l++)
                 if (place[l] >= 0)
-                    for (int64_t i = 0; i < width; i++) to[place[l] + c + i * s.channels] = x[i];
+                    transpose(x + c * S + l * s.size[2], S, std::min(CHANNELS, s.channels - c), width,
+                              to + place[l] + c, s.channels);
     }
 
-    // out (P, pitch) += G, or = G for the first row of a record, in blocks of positions whose part of x stays
-    // in the first cache.
-    void add(const float* x, const float* g, float* out, bool first) const {
-        const int64_t width = s.places[2], wide = std::min<int64_t>(width, 128);
-        const int64_t high = std::max<int64_t>(1, 128 / width), step = s.stride[2] * s.channels;
-        for (int64_t l = 0; l < lines; l += high)
-            for (int64_t t = 0; t < width; t += wide) {
-                const Block block{g + l * width + t, x + t * step, &line[l], std::min(high, lines - l),
-                                  std::min(wide, width - t), width, step, first && l == 0 && t == 0};
-                multiply(block, s.outputs, T, run.data(), int64_t(run.size()), out, pitch());
-            }
+    // The other way round, with zeros for what no position sees.
+    INLINE void collect(const float* from, float* x) const {
+        const int64_t width = std::min(s.size[2], padded[2] - s.padding[2]);
+        std::fill_n(x, s.channels * S, 0.0f);
+        for (size_t l = 0; l < place.size(); l++)
+            if (place[l] >= 0) transpose(from + place[l], s.channels, width, s.channels, x + l * s.size[2], S);
     }
 
-    // Return |G|^2; copy G (P, D) to `gradient`, and add `factor` times G to `sum`, unless they are null.
-    double finish(const float* out, float factor, float* gradient, float* sum) const {
+    // Return |G|^2 of what `out` holds, and do with G what the record asks for.
+    template <int L>
+    INLINE double finish(const float* out, const Record& record) const {
+        float *gradient = record.gradient, *sum = record.sum;
+        const float factor = record.factor;
         double square = 0;
-        for (int64_t p = 0; p < s.outputs; p++)
+        for (int64_t p = 0; p < s.outputs; p++) {
+            Lanes<L> squares[4] = {};
+            float rest = 0;
             for (size_t j = 0; j < start.size(); j++) {
                 const float* from = out + p * pitch() + start[j];
                 const int64_t count = length[j];
-                float part = 0;
-#pragma omp simd reduction(+ : part)
-                for (int64_t i = 0; i < count; i++) part += from[i] * from[i];
-                square += part;
-                if (gradient) std::memcpy(gradient, from, count * sizeof(float)), gradient += count;
-                if (sum) {
-                    for (int64_t i = 0; i < count; i++) sum[i] += factor * from[i];
-                    sum += count;
+                int64_t i = 0;
+                const auto registers = [&](int many) __attribute__((always_inline)) {
+                    for (; i + many * L <= count; i += many * L)
+                        for (int k = 0; k < many; k++) {
+                            const Lanes<L> value = *(const Lanes<L>*)(from + i + k * L);
+                            squares[k] += value * value;
+                            if (gradient) *(Lanes<L>*)(gradient + i + k * L) = value;
+                            if (sum) *(Lanes<L>*)(sum + i + k * L) += factor * value;
+                        }
+                };
+                registers(4);
+                registers(1);
+                for (; i < count; i++) {
+                    rest += from[i] * from[i];
+                    if (gradient) gradient[i] = from[i];
+                    if (sum) sum[i] += factor * from[i];
                 }
+                if (gradient) gradient += count;
+                if (sum) sum += count;
             }
+            square += total<L>((squares[0] + squares[1]) + (squares[2] + squares[3])) + rest;
+        }
         return square;
+    }
+
+    // x, the gradient of one row's input: what each position says of its patch, added up.  The weight (P, pitch)
+    // has the lines `line` and the registers `column`.
+    template <int L, int R, int V>
+    INLINE void input(const float* g, const float* weight, const int64_t* line, const int64_t* column, float* x,
+                      float* scratch) const {
+        float* patches = scratch + spread_floats();
+        std::fill_n(scratch, spread_floats(), 0.0f);
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t r = t % s.outputs;
+            if (r == 0) {
+                const Block block{g + t, weight, line, s.outputs, 1, T, true};
+                product<L, R, V>(block, std::min(s.outputs, T - t), column, int64_t(run.size()), patches, pitch());
+            }
+            for (size_t j = 0; j < start.size(); j++) {
+                const float* from = patches + r * pitch() + start[j];
+                float* to = scratch + patch[t] + run[start[j] / L];
+                int64_t i = 0;
+                for (; i + L <= length[j]; i += L) *(Lanes<L>*)(to + i) += *(const Lanes<L>*)(from + i);
+                for (; i < length[j]; i++) to[i] += from[i];
+            }
+        }
+        collect(scratch, x);
+    }
+
+    // Return |G|^2 of a record, from G formed in blocks of positions whose part of x stays in the first cache.
+    template <int L, int R, int V>
+    INLINE double formed(const Record& record, float* scratch) const {
+        float *input = scratch, *out = scratch + spread_floats();
+        for (int64_t view = 0; view < s.views; view++) {
+            spread(record.x + view * s.channels * S, input);
+            const float* g = record.g + view * s.outputs * T;
+            for (int64_t t = 0; t < T; t += 128) {
+                const Block block{g + t, input, &patch[t], std::min<int64_t>(128, T - t), T, 1, view + t == 0};
+                product<L, R, V>(block, s.outputs, run.data(), int64_t(run.size()), out, pitch());
+            }
+        }
+        return finish<L>(out, record);
     }
 };
 
+// Ask for large pages: the faults of small ones take as long as forming what lies in them.
+void prefer_large_pages(float* from, int64_t floats) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = uintptr_t(1) << 21, start = (uintptr_t(from) + page - 1) / page * page;
+    const uintptr_t stop = uintptr_t(from + floats) / page * page;
+    if (start < stop) madvise((void*)start, stop - start, MADV_HUGEPAGE);
+#else
+    (void)from, (void)floats;
+#endif
+}
+
 }  // namespace
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-EXPORT int tacit_convolution_level() { return best_level(); }
+// 0: any processor; 1: AVX2; 2: AVX-512.
+EXPORT int tacit_convolution_level() {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
 
 // From x (n K, C, size...) and g (n K, P, places...), in the order (P, kernel..., C), each unless it is null:
 // squares (n), gradients (n, P, D), and sum (P, D) of the gradients times factors (n).
@@ -193,24 +197,38 @@ EXPORT void tacit_convolution(const Shape* shape, const float* x, const float* g
                               double* squares, float* gradients, float* sum, int threads, int level) {
     const Convolution conv(*shape, level);
     const Shape& s = conv.s;
-    const int64_t sizeG = s.outputs * conv.D, sizeg = s.outputs * conv.T;
-    const int64_t sizex = s.channels * s.size[0] * s.size[1] * s.size[2];
-    const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads, s.records));
-    std::vector<float> sums(sum ? parts * sizeG : 0);
-#pragma omp parallel for num_threads(int(parts)) schedule(static)
-    for (int64_t part = 0; part < parts; part++) {
-        std::vector<float> seen(conv.at(conv.padded[0], 0, 0) + conv.L), out(s.outputs * conv.pitch());
-        for (int64_t i = s.records * part / parts; i < s.records * (part + 1) / parts; i++) {
-            for (int64_t row = i * s.views; row < (i + 1) * s.views; row++) {
-                conv.spread(x + row * sizex, seen.data());
-                conv.add(seen.data(), g + row * sizeg, out.data(), row == i * s.views);
-            }
-            const double square = conv.finish(out.data(), sum ? factors[i] : 0.0f,
-                                              gradients ? gradients + i * sizeG : nullptr,
-                                              sum ? sums.data() + part * sizeG : nullptr);
-            if (squares) squares[i] = square;
-        }
+    const int64_t sizeG = s.outputs * conv.D;
+    const int64_t sizex = s.views * s.channels * conv.S, sizeg = s.views * s.outputs * conv.T;
+    std::vector<float> sums(sum ? std::max(1, threads) * sizeG : 0);
+    if (gradients) prefer_large_pages(gradients, s.records * sizeG);
+    each_record(conv.L, s.records, threads, conv.scratch_floats(), BODY {
+        const Record record{x + i * sizex, g + i * sizeg, sum ? factors[i] : 0.0f,
+                            gradients ? gradients + i * sizeG : nullptr, sum ? &sums[part * sizeG] : nullptr};
+        const double square = conv.formed<L, R, V>(record, scratch);
+        if (squares) squares[i] = square;
+    });
+    for (int64_t k = 0; sum && k < sizeG; k++) {
+        sum[k] = 0;
+        for (size_t at = k; at < sums.size(); at += sizeG) sum[k] += sums[at];
     }
-    for (int64_t part = 0; sum && part < parts; part++)
-        for (int64_t k = 0; k < sizeG; k++) sum[k] = (part ? sum[k] : 0.0f) + sums[part * sizeG + k];
+}
+
+// The input gradient x (n, C, size...) of g (n, P, places...) and the weight (P, kernel..., C).
+EXPORT void tacit_convolution_input(const Shape* shape, const float* weight, const float* g, float* x, int threads,
+                                    int level) {
+    const Convolution conv(*shape, level);
+    const Shape& s = conv.s;
+    std::vector<float> lines(s.outputs * conv.pitch());
+    std::vector<int64_t> line, column;
+    for (int64_t p = 0; p < s.outputs; p++) {
+        line.push_back(p * conv.pitch());
+        for (size_t j = 0; j < conv.start.size(); weight += conv.length[j++])
+            std::copy_n(weight, conv.length[j], &lines[line[p] + conv.start[j]]);
+    }
+    for (int64_t at = 0; at < conv.pitch(); at += conv.L) column.push_back(at);
+    each_record(conv.L, s.records, threads, conv.scratch_floats(), BODY {
+        (void)part;
+        conv.input<L, R, V>(g + i * s.outputs * conv.T, lines.data(), line.data(), column.data(),
+                            x + i * s.channels * conv.S, scratch);
+    });
 }

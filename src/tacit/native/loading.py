@@ -12,7 +12,7 @@ from tacit.native.sources import digest
 __all__ = ["library", "why_not"]
 
 _FOLDER = Path(__file__).parent
-_INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+_INT, _LONG, _DOUBLE, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 # Name -> (result, arguments) of everything that the library exports.
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_sources": (ctypes.c_char_p, []),
@@ -22,6 +22,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_noise_transform": (None, [_POINTER, ctypes.c_float, _POINTER, _INT]),
     "tacit_convolution_level": (_INT, []),
     "tacit_convolution": (None, [_POINTER] * 7 + [_INT] * 2),
+    "tacit_convolution_input": (None, [_POINTER] * 4 + [_INT] * 2),
+    "tacit_convolution_ghost": (None, [_POINTER, _POINTER, _POINTER, _DOUBLE, _POINTER, _INT, _INT]),
 }
 
 

@@ -12,7 +12,7 @@ has the gradient of a convolution with x and g in each other's place.
 * G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are let go of in exchange;
   or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows.
 * *Ghost* norms if they take less than half the work of forming G, P D T products; where groups = K = 1.
-* Without the native kernel, G is kept if that takes no more than ``small_bytes`` for all rows.
+* Without the native kernels, G is kept if that takes no more than ``small_bytes`` for all rows.
 * Ghost norms if they take less work than forming G at all.
 * Otherwise G is formed *twice*, for the norms and for the sum, a record or a chunk at a time.  It is twice
   the same to the last bit, so positions that cancel do no harm, as they do none to what is kept.
@@ -25,25 +25,31 @@ After ghost norms the sum is one weight gradient of the whole batch, with the fa
 * *patches*, if groups = 1 and (C <= 4 or T < 100): products of matrices.
 * *fold*: the rows are groups of one convolution, whose weight gradient is (B P, c, k).
 
+**Input gradients** are left to torch, but not where a stride makes oneDNN slow: there they are a kernel's,
+or for a kernel of 1 a product of matrices whose columns are spread.
+
 Measured, in ms on two cores of an AMD EPYC 9004 (what plain training takes for the whole batch; each form):
 
-====================  ====  =====  ======  =======  ====  =====
-layer                    B  plain  native  patches  fold  ghost
-====================  ====  =====  ======  =======  ====  =====
-1-16 k8 s2, T 196      512    2.5     1.5        9    14      -
-16-32 k4 s2, T 25      512    2.5     2.0        7    17      -
-3-32 k3, T 1024        256     17       5       15    45      -
-32-32 k3, T 1024       256     56      28      141    43      -
-32-64 k3, T 256        256     14      14       31    22      -
-64-64 k3, T 256        256     26      27      113    37     33
-64-128 k3, T 64        256     12      14       42    24     14
-128-128 k3, T 64       256     23      28       96   137     17
-====================  ====  =====  ======  =======  ====  =====
+====================  ====  =====  ======  =======  ====  =====  ============
+layer                    B  plain  native  patches  fold  ghost  native ghost
+====================  ====  =====  ======  =======  ====  =====  ============
+1-16 k8 s2, T 196      512    1.7     1.5        9    14      -             -
+16-32 k4 s2, T 25      512    2.4     1.8        7    17     25             3
+3-32 k3, T 1024        256     18       5       15    45      -             -
+32-32 k3, T 1024       256     56      26      141    43      -             -
+32-64 k3, T 256        256     14      13       31    22    120            15
+64-64 k3, T 256        256     26      25      113    37    130            18
+64-128 k3, T 64        256     12      13       42    24     12             3
+128-128 k3, T 64       256     23      25       96   137     13             4
+====================  ====  =====  ======  =======  ====  =====  ============
+
+Input gradients of 512 and 64 rows (oneDNN, native): 16-32 k4 s2 3.3, 1.7; 32-64 k3 s2 5.7, 4.3; 32-64 k1 s2
+3.5, 1.5; 64-128 k1 s2 1.5, 0.6; of 3x3 kernels without a stride oneDNN is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, final
 
@@ -58,6 +64,8 @@ from tacit.clipping.layers.conv_forms import (
     fold,
     from_patches,
     ghost_squared_norms,
+    is_thinned,
+    thinned_input_gradient,
     weight_gradient,
 )
 from tacit.clipping.layers.tape import Handler, Tape
@@ -69,6 +77,8 @@ FEW_CHANNELS = 4
 FOLD_FROM = 100
 ELEMENT = 64
 """Products of a matrix product that take the time of one addition in memory."""
+NATIVE_ELEMENT = 4
+"""The same in the native kernel, which stays in the cache, for both orders of a pair."""
 
 
 @final
@@ -93,7 +103,9 @@ class _Convolution(Use):
         if self._kept is not None:
             return self._kept[1]
         if self._ghost:
-            return ghost_squared_norms(self._x, self._g, self._geometry)
+            native = self._native and self._x.dim() <= 4
+            norms = conv_native.ghost_squared_norms if native else ghost_squared_norms
+            return norms(self._x, self._g, self._geometry)
         if self._native:
             return conv_native.squared_norms(self._x, self._g, self._geometry, self._views)
         return torch.cat([self._formed(a, b)[1] for a, b in self._chunks])
@@ -153,7 +165,7 @@ def _choice(
     """Return whether G is kept, and else whether its norms are ghost norms."""
     P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
     work = P * D * T
-    ghost = _ghost_work(x, g, geometry) if geometry.groups == views == 1 else 2 * work
+    ghost = _ghost_work(x, g, geometry, native=fast_twice) if geometry.groups == views == 1 else 2 * work
     kept, replaced = len(x) // views * P * D, x.numel() + g.numel()
     small = kept * g.element_size() <= budget.small_bytes
     if kept <= budget.convolution_slack * replaced and (small or kept <= replaced):
@@ -163,9 +175,26 @@ def _choice(
     return False, ghost < work
 
 
-def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry) -> int:
+def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
+    """Whether a stride leaves the input gradient to us, at about half of what it takes oneDNN."""
+    fits = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and x.dtype == weight.dtype
+    fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
+    ours = conv_native.available(x, weight, geometry) or is_thinned(geometry)
+    return fits and fixed and ours and max(geometry.stride) > 1
+
+
+def _input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of x (B, C, s...) where :func:`_strides`."""
+    if conv_native.available(x, g, geometry):
+        return conv_native.input_gradient(x, g, weight, geometry)
+    return thinned_input_gradient(x, g, weight, geometry)
+
+
+def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> int:
     """Return about how many products ghost norms of a row cost, in place of P D T."""
     C, P, S, T = x.shape[1], g.shape[1], prod(x.shape[2:]), prod(g.shape[2:])
+    if native and x.dim() <= 4:
+        return S * S * C + T * T * P + NATIVE_ELEMENT * prod(geometry.kernel) * T * T
     sizes = [size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True)]
     elements = prod(sizes) ** 2
     for i, kernel in enumerate(geometry.kernel):
@@ -192,7 +221,15 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
         x, zeros = _padded(input, padding, kernel, apart)
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
-        y = operation(x, tape.plain(weight), tape.plain(bias), geometry.stride, zeros, apart, groups)
+        W, b = tape.plain(weight), tape.plain(bias)
+
+        def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            return operation(x, W, b, geometry.stride, zeros, apart, groups), (x,)
+
+        def backward(
+            g: Tensor, needed: Sequence[bool], x: Tensor
+        ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
+            return [_input_gradient(x, g, W, geometry) if needed[0] else None], uses(g, x)
 
         def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
             if tape.owns(weight):
@@ -200,7 +237,9 @@ def _conv(dimensions: int, operation: Any) -> Handler:
             if bias is not None and tape.owns(bias):
                 yield bias, _bias(tape, g)
 
-        return tape.tap(name, y, uses, saved=(x,), sources=(weight, bias))
+        if _strides(x, W, b, geometry):
+            return tape.function(name, forward, backward, inputs=(x,), sources=(weight, bias))
+        return tape.tap(name, forward(x)[0], uses, saved=(x,), sources=(weight, bias))
 
     return conv
 

@@ -19,7 +19,15 @@ from torch import Tensor
 
 from tacit.clipping.layers.use import cancellation
 
-__all__ = ["Geometry", "fold", "from_patches", "ghost_squared_norms", "weight_gradient"]
+__all__ = [
+    "Geometry",
+    "fold",
+    "from_patches",
+    "ghost_squared_norms",
+    "is_thinned",
+    "thinned_input_gradient",
+    "weight_gradient",
+]
 
 CACHE_BYTES = 2**19
 
@@ -85,6 +93,21 @@ def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, 
         yield slice(start, start + size), seen.reshape(len(part), prod(places), -1)
 
 
+def is_thinned(geometry: Geometry) -> bool:
+    """Whether each position sees one place of the input alone, and none of the padding: a kernel of 1."""
+    return geometry.groups == max(geometry.kernel) == 1 and max(geometry.padding) == 0
+
+
+def thinned_input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of x (B, C, s...) from g (B, P, s...) where :func:`is_thinned`."""
+    P, C = weight.shape[:2]
+    seen = torch.matmul(weight.reshape(P, C).T, g.flatten(2)).view(len(g), C, *g.shape[2:])
+    found = g.new_zeros(x.shape)
+    steps = [slice(None, None, stride) for stride in geometry.stride]
+    found[:, :, *steps] = seen
+    return found
+
+
 def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """Return |G|^2 of each row, (B,), rounded up: G is never formed; groups = 1.
 
@@ -93,19 +116,23 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     patch_t . patch_u = sum_j x_{t+j} . x_{u+j}.  That takes S^2 C products in place of T^2 D.
 
     Where positions cancel, rounding errors up to kappa R^2 are left of the sum, R = sum_t |patch_t| |g_t|;
-    kappa R^2 is added, with kappa from :func:`tacit.clipping.layers.use.cancellation`.
+    kappa R^2 is added, with kappa from :func:`tacit.clipping.layers.use.cancellation`.  Products of x that
+    underflow are lost by up to D tiny, times (sum_t |g_t|)^2; that is added too, and the same for g.
     """
-    longest = max(x.shape[1] * prod(geometry.kernel), g.shape[1])
-    kappa = cancellation(g.dtype, longest)
+    D, P, tiny = x.shape[1] * prod(geometry.kernel), g.shape[1], torch.finfo(g.dtype).tiny
+    kappa = cancellation(g.dtype, max(D, P))
     padded = prod(size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True))
     size = max(1, 4 * CACHE_BYTES // (padded**2 * x.element_size()))
     found = []
     for start in range(0, len(x), size):
         seen, out = x[start : start + size], g[start : start + size].flatten(2)
         patches, outputs = _patch_products(seen, g.shape[2:], geometry), out.transpose(1, 2) @ out
-        of_both = outputs.diagonal(dim1=1, dim2=2) * patches.diagonal(dim1=1, dim2=2)  # |g_t|^2 |patch_t|^2
         total = torch.bmm(patches.view(len(out), 1, -1), outputs.view(len(out), -1, 1)).flatten()
-        found.append(total.clamp_(min=0.0) + kappa * of_both.clamp(min=0.0).sqrt().sum(1).square())
+        squares = (m.diagonal(dim1=1, dim2=2) for m in (outputs, patches))
+        of_g, of_patch = (of.clamp(min=0.0).sqrt() for of in squares)  # |g_t|, |patch_t|
+        allowed = kappa * (of_g * of_patch).sum(1).square()
+        allowed += (D * tiny) * of_g.sum(1).square() + (P * tiny) * of_patch.sum(1).square()
+        found.append(total.clamp_(min=0.0) + allowed)
     return torch.cat(found)
 
 

@@ -9,7 +9,7 @@ record's gradient is the same to the last bit whether its norm is asked for, or 
 
 from __future__ import annotations
 
-from ctypes import c_int64
+from ctypes import Array, c_int64
 from math import prod
 
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from tacit import native
 from tacit.clipping.layers.conv_forms import Geometry
+from tacit.clipping.layers.use import cancellation
 
-__all__ = ["available", "formed", "squared_norms", "weighted_sum"]
+__all__ = ["available", "formed", "ghost_squared_norms", "squared_norms", "weighted_sum"]
 
 
 def available(x: Tensor, g: Tensor, geometry: Geometry) -> bool:
@@ -55,6 +56,31 @@ def _single(squares: Tensor, numbers: int) -> Tensor:
     return (squares + numbers * torch.finfo(torch.float32).tiny).to(torch.float32)
 
 
+def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """Return |G|^2 of each row, (B,), rounded up as in ``conv_forms.ghost_squared_norms``."""
+    library = native.library()
+    assert library is not None
+    longest = max(x.shape[1] * prod(geometry.kernel), g.shape[1])
+    x, g, squares = x.contiguous(), g.contiguous(), x.new_empty(len(x), dtype=torch.float64)
+    library.tacit_convolution_ghost(
+        _shape(x, g, geometry, 1), x.data_ptr(), g.data_ptr(), cancellation(x.dtype, longest),
+        squares.data_ptr(), torch.get_num_threads(), library.tacit_convolution_level(),
+    )  # fmt: skip
+    return squares.to(torch.float32)
+
+
+def input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of x (B, C, s...), of which only the shape is read."""
+    library = native.library()
+    assert library is not None
+    g, lines, found = g.contiguous(), weight.movedim(1, -1).contiguous(), g.new_empty(x.shape)
+    library.tacit_convolution_input(
+        _shape(x, g, geometry, 1), lines.data_ptr(), g.data_ptr(), found.data_ptr(),
+        torch.get_num_threads(), library.tacit_convolution_level(),
+    )  # fmt: skip
+    return found
+
+
 def _call(
     x: Tensor,
     g: Tensor,
@@ -70,12 +96,17 @@ def _call(
     library = native.library()
     assert library is not None
     x, g = x.contiguous(), g.contiguous()
+    pointers = [None if t is None else t.data_ptr() for t in (x, g, factors, squares, gradients, total)]
+    shape = _shape(x, g, geometry, views)
+    library.tacit_convolution(shape, *pointers, torch.get_num_threads(), library.tacit_convolution_level())
+
+
+def _shape(x: Tensor, g: Tensor, geometry: Geometry, views: int) -> Array[c_int64]:
+    """Return what the kernels call Shape."""
     numbers = [len(x) // views, views, x.shape[1], g.shape[1]]
     for values, missing in (
         (x.shape[2:], 1), (geometry.kernel, 1), (geometry.stride, 1),
         (geometry.padding, 0), (geometry.dilation, 1), (g.shape[2:], 1),
     ):  # fmt: skip
         numbers += [*[missing] * (3 - len(values)), *values]
-    shape = (c_int64 * len(numbers))(*numbers)
-    pointers = [None if t is None else t.data_ptr() for t in (x, g, factors, squares, gradients, total)]
-    library.tacit_convolution(shape, *pointers, torch.get_num_threads(), library.tacit_convolution_level())
+    return (c_int64 * len(numbers))(*numbers)
