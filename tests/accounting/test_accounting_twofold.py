@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tacit.accounting import account, twofold
 from tacit.accounting.grid import bracket
+from tacit.accounting.grid_price import PldPrice
 from tacit.accounting.losses import loss_of
 from tacit.accounting.pair import Direction
-from tacit.accounting.pld import PldPrice
 from tacit.accounting.twofold import SampledPair, TwofoldPrice
 from tacit.events import Compose, Gaussian, PoissonSampled, Repeat
 

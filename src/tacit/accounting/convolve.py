@@ -23,6 +23,8 @@ from tacit.accounting.losses import Array
 
 __all__ = ["Composition", "Window", "compose", "directly"]
 
+_FAINT = 1e-290
+
 
 @dataclass(frozen=True)
 class Window:
@@ -83,6 +85,30 @@ class Composition:
         expectation = self._expectation(epsilon) + (1.0 + 2e-6) * self.rounding + missing
         inside = self._scaled(epsilon, expectation, self._relative(epsilon))
         return inside + self.beyond + self.infinite
+
+    def uppers(self, first: int, last: int) -> Array:
+        """``upper`` at the grid points ``first`` to ``last`` less one, made to decrease.
+
+        The tilted mass beyond x, a(x) = E_theta e^{-theta (S - x)} 1[S > x], and E_theta g(S - x) are
+
+            a(x) = e^{-theta h} (mass(x+h) + a(x+h)),
+            E_theta g(S - x) = (1 - e^{-h}) a(x) + e^{-(1+theta) h} E_theta g(S - (x+h)),
+
+        sums of positive numbers once what rounding made negative is 0, which can only raise them.
+        """
+        inside = np.maximum(self.masses[max(first + 1 - self.first, 0) :], 0.0)
+        before = max(self.first - first - 1, 0)
+        masses = np.pad(inside, (before, max(last - first - before - inside.size, 0)))
+        beyond = math.exp(-self.tilt * self.h) * _decayed(masses, self.tilt * self.h)
+        expectation = -math.expm1(-self.h) * _decayed(beyond, (1.0 + self.tilt) * self.h)[: last - first]
+        point = self.h * np.arange(first, last, dtype=np.float64)
+        expectation = expectation * (1.0 + 1e-12) + self.rounding + _FAINT
+        expectation[point < self.h * self.first] += _peak(self.tilt) * self.below
+        relative = self.relative + 16.0 * UNIT * (abs(self.scale) + np.abs(self.tilt * point) + 4.0)
+        log_bounds = self.scale - self.tilt * point + relative + np.log(expectation)
+        bounds = np.exp(np.minimum(log_bounds, 700.0)) + (self.beyond + self.infinite)
+        decreasing: Array = np.minimum.accumulate(bounds)
+        return decreasing
 
     def lower(self, epsilon: float) -> float:
         """delta at ``epsilon`` of the composed grid, from below."""
@@ -181,6 +207,18 @@ def _tilted(part: Masses, h: float, theta: float) -> Array:
 def _log(masses: Array) -> Array:
     with np.errstate(divide="ignore"):
         return np.log(masses)
+
+
+def _decayed(values: Array, rate: float) -> Array:
+    """sum over i >= k of e^{-rate (i-k)} values_i, for every k; of positive values, off by a few units.
+
+    By doubling: the sum of 2n terms is that of the first n and, decayed, that of the n behind them.
+    """
+    sums, span = values.copy(), 1
+    while span < sums.size and rate * span < 700.0:  # beyond, less than FAINT
+        sums[:-span] += math.exp(-rate * span) * sums[span:]
+        span *= 2
+    return sums
 
 
 def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:

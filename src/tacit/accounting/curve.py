@@ -160,8 +160,11 @@ class PrivacyCurve:
         """
         rates = _checked(lambda rate: check_probability("false_positive_rate", rate), false_positive_rate)
 
+        def epsilon(delta: float) -> float:
+            return float(self._price.epsilons(np.array([delta]))[0])
+
         def least(values: Array) -> Array:
-            return false_negative_rates(self._deltas, self._price.epsilon, values)
+            return false_negative_rates(self._deltas, epsilon, values)
 
         return _answered(lambda rate: float(least(np.array([rate]))[0]), least, rates)
 

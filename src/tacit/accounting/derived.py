@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.accounting.price import Price
+from tacit.accounting.price import Array, Price
 
 __all__ = ["GroupPrice", "SumPrice"]
 
@@ -23,8 +23,10 @@ class GroupPrice(Price):
     size: int
 
     def _delta(self, each: float) -> float:
-        """The group's delta from (each, d) of one record; 1.0 where it says nothing."""
-        delta = self.one.delta(each)
+        return self._grown(each, self.one.delta(each))
+
+    def _grown(self, each: float, delta: float) -> float:
+        """The group's delta from (each, delta) of one record; 1.0 where it says nothing."""
         log_factor = math.log(self.size) if each == 0.0 else _log_expm1(self.size * each) - _log_expm1(each)
         if delta <= 0.0 or math.log(delta) + log_factor >= 0.0:
             return 0.0 if delta <= 0.0 else 1.0
@@ -33,6 +35,12 @@ class GroupPrice(Price):
     def delta(self, epsilon: float) -> float:
         # the bound may rise with epsilon before it falls; what holds at 0 holds further up
         return min(self._delta(epsilon / self.size / _UP), self._delta(0.0))
+
+    def deltas(self, epsilons: Array) -> Array:
+        each = np.append(epsilons / self.size / _UP, 0.0)
+        found = np.array([self._grown(*pair) for pair in zip(each, self.one.deltas(each), strict=True)])
+        least: Array = np.minimum(found[:-1], found[-1])
+        return least
 
     def epsilon(self, delta: float) -> float:
         if self._delta(0.0) <= delta:
@@ -74,6 +82,14 @@ class SumPrice(Price):
         shares = np.concatenate([[0.0], _SHARES, [1.0]]) * epsilon
         together = self.first.deltas(shares / _UP) + self.second.deltas(shares[::-1] / _UP)
         return float(together.min()) * _UP
+
+    def deltas(self, epsilons: Array) -> Array:
+        shares = np.concatenate([[0.0], _SHARES, [1.0]])
+        table = np.multiply.outer(epsilons, shares)  # of (epsilon, share)
+        first = self.first.deltas((table / _UP).ravel()).reshape(table.shape)
+        second = self.second.deltas(table[:, ::-1].ravel()).reshape(table.shape)
+        least: Array = (first + second).min(axis=1) * _UP
+        return least
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         """Forgetting one of the releases is post-processing, so the larger of the lower ends holds."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting.pair import Array, Branch, Loss
 
-__all__ = ["MASS_ERROR", "Masses", "aligned", "bracket", "lattice", "snapped"]
+__all__ = ["MASS_ERROR", "Masses", "aligned", "bracket", "dominating", "lattice", "snapped"]
 
 Index: TypeAlias = NDArray[np.int64]
 
@@ -62,42 +62,74 @@ def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
     * Both up to a relative error of ``MASS_ERROR`` on every mass, which the composition allows for.
     * The lower one holds for losses that are ``snapped(loss)`` smaller.
     """
-    origin = _origin(loss, h)
-    losses, masses = _outcomes(loss, h, origin)
-    losses = losses - origin
-    exact = _on_grid(losses, h)
-    cell = np.where(exact, np.rint(losses / h), np.floor(losses / h))
-    rest = np.where(exact, 0.0, np.clip(losses - cell * h, 0.0, h))
-    first = int(cell.min())
-    index = (cell - first).astype(np.int64)
-    size = int(index.max()) + 2
+    cells = _Cells.of(loss, h)
+    return _dominated(loss, h, cells), _dominating(loss, h, cells)
 
-    def spread(left: Array, right: Array) -> Array:
-        both = np.bincount(index, left, size).astype(np.float64)
-        both[1:] += np.bincount(index, right, size)[:-1]
+
+def dominating(loss: Loss, h: float, floor: float) -> Masses:
+    """The upper pmf of :func:`bracket` alone, with losses below ``floor`` raised to it, which saves cells."""
+    return _dominating(loss, h, _Cells.of(loss, h, floor))
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Outcomes, losses less the origin and P-masses, and where in its cell of the grid each of them lies.
+
+    ``exact``: on the lower end of the cell.  ``rest``: how far above it.  ``share``: of P to the upper end.
+    """
+
+    origin: float
+    losses: Array
+    masses: Array
+    exact: NDArray[np.bool_]
+    first: int
+    index: Index
+    rest: Array
+    share: Array
+
+    @classmethod
+    def of(cls, loss: Loss, h: float, floor: float = -math.inf) -> _Cells:
+        origin = _origin(loss, h)
+        losses, masses = _outcomes(loss, h, origin, floor)
+        losses = np.maximum(losses, floor) - origin
+        exact = _on_grid(losses, h)
+        cell = np.where(exact, np.rint(losses / h), np.floor(losses / h))
+        rest = np.where(exact, 0.0, np.clip(losses - cell * h, 0.0, h))
+        first = int(cell.min())
+        # t'(X - t) / (X (t' - t)) with t, t' = the ends of the cell in e^L
+        share = np.expm1(-rest) / math.expm1(-h)
+        return cls(origin, losses, masses, exact, first, (cell - first).astype(np.int64), rest, share)
+
+    def spread(self, left: Array, right: Array) -> Array:
+        """The sums over each cell, put at its ends."""
+        size = int(self.index.max()) + 2
+        both = np.bincount(self.index, left, size).astype(np.float64)
+        both[1:] += np.bincount(self.index, right, size)[:-1]
         return both
 
-    # share of P to the right end: t'(X - t) / (X (t' - t)) with t, t' = the ends of the cell in e^L
-    share = np.expm1(-rest) / math.expm1(-h)
-    slack = 4.0 * UNIT * (1.0 + np.abs(losses)) / h  # the loss itself is off by a few units
-    up = np.minimum(share + slack, 1.0)
-    dots = spread(masses * (1.0 - up), masses * up) * (1.0 + loss.mass_error)
-    upper = Masses(first, dots, min(1.0, loss.infinite * (1.0 + _ROUNDED) + 4.0 * loss.tail), origin)
 
-    there = np.where(exact, masses, 0.0)  # atoms that need no exchange
-    masses = masses - there
+def _dominating(loss: Loss, h: float, cells: _Cells) -> Masses:
+    slack = 4.0 * UNIT * (1.0 + np.abs(cells.losses)) / h  # the loss itself is off by a few units
+    up = np.minimum(cells.share + slack, 1.0)
+    dots = cells.spread(cells.masses * (1.0 - up), cells.masses * up) * (1.0 + loss.mass_error)
+    infinite = min(1.0, loss.infinite * (1.0 + _ROUNDED) + 4.0 * loss.tail)
+    return Masses(cells.first, dots, infinite, cells.origin)
+
+
+def _dominated(loss: Loss, h: float, cells: _Cells) -> Masses:
+    there = np.where(cells.exact, cells.masses, 0.0)  # atoms that need no exchange
+    masses, share, losses = cells.masses - there, cells.share, cells.losses
     noise = 4.0 * UNIT * (1.0 + np.abs(losses))
-    excess = spread(  # P - t Q of every group, t its grid point
-        masses * (1.0 - share) * (-np.expm1(-rest) - noise),
-        masses * share * (-np.expm1(h - rest) - noise),
+    excess = cells.spread(  # P - t Q of every group, t its grid point
+        masses * (1.0 - share) * (-np.expm1(-cells.rest) - noise),
+        masses * share * (-np.expm1(h - cells.rest) - noise),
     )
-    leveled = _level(spread(masses * (1.0 - share), masses * share), excess, h)
-    leveled[1:] += np.bincount(index, there, size)
-    if origin and size <= _NARROW:
-        leveled = _gathered(losses, masses + there, h, first - 1, leveled)
+    leveled = _level(cells.spread(masses * (1.0 - share), masses * share), excess, h)
+    leveled[1:] += np.bincount(cells.index, there, leveled.size - 1)
+    if cells.origin and leveled.size - 1 <= _NARROW:
+        leveled = _gathered(losses, cells.masses, h, cells.first - 1, leveled)
     infinite = loss.infinite * (1.0 - _ROUNDED)
-    lower = Masses(first - 1, leveled * (1.0 - loss.mass_error), infinite, origin)
-    return lower, upper
+    return Masses(cells.first - 1, leveled * (1.0 - loss.mass_error), infinite, cells.origin)
 
 
 def _origin(loss: Loss, h: float) -> float:
@@ -165,15 +197,17 @@ def aligned(h: float, atoms: Array) -> tuple[float, float]:
     return float(spacings[best]), float(costs[best])
 
 
-def _outcomes(loss: Loss, h: float, origin: float) -> tuple[Array, Array]:
+def _outcomes(loss: Loss, h: float, origin: float, floor: float) -> tuple[Array, Array]:
     """Losses and P-masses of quadrature nodes that respect the cells of the grid, then of the atoms."""
-    parts = [_nodes(branch, h, origin) for branch in loss.branches] + [(loss.atoms[:, 0], loss.atoms[:, 1])]
+    parts = [_nodes(branch, h, origin, floor) for branch in loss.branches] + [
+        (loss.atoms[:, 0], loss.atoms[:, 1])
+    ]
     return np.concatenate([losses for losses, _ in parts]), np.concatenate([masses for _, masses in parts])
 
 
-def _nodes(branch: Branch, h: float, origin: float) -> tuple[Array, Array]:
+def _nodes(branch: Branch, h: float, origin: float, floor: float) -> tuple[Array, Array]:
     low, high = branch.panels[[0, -1]]
-    ends = (branch.value(np.array([low, high])) - origin) / h
+    ends = (np.maximum(branch.value(np.array([low, high])), floor) - origin) / h
     lines = branch.position(origin + h * np.arange(math.ceil(ends[0]), math.floor(ends[1]) + 1))
     return _quadrature(
         branch, np.unique(np.concatenate([branch.panels, lines[(lines > low) & (lines < high)]]))

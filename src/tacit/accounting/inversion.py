@@ -42,6 +42,7 @@ _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was d
 _KEPT = 64  # lines
 _SPREAD = 1.25  # counts by how much larger or smaller than those that a line was drawn for are tried on it
 _DEAREST = 1 << 29  # products: about a second
+_CHEAP = 1 << 21  # and a few milliseconds
 _LEAST_LOG_DELTA = -600.0
 
 Terms: TypeAlias = tuple[Term, ...]
@@ -207,24 +208,38 @@ class ContourPrice(Price):
             return self.grid.by_direction(delta)
 
     def delta_bounds(self, epsilon: float) -> Bounds:
-        lower, upper = self._delta_bounds(np.array([epsilon]))
-        return float(lower[0]), float(upper[0])
+        """The larger of the directions."""
+        lower, upper = 0.0, 0.0
+        for terms in self.ways.values():
+            below, above = (
+                float(end[0]) for end in _deltas(terms, np.array(self.counts), np.array([epsilon]))
+            )
+            if math.isnan(above):
+                below, above = self.grid.delta_bounds(epsilon)
+            lower, upper = max(lower, below), max(upper, above)
+        return lower, upper
 
     def delta(self, epsilon: float) -> float:
         return self.delta_bounds(epsilon)[1]
 
     def deltas(self, epsilons: Array) -> Array:
-        return self._delta_bounds(epsilons)[1]
-
-    def _delta_bounds(self, epsilons: Array) -> tuple[Array, Array]:
-        """Bounds on delta for each of ``epsilons``, the larger of the directions."""
-        lower, upper = np.zeros(epsilons.shape), np.zeros(epsilons.shape)
+        """Along lines; all on the grid where one of these were dear, for there one composition serves all."""
+        upper = np.zeros(epsilons.shape)
         for terms in self.ways.values():
-            below, above = _deltas(terms, np.array(self.counts), epsilons)
-            for index in np.flatnonzero(np.isnan(above)):
-                below[index], above[index] = self.grid.delta_bounds(float(epsilons[index]))
-            lower, upper = np.maximum(lower, below), np.maximum(upper, above)
-        return lower, upper
+            above = _deltas(terms, np.array(self.counts), epsilons, _CHEAP)[1]
+            if np.isnan(above).any():
+                return self.grid.deltas(epsilons)
+            upper = np.maximum(upper, above)
+        return upper
+
+    def epsilons(self, deltas: Array) -> Array:
+        """Along lines where these are cheap, else on the grid."""
+        found = [self._bounds(float(delta), _CHEAP) for delta in deltas]
+        upper = np.array([above for _, above in found], dtype=np.float64)
+        dear = np.array([_wider(bounds, _NARROW) for bounds in found], dtype=bool)
+        if dear.any():
+            upper[dear] = np.minimum(upper[dear], self.grid.epsilons(deltas[dear]))
+        return upper
 
     def error_budget(self, delta: float) -> ErrorBudget:
         lower, upper = self.epsilon_bounds(delta)
@@ -247,11 +262,14 @@ def _both(first: Bounds, second: Bounds) -> Bounds:
     return max(first[0], second[0]), min(first[1], second[1])
 
 
-def _deltas(terms: Terms, counts: Array, epsilons: Array) -> tuple[Array, Array]:
-    """Bounds on delta of one direction; nan where no line could be drawn.  A line serves its neighbours."""
+def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODUCTS) -> tuple[Array, Array]:
+    """Bounds on delta of one direction; all nan as soon as one line would be too dear.  A line serves its
+    neighbours."""
     lower, upper = np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
     open_points = np.ones(epsilons.shape, dtype=bool)
-    for index in np.argsort(epsilons):
+    order = np.argsort(epsilons)
+    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # what is dear is soon found out
+    for index in np.concatenate([*first, order]):
         if not open_points[index]:
             continue
         open_points[index] = False
@@ -260,9 +278,9 @@ def _deltas(terms: Terms, counts: Array, epsilons: Array) -> tuple[Array, Array]
             lower[index], upper[index] = 0.0, _faint(terms, counts, saddle, float(epsilons[index]))
             continue
         try:
-            line = _line_at(terms, counts, saddle)
+            line = _line_at(terms, counts, saddle, most)
         except TooDear:
-            continue
+            return np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
         tried = np.append(np.flatnonzero(open_points), index)
         below, above = line.log_delta(np.tile(counts, (tried.size, 1)), epsilons[tried])
         good = (above - below <= _FINE) | (tried == index)
@@ -273,13 +291,13 @@ def _deltas(terms: Terms, counts: Array, epsilons: Array) -> tuple[Array, Array]
     return lower, upper
 
 
-def _line_at(terms: Terms, counts: Array, saddle: Saddle) -> Line:
+def _line_at(terms: Terms, counts: Array, saddle: Saddle, most: int) -> Line:
     """A line for delta at the saddle's epsilon, with more accurate sums where they are needed."""
-    line = draw(terms, counts, saddle)
+    line = draw(terms, counts, saddle, most)
     lower, upper = line.log_delta(counts[None], np.array([saddle.epsilon]))
     if upper[0] - lower[0] <= _NARROW:
         return line
-    return draw(terms, counts, saddle, accurate=True)
+    return draw(terms, counts, saddle, most, accurate=True)
 
 
 def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ErrorBudget", "Price"]
+__all__ = ["Array", "ErrorBudget", "Price"]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -65,11 +65,12 @@ class Price(ABC):
         return _least_delta(lambda delta: self.epsilon_bounds(delta)[0], epsilon, upper), upper
 
     def epsilons(self, deltas: Array) -> Array:
-        """``epsilon`` at each of ``deltas``, of shape (n,)."""
+        """Upper bounds on epsilon at each of ``deltas``, of shape (n,).  One computation may serve them
+        all, at the price of a few digits."""
         return np.array([self.epsilon(float(delta)) for delta in deltas], dtype=np.float64)
 
     def deltas(self, epsilons: Array) -> Array:
-        """``delta`` at each of ``epsilons``, of shape (n,)."""
+        """Upper bounds on delta at each of ``epsilons``, of shape (n,); as :meth:`epsilons`."""
         return np.array([self.delta(float(epsilon)) for epsilon in epsilons], dtype=np.float64)
 
     def by_direction(self, delta: float) -> Mapping[str, float]:

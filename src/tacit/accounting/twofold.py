@@ -199,7 +199,8 @@ def _cut(ends: Array, parts: Array) -> Array:
 
 @dataclass(frozen=True)
 class TwofoldPrice(Price):
-    """``pairs``: for each direction of the adjacency, the first and the second step.
+    """``pairs``: for each direction of the adjacency, the first and the second step.  ``many``, a price of
+    the same, answers many questions at once, where there is one.
 
     Guarantee
     ---------
@@ -208,6 +209,7 @@ class TwofoldPrice(Price):
     """
 
     pairs: tuple[tuple[SampledPair, SampledPair], ...]
+    many: Price | None = None
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         lower, upper = 0.0, 0.0
@@ -220,6 +222,12 @@ class TwofoldPrice(Price):
 
     def delta(self, epsilon: float) -> float:
         return self.delta_bounds(epsilon)[1]
+
+    def deltas(self, epsilons: Array) -> Array:
+        return super().deltas(epsilons) if self.many is None else self.many.deltas(epsilons)
+
+    def epsilons(self, deltas: Array) -> Array:
+        return super().epsilons(deltas) if self.many is None else self.many.epsilons(deltas)
 
     def epsilon(self, delta: float) -> float:
         return self.epsilon_bounds(delta)[1]
