@@ -232,6 +232,11 @@ def test_a_delta_that_is_out_of_reach_is_bounded_all_the_same() -> None:
     assert beyond == 0.0
 
 
+def test_below_its_first_point_a_profile_promises_nothing() -> None:
+    profile = Profile(0.5, 0.1, np.array([0.3, 0.2, 0.1]))
+    assert profile.delta(np.array([0.0, 0.499, 0.5, 9.0])).round(9).tolist() == [1.0, 1.0, 0.3, 0.1]
+
+
 def test_no_question_has_no_answer() -> None:
     curve = account(Repeat(PoissonSampled(0.2, Gaussian(1.0)), 10), adjacency="add-remove")
     assert curve.delta(np.empty(0)).shape == curve.epsilon(np.empty(0)).shape == (0,)

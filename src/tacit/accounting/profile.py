@@ -47,14 +47,14 @@ class Profile:
     deltas: Array
 
     def delta(self, epsilons: Array) -> Array:
-        """Upper bounds on delta at each of ``epsilons``, none of them below the first."""
+        """Upper bounds on delta at each of ``epsilons``; 1 below the first."""
         place = (epsilons - self.first) / self.h
         left = np.clip(np.floor(place).astype(np.int64), 0, self.deltas.size - 2)
         slack = 8.0 * UNIT * (1.0 + np.abs(epsilons)) / self.h
         inside = np.clip(np.clip(place - left, 0.0, 1.0) - slack, 0.0, 1.0) * self.h
         weight = np.expm1(inside) / math.expm1(self.h) * (1.0 - 8.0 * UNIT)
         high, low = self.deltas[left], self.deltas[left + 1]
-        return np.minimum((high - weight * (high - low)) * _UP, 1.0)
+        return np.where(place < 0.0, 1.0, np.minimum((high - weight * (high - low)) * _UP, 1.0))
 
     def epsilon(self, deltas: Array) -> Array:
         """Upper bounds on epsilon at each of ``deltas``; infinite where all of the bounds are larger."""
@@ -163,7 +163,7 @@ def _laid_out(steps: Steps, way: Direction, rung: _Rung, middle: float, tail: fl
     saddle = find(cumulant_of(steps, way, tail), lambda point: point.epsilon - middle)
     composition, fine = dominating_composition(steps, way, saddle, rung.steepest, tail)
     h, origin = composition.h, composition.origin
-    first, last = math.floor((rung.low - origin) / h), math.ceil((rung.high - origin) / h) + 2
+    first, last = math.floor((rung.low - origin) / h) - 1, math.ceil((rung.high - origin) / h) + 2
     return Profile(origin + h * first, h, composition.uppers(first, last)), fine
 
 
