@@ -18,31 +18,27 @@ from typing import TYPE_CHECKING, Any, final
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Event, event_to_json
 from tacit.ledger.amendments import burn, raise_cap
-from tacit.ledger.blocks import added
 from tacit.ledger.budgets import Budget
-from tacit.ledger.chain import Anchor, Entry, Json, canonical, moment
+from tacit.ledger.chain import Anchor, Entry, Json, canonical
 from tacit.ledger.checks import (
     charge_of,
     check_key,
     check_parent,
     check_same_policy,
-    check_token,
     found_charge,
-    hash_of_token,
-    locked_family,
-    move,
     public_text,
 )
-from tacit.ledger.claims import Claim, claims_of, price_of, refusal_of, row_of, status_of
+from tacit.ledger.claims import claims_of, price_of, refusal_of, row_of, status_of
 from tacit.ledger.contents import check_fingerprint, register, unknown
 from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.identity import current_user, keyed_hash
+from tacit.ledger.lifecycle import end, forfeit_overdue, take, take_up
 from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
 from tacit.ledger.verification import Verification, replay
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import Store, Transaction
+    from tacit.ledger.store import Store
 
 __all__ = ["Ledger"]
 
@@ -336,7 +332,8 @@ class Ledger:
             refusal = refusal_of(claims)
             if refusal is None:
                 secret = secrets.token_hex(16) if token is None else token
-                return self._charge(tx, claims, facts, round(lease * 1e6), secret)
+                ends_in = round(lease * 1e6)
+                return take(tx, claims, facts, lease=ends_in, token=secret, identity=self._identity)
             tx.append(
                 claims[0].row,
                 "refuse",
@@ -345,53 +342,6 @@ class Ledger:
             )
         raise refusal
 
-    def _charge(
-        self, tx: Transaction, claims: list[Claim], facts: Mapping[str, Any], lease: int, token: str
-    ) -> Charge:
-        """Write the charge and its mirrors in the data sets above."""
-        first = claims[0]
-        ends = max(tx.now(), first.row.head_time) + lease
-        token_hash = hash_of_token(self._identity.secret, token)
-        origin: int | None = None
-        for claim in claims:
-            mirrors = {} if origin is None else {"for": {"dataset": first.row.name, "charge": origin}}
-            key = facts["key"] if origin is None else f"@{first.row.name}/{facts['key']}"
-            number = tx.add_charge(
-                claim.row.id,
-                origin=origin,
-                key=key,
-                request_hash=facts["request"],
-                cost=claim.cost,
-                block=claim.block,
-                token_hash=token_hash,
-                lease_ends=ends,
-            )
-            spent = added(claim.row.spent, claim.block, claim.cost)
-            entry = {
-                **facts,
-                **mirrors,
-                "key": key,
-                "charge": number,
-                "cost": list(claim.cost),
-                "block": claim.block,
-                "token_hash": token_hash,
-                "lease_ends": ends,
-            }
-            tx.append(claim.row, "reserve", entry, ledger=self.uuid, spent=spent)
-            origin = number if origin is None else origin
-        assert origin is not None
-        return Charge(
-            origin,
-            first.row.name,
-            facts["key"],
-            "RESERVED",
-            first.cost,
-            first.block,
-            moment(ends),
-            None,
-            token,
-        )
-
     def settle(self, charge: Charge, answer: Json) -> Charge:
         """Store the answer; when this returns, and not before, it may be shown.
 
@@ -399,38 +349,22 @@ class Ledger:
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
-        return self._finish(charge, "SETTLED", "settle", facts, text)
+        return self._end(charge, "SETTLED", facts, text)
 
     def forfeit(self, charge: Charge) -> Charge:
         """Give a reservation up.  What it cost stays spent.
 
         :raises LeaseLost: if the reservation is no longer the caller's.
         """
-        return self._finish(charge, "FORFEITED", "forfeit", {"why": "given up"}, None)
+        return self._end(charge, "FORFEITED", {"why": "given up"}, None)
 
-    def _finish(
-        self, charge: Charge, state: str, kind: str, facts: Mapping[str, Any], answer: str | None
-    ) -> Charge:
+    def _end(self, charge: Charge, state: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
         if charge.token is None:
             raise LeaseLost(
                 "only who made the reservation may end it; this charge has no token: it was found, not made."
             )
         with self._store.write() as tx:
-            own, rows = locked_family(tx, charge.id)
-            check_token(own[0], self._identity.secret, charge.token)
-            if own[0].state == state and own[0].answer == answer:  # an earlier call whose reply was lost
-                return charge_of(rows[own[0].dataset_id], own[0])
-            if own[0].state != "RESERVED":
-                raise LeaseLost(
-                    f"charge {charge.key!r} on {charge.dataset!r} is {own[0].state}, so nothing may be "
-                    "released under it now. If its lease ran out while the work went on, take it up again "
-                    "with Ledger.resume and the same token."
-                )
-            for row in own:
-                stored = answer if row.origin is None else None
-                move(tx, row, "RESERVED", state, answer=stored)
-                tx.append(rows[row.dataset_id], kind, {**facts, "charge": row.id}, ledger=self.uuid)
-            return charge_of(rows[own[0].dataset_id], replace(own[0], state=state, answer=answer))
+            return end(tx, charge, charge.token, state, facts, answer=answer, identity=self._identity)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
         """Take up one's own reservation again, with the token: after a crash, or for a longer lease.
@@ -449,18 +383,7 @@ class Ledger:
         if found is None:
             raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
         with self._store.write() as tx:
-            own, rows = locked_family(tx, found.id)
-            check_token(own[0], self._identity.secret, token)
-            row = rows[own[0].dataset_id]
-            if own[0].state == "SETTLED":
-                return charge_of(row, own[0])
-            ends = max(tx.now(), row.head_time) + lease
-            for mine in own:
-                move(tx, mine, mine.state, "RESERVED", lease_ends=ends)
-                facts = {"charge": mine.id, "lease_ends": ends}
-                tx.append(rows[mine.dataset_id], "resume", facts, ledger=self.uuid)
-            resumed = charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
-            return replace(resumed, token=token)
+            return take_up(tx, found.id, token, lease=lease, identity=self._identity)
 
     def recover(self, name: str) -> list[Charge]:
         """Forfeit the reservations whose lease has ended: their holders are taken for dead.
@@ -475,15 +398,9 @@ class Ledger:
             late = tx.overdue(row.id, max(tx.now(), row.head_time))
         for number in late:
             with self._store.write() as tx:
-                own, rows = locked_family(tx, number)
-                row = rows[own[0].dataset_id]
-                if own[0].state != "RESERVED" or own[0].lease_ends > max(tx.now(), row.head_time):
-                    continue  # ended, or resumed, in the meantime
-                for mine in own:
-                    move(tx, mine, "RESERVED", "FORFEITED")
-                    facts = {"charge": mine.id, "why": "lease ended"}
-                    tx.append(rows[mine.dataset_id], "forfeit", facts, ledger=self.uuid)
-                forfeited.append(charge_of(row, replace(own[0], state="FORFEITED")))
+                lost = forfeit_overdue(tx, number, identity=self._identity)
+            if lost is not None:
+                forfeited.append(lost)
         return forfeited
 
 

@@ -38,22 +38,20 @@ from numpy.typing import NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event, Gaussian
 from tacit.ledger import (
-    ApproximateBudget,
     Charge,
     ChargedRun,
     LeaseLost,
     Ledger,
-    Policy,
     charge_key,
     charged_run,
 )
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
+from tacit.training.promise import check_promise, chunk_size, delta_to_charge
 
-__all__ = ["StepCharges", "check_promise", "delta_to_charge", "register", "resume_charges"]
+__all__ = ["StepCharges", "register", "resume_charges"]
 
-_CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
 _MOST_NOISE = 64.0  # times the plan's: beyond that nothing is learnt
 _LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can take it up all the same
 
@@ -111,7 +109,7 @@ class StepCharges:
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit)
         self._delta = delta_to_charge(ledger, policy, plan)
-        self.chunk = _chunk_size(plan, chunk, whole=self._delta is not None)
+        self.chunk = chunk_size(plan, chunk, whole=self._delta is not None)
         self.one_record_per_unit = one_record_per_unit
         self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
@@ -404,58 +402,3 @@ def _account(state: object) -> str:
     if not isinstance(state, dict):
         return "no ledger"
     return ", ".join(f"{name} {value}" for name, value in state.items())
-
-
-def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
-    """The plan's delta, where this budget or one above it counts (epsilon, delta); else None."""
-    while not isinstance(policy.budget, ApproximateBudget):
-        if policy.parent is None:
-            return None
-        policy = ledger.policy(policy.parent)
-    return plan.delta
-
-
-def _chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
-    if whole:
-        if chunk not in (None, plan.steps):
-            raise InvalidInput(
-                "the data set's budget counts (epsilon, delta), in which the chunks of a run add up to far "
-                f"more than its plan costs: the whole plan is one charge. Leave chunk out; got {chunk!r}."
-            )
-        return plan.steps
-    wanted = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
-    unit = plan.charging_unit
-    return -(-wanted // unit) * unit
-
-
-def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool) -> None:
-    """The plan must promise what the data set's budget is counted in; see :class:`StepCharges`.
-
-    Raises:
-        PrivacyRefusal: it promises something else; the message names what.
-    """
-    if plan.unit != policy.unit:
-        raise PrivacyRefusal(
-            f"the unit of privacy of the plan is one {plan.unit!r} and that of the data set {dataset!r} is "
-            f"one {policy.unit!r}: the two cannot share a budget. Plan for the unit {policy.unit!r}, if one "
-            "record is that, or open the records as a data set with a budget of their own."
-        )
-    if plan.adjacency is not policy.relation:
-        raise PrivacyRefusal(
-            f"the plan's adjacency is {plan.adjacency} and that of the data set {dataset!r} is "
-            f"{policy.relation}: the two cannot share a budget. Make the plan with "
-            f"adjacency={policy.relation.value!r}."
-        )
-    if policy.unit_column is not None and not one_record_per_unit:
-        raise PrivacyRefusal(
-            f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
-            f"{policy.unit} may have several rows, and training takes each record for a {policy.unit} of its "
-            f"own. If no {policy.unit} has two of the training records, say one_record_per_unit=True; the "
-            "ledger will say that it is so on your word."
-        )
-    most = policy.largest_table if policy.public_records is None else policy.public_records
-    if plan.records > most:
-        raise PrivacyRefusal(
-            f"the plan is for {plan.records} records, and the data set {dataset!r} has at most {most} by its "
-            "policy. Make the plan for the records that there are."
-        )

@@ -1,0 +1,77 @@
+"""Whether a plan may be charged to a data set: both must promise the same, of the same people.
+
+Also in which pieces, and at which delta, as the data set's budget counts.
+"""
+
+from __future__ import annotations
+
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.ledger import ApproximateBudget, Ledger, Policy
+from tacit.plan import Plan
+
+__all__ = ["check_promise", "chunk_size", "delta_to_charge"]
+
+_CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
+
+
+def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
+    """The plan's delta, where this budget or one above it counts (epsilon, delta); else None."""
+    while not isinstance(policy.budget, ApproximateBudget):
+        if policy.parent is None:
+            return None
+        policy = ledger.policy(policy.parent)
+    return plan.delta
+
+
+def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
+    """Steps in a charge: ``chunk``, rounded up to whole epochs where batches are shuffled, or a twentieth.
+
+    Args:
+        whole: the budget counts epsilon and delta, so that the whole plan is one charge.
+
+    Raises:
+        InvalidInput: it is no chunk, or not the whole where that is one charge.
+    """
+    if whole:
+        if chunk not in (None, plan.steps):
+            raise InvalidInput(
+                "the data set's budget counts (epsilon, delta), in which the chunks of a run add up to far "
+                f"more than its plan costs: the whole plan is one charge. Leave chunk out; got {chunk!r}."
+            )
+        return plan.steps
+    wanted = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
+    unit = plan.charging_unit
+    return -(-wanted // unit) * unit
+
+
+def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool) -> None:
+    """The plan must promise what the budget is counted in; see :class:`~tacit.training.StepCharges`.
+
+    Raises:
+        PrivacyRefusal: it promises something else; the message names what.
+    """
+    if plan.unit != policy.unit:
+        raise PrivacyRefusal(
+            f"the unit of privacy of the plan is one {plan.unit!r} and that of the data set {dataset!r} is "
+            f"one {policy.unit!r}: the two cannot share a budget. Plan for the unit {policy.unit!r}, if one "
+            "record is that, or open the records as a data set with a budget of their own."
+        )
+    if plan.adjacency is not policy.relation:
+        raise PrivacyRefusal(
+            f"the plan's adjacency is {plan.adjacency} and that of the data set {dataset!r} is "
+            f"{policy.relation}: the two cannot share a budget. Make the plan with "
+            f"adjacency={policy.relation.value!r}."
+        )
+    if policy.unit_column is not None and not one_record_per_unit:
+        raise PrivacyRefusal(
+            f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
+            f"{policy.unit} may have several rows, and training takes each record for a {policy.unit} of its "
+            f"own. If no {policy.unit} has two of the training records, say one_record_per_unit=True; the "
+            "ledger will say that it is so on your word."
+        )
+    most = policy.largest_table if policy.public_records is None else policy.public_records
+    if plan.records > most:
+        raise PrivacyRefusal(
+            f"the plan is for {plan.records} records, and the data set {dataset!r} has at most {most} by its "
+            "policy. Make the plan for the records that there are."
+        )
