@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.noise.generator import Generator
 from tacit.runs import prepare
 from tacit.runs.slots import audit_folder
 from tacit.testing import seeded_generator
@@ -56,10 +57,13 @@ def test_a_run_with_slots_is_audited_by_them(tmp_path: Path) -> None:
         audit_folder(folder)
 
 
-def test_a_run_without_slots_is_audited_by_a_rehearsal_of_its_plan(tmp_path: Path) -> None:
+def test_a_run_without_slots_is_audited_by_a_rehearsal_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = folder_of(tmp_path, DIGITS)
     assert not (folder / "slots.npy").exists()
-    found = audit_folder(folder, slots=1000)
+    monkeypatch.setattr(Generator, "from_os", lambda: seeded_generator(6))
+    found = audit_folder(folder, slots=1000, rng=np.random.default_rng(0))
     assert found.rehearsal
     assert found.audit.claim.canaries == 1000
     assert found.audit.claim.eps_lower > 1.0
