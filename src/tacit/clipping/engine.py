@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping import validate
+from tacit.clipping.keeping import same
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.survey import Survey
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
@@ -167,6 +168,7 @@ class GradientEngine(ABC):
         """Refuse a call that does not fit the model or the batch; return n."""
         if mask is not None and (mask.dim() != 1 or mask.dtype != torch.bool):
             raise InvalidInput(f"mask must be a (n,) bool tensor; got {mask.dtype}, {tuple(mask.shape)}.")
+        self._refuse_autocast()
         lengths = {t.shape[0] if t.dim() else -1 for t in batch}
         n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
         if lengths != {n * self.views}:
@@ -182,6 +184,15 @@ class GradientEngine(ABC):
         self._check_model()
         self._check_accumulator(accumulator)
         return n
+
+    def _refuse_autocast(self) -> None:
+        kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
+        if any(map(torch.is_autocast_enabled, kinds)):
+            raise PrivacyRefusal(
+                "torch.autocast is on around the private step: it would round norms and sums as well, and "
+                "what is clipped by rounded norms is longer than the bound. Put it into the loss function, "
+                "around model(...), where it concerns forward and backward pass alone."
+            )
 
     def _check_model(self) -> None:
         """Judge what changed in the model since the last call; refuse gradients that are in use."""
@@ -296,7 +307,7 @@ def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
             if parameter.requires_grad:
                 parameter.grad = None
         for (module, name, buffer), copy in zip(survey.buffers, copies, strict=True):
-            if module._buffers.get(name) is not buffer or not _same(buffer, copy):
+            if module._buffers.get(name) is not buffer or not same(buffer, copy):
                 changed.append(buffer)
                 module._buffers[name] = buffer
                 with torch.no_grad():
@@ -308,8 +319,3 @@ def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
             "the released model. Use layers without running statistics "
             "(tacit.models.private_ready.make_private_ready)."
         )
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal bit for bit, NaN being equal to NaN."""
-    return a.shape == b.shape and (torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all()))

@@ -43,6 +43,10 @@ __all__ = ["FastEngine"]
 
 NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
+LINEAR = 1e-3
+"""Gradients of a record alone and beside others may differ by this part of their norm."""
+ROUNDED = 1e-6
+"""What is below this part of a record's whole gradient may be rounding of parts that cancel."""
 HANDLERS: Mapping[Any, Handler] = {
     F.linear: linear.linear,
     F.conv1d: conv.conv1d,
@@ -166,8 +170,10 @@ class FastEngine(GradientEngine):
         """Whether what was recorded lies with the record that it belongs to; once for each way through.
 
         Proven on two and on three records: the gradient of one record's loss must be exactly 0 in what was
-        recorded for the others.  A first dimension that counts something else, rows in another order and
-        positions that go by time before record are found by it, and all batches go to the reference engine.
+        recorded for the others, and in its own what it is when all losses are summed: a backward pass that is
+        not linear, such as one that scales gradients by their largest, mixes records too.  That, a first
+        dimension that counts something else, rows in another order and positions that go by time before
+        record are found by it, and all batches go to the reference engine.
         If these records go another way, or leave a use without a gradient that is not ``NEGLIGIBLE`` in
         others, this batch does.
         """
@@ -179,11 +185,15 @@ class FastEngine(GradientEngine):
         for chosen in (three[:2].flip(0), three):
             rows = (chosen[:, None] * self.views + torch.arange(self.views, device=chosen.device)).flatten()
             part = tuple(t[rows.to(t.device)] for t in batch)
+            with self._run_seeded(part, None) as probe:
+                if tuple(probe.sites) != sites:
+                    return False
+                summed = [[_sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
             for j, weights in enumerate(torch.eye(len(chosen), dtype=losses.dtype, device=losses.device)):
                 with self._run_seeded(part, weights) as probe:
                     if tuple(probe.sites) != sites:
                         return False
-                    silent -= _owned_uses(probe, j, len(chosen))
+                    silent -= _owned_uses(probe, j, summed)
         unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k in silent]
         negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
         if not all(bool((squares <= negligible).all()) for squares in unproven):
@@ -327,10 +337,24 @@ def _three_of(losses: Tensor) -> Tensor:
     return order[torch.arange(3, device=order.device) % len(order)]
 
 
-def _owned_uses(probe: Tape, j: int, n: int) -> set[int]:
-    """Return the numbers of the uses that record j's loss reaches; none may be reached in another record."""
+def _sketch(use: Use, i: int) -> Tensor:
+    """Return what the gradient of record i is compared by: its norm and up to 2048 of its numbers."""
+    row = use.gradients(i, i + 1).flatten().nan_to_num(nan=0.0)
+    return torch.cat([row.norm()[None], row[:: max(1, row.numel() // 1024)]])
+
+
+def _owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
+    """Return the numbers of the uses that record j's loss reaches; none may be reached in another record.
+
+    ``summed``: for each use the sketches of the n records when all losses are summed; j's must be the same.
+    """
     reached = set()
-    for number, use in enumerate(probe.all_uses()):
+    total = sum(float(sketches[j][0]) for sketches in summed)
+    for number, (use, sketches) in enumerate(zip(probe.all_uses(), summed, strict=True)):
+        n, beside = len(sketches), sketches[j]
+        difference = float((_sketch(use, j) - beside).norm())
+        if difference > LINEAR * float(beside.norm()) + ROUNDED * total:
+            raise Unseen("the backward pass of a record depends on the other records")
         # NaN is what 0 times infinity leaves; it does not come from another record's loss
         for i in (i for i in range(n) if bool(use.gradients(i, i + 1).nan_to_num(nan=0.0).any())):
             if i != j:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.clipping import validate
-from tacit.clipping.engine import GradientEngine, PerExampleLoss
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision
 from tacit.clipping.layers.use import row_squares
 
 __all__ = ["ReferenceEngine"]
@@ -53,6 +53,17 @@ class ReferenceEngine(GradientEngine):
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         gradients, losses = self._gradients(records)
+        with full_precision():
+            return self._add_clipped(accumulator, gradients, thresholds, scale), losses
+
+    def _add_clipped(
+        self,
+        accumulator: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        thresholds: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """Add the scaled clipped sum of {name: (m, *shape)} gradients; return their (m, G) norms."""
         squares = {name: row_squares(g.reshape(len(g), -1)) for name, g in gradients.items()}
         norms = torch.stack(
             [torch.stack([squares[name] for name in group]).sum(0) for group in self.groups], dim=1
@@ -63,7 +74,7 @@ class ReferenceEngine(GradientEngine):
             for name in group:
                 scaled = torch.tensordot(factors[kept, number], gradients[name][kept], dims=1)
                 self._buffer(accumulator, name).add_(scaled)
-        return norms, losses
+        return norms
 
     def _gradients(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Return {name: (m, *shape)} gradients and (m,) losses of records with (m, K, ...) rows."""

@@ -112,7 +112,7 @@ class PerLayerClipping(ClippingRule):
 
     def __post_init__(self) -> None:
         _set_positive(self, "norm")
-        pairs = tuple((str(m), check_real(f"norms[{m!r}]", c, low=0.0, open_low=True)) for m, c in self.norms)
+        pairs = tuple((str(m), check_real(f"norms[{m!r}]", c, low=_LEAST_NORM)) for m, c in self.norms)
         if len(dict(pairs)) != len(pairs):
             raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")
         if pairs and (total := math.hypot(*(c for _, c in pairs))) > self.norm * (1 + 1e-12):
@@ -269,6 +269,13 @@ def _module_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+_LEAST_NORM = 1e-30  # what is clipped to less comes near the least float32, where rounding is not relative
+
+
 def _set_positive(rule: ClippingRule, *fields: str) -> None:
     for field in fields:
-        object.__setattr__(rule, field, check_real(field, getattr(rule, field), low=0.0, open_low=True))
+        bounds = field in ("norm", "initial_norm", "low")
+        value = check_real(
+            field, getattr(rule, field), low=_LEAST_NORM if bounds else 0.0, open_low=not bounds
+        )
+        object.__setattr__(rule, field, value)

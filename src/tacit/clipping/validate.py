@@ -15,9 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
+from tacit.clipping.keeping import Memory, Place, differing
 from tacit.errors import InvalidInput, UnsupportedModel
 
 __all__ = ["can_mix", "check_losses", "check_model", "check_module", "mixing_probe"]
+
+_FEW = 4
+"""Records that the first probes look at."""
 
 
 def check_model(model: nn.Module) -> None:
@@ -89,13 +93,19 @@ def mixing_probe(
 
     Computes the losses of a few records with the same random numbers beside copies of themselves, then with
     the later, then with the earlier half of the batch replaced by zeros: the losses of the other half must
-    be the same bit for bit.  Then, where the losses are not random (dropout is left out), alone: they must
-    be the same up to rounding, for a divisor such as the number of rows would make each record's gradient
-    depend on how many others there are.  Rare branches that the few records do not enter are not seen.
+    be the same bit for bit, and what the passes leave in the model must not hang on the records
+    (:mod:`tacit.clipping.keeping`).  The same with the whole batch, for what happens in large ones alone,
+    such as a capacity that is exceeded.  Then, where the losses are not random (dropout is left out), a few
+    alone: they must be the same up to rounding, for a divisor such as the number of rows would make each
+    record's gradient depend on how many others there are.  Rare branches that no record of the batch enters
+    are not seen.
     """
-    few = tuple(t[: 4 * views] for t in batch)
+    n = len(batch[0]) // views
+    chosen = torch.arange(min(n, _FEW)) * n // min(n, _FEW)  # evenly spaced: data may be sorted by class
+    positions = (chosen[:, None] * views + torch.arange(views)).flatten()
+    few = tuple(t[positions.to(t.device)] for t in batch)
     zeros = tuple(torch.zeros_like(t) for t in few)
-    rows = len(few[0])
+    memory = Memory(model)
 
     def losses(*parts: tuple[Tensor, ...], seed: int = 0) -> Tensor:
         joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -105,26 +115,67 @@ def mixing_probe(
             found = check_losses(per_example_loss(model, *joined), len(joined[0]))
         return found.detach().nan_to_num(nan=0.0)
 
-    twice = losses(few, few)
-    same_first = torch.equal(twice[:rows], losses(few, zeros)[:rows])
-    if not same_first or not torch.equal(twice[rows:], losses(zeros, few)[rows:]):
-        raise UnsupportedModel(
-            "a record's loss changes when other records of the batch change: the model or the loss mixes "
-            "records, and clipping cannot bound a record that reaches other records' gradients. Look for "
-            "batch statistics (x - x.mean(0), batch_norm) in the model and for sums over the batch in the "
-            "loss."
-        )
-    with _WithoutDropout():
-        alone, twice = losses(few), losses(few, few)
-        random = not torch.equal(alone, losses(few, seed=1))
-    tolerance = 1e-3 * (1 + twice.abs().max())
-    if not random and (alone - twice[:rows]).abs().max() > tolerance:
+    def changes() -> dict[Place, Any]:
+        changed = memory.changes()
+        memory.restore()
+        return changed
+
+    try:
+        rows = len(positions)
+        twice, kept = losses(few, few), changes()
+        losses(zeros, zeros)
+        _refuse_kept(memory.names(differing(kept, changes())))
+        same_first = torch.equal(twice[:rows], losses(few, zeros)[:rows])
+        if not same_first or not torch.equal(twice[rows:], losses(zeros, few)[rows:]):
+            raise UnsupportedModel(_MIXES)
+        if n > 2 * _FEW:
+            _whole_batch(losses, batch, n // 2 * views)
+        with _WithoutDropout():
+            alone, twice = losses(few), losses(few, few)
+            random = not torch.equal(alone, losses(few, seed=1))
+    finally:
+        memory.restore()
+    if not random and not _near(alone, twice[:rows]):
         raise UnsupportedModel(
             "a record's loss changes with the number of records in the batch, so each gradient depends on "
             "how many others there are and clipping bounds nothing. Divide by the number of positions of the "
             "record itself, never by a number of the batch; a layer may also take its batch dimension "
             "for another one (batch_first=False)."
         )
+
+
+def _whole_batch(losses: Callable[..., Tensor], batch: tuple[Tensor, ...], half: int) -> None:
+    """Compare the losses of each half of the batch with those beside zeros."""
+    first, second = tuple(t[:half] for t in batch), tuple(t[half:] for t in batch)
+    blank_first, blank_second = (tuple(torch.zeros_like(t) for t in part) for part in (first, second))
+    whole = losses(first, second)
+    found = torch.cat([losses(first, blank_second)[:half], losses(blank_first, second)[half:]])
+    if torch.equal(whole, found):
+        return
+    if torch.equal(whole, losses(first, second)) or not _near(whole, found):  # else sums in a random order
+        raise UnsupportedModel(_MIXES)
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Equal up to rounding."""
+    return bool((a - b).abs().max() <= 1e-3 * (1 + b.abs().max()))
+
+
+def _refuse_kept(names: list[str]) -> None:
+    if names:
+        raise UnsupportedModel(
+            f"the forward pass writes something of the records into the model: {', '.join(names)}. It would "
+            "leave with the model, or reach later steps, without noise. Return it instead of keeping it, and "
+            "set what is computed from data before training, on public records."
+        )
+
+
+_MIXES = (
+    "a record's loss changes when other records of the batch change: the model or the loss mixes "
+    "records, and clipping cannot bound a record that reaches other records' gradients. Look for "
+    "batch statistics (x - x.mean(0), batch_norm) in the model and for sums over the batch in the "
+    "loss."
+)
 
 
 class _WithoutDropout(TorchFunctionMode):

@@ -17,17 +17,20 @@ Guarantee
   its parts has bits of its own, and a request for more than the low 32 bits hold is refused.
 * Without the key the words cannot be told from uniform ones (AES is a pseudo-random permutation).
 * A generator whose key did not come from the operating system says so in ``secure``.
+* A key stays in the process that has it: no copy draws the same words for other data.  A generator cannot be
+  copied or pickled, and what a fork inherits draws nothing.  Keys for tests are free of this.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import InvalidInput, MissingExtra, check_integer
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integer
 
 __all__ = ["Generator", "Purpose"]
 
@@ -67,7 +70,7 @@ class Generator:
     (3,)
     """
 
-    __slots__ = ("_kept", "_key", "_secure")
+    __slots__ = ("_kept", "_key", "_process", "_secure")
 
     def __init__(self, key: bytes, *, secure: bool) -> None:
         if len(key) != _KEY_BYTES:
@@ -75,6 +78,14 @@ class Generator:
         self._key = key
         self._secure = secure
         self._kept: dict[tuple[Purpose, int], tuple[int, NDArray[np.uint64]]] = {}
+        self._process = os.getpid()
+
+    def __reduce__(self) -> tuple[type[Generator], tuple[object, ...]]:
+        raise PrivacyRefusal(
+            "what holds the key of a run's noise cannot be copied or pickled: the copy would put the same "
+            "noise on other sums, and the difference would be free of noise. Make a new session for each "
+            "run; session.save(path) and session.load(path) take a run from one process to the next."
+        )
 
     @classmethod
     def from_os(cls) -> Generator:
@@ -100,6 +111,12 @@ class Generator:
         self, *, purpose: Purpose, step: int, index: int = 0, rank: int = 0, first_block: int = 0
     ) -> bytes:
         """The 16 bytes whose encryption is block ``first_block`` of an address."""
+        if self._secure and self._process != os.getpid():
+            raise PrivacyRefusal(
+                "the key of this run's noise was made before the process was forked, and the parent has it "
+                "too: both would put the same noise on different sums. Make the session, and its "
+                "StepCharges, in the process that trains."
+            )
         check_integer("step", step, low=0, high=(1 << _STEP_BITS) - 1)
         check_integer("index", index, low=0, high=(1 << _INDEX_BITS) - 1)
         check_integer("rank", rank, low=0, high=(1 << _RANK_BITS) - 1)

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.errors import InvalidInput, check_integer
+from tacit.errors import InvalidInput, UnsupportedModel, check_integer
 
-__all__ = ["Augmentation", "FlipAndCrop"]
+__all__ = ["Augmentation", "FlipAndCrop", "check_by_record"]
 
 
 class Augmentation(ABC):
@@ -30,6 +30,27 @@ class Augmentation(ABC):
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
         """``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) to views (n*K, ...), by record."""
+
+
+def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
+    """Refuse an augmentation in which a record's views depend on other records, tried on ``inputs`` (n, ...).
+
+    Raises:
+        UnsupportedModel: they do, as in mixup and cutmix: clipping bounds no record that is in others' views.
+    """
+    n, zeros = len(inputs), torch.zeros_like(inputs)
+    uniforms = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
+    both, first, second = (
+        augmentation.views(torch.cat(pair), uniforms)
+        for pair in ((inputs, inputs), (inputs, zeros), (zeros, inputs))
+    )
+    cut = n * views
+    if not (torch.equal(both[:cut], first[:cut]) and torch.equal(both[cut:], second[cut:])):
+        raise UnsupportedModel(
+            f"the views that {type(augmentation).__name__} makes of a record change when other records of "
+            "the batch change, as mixup and cutmix would: clipping cannot bound a record that is in others' "
+            "views. Make each view from its own record and its own uniform numbers."
+        )
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ __all__ = ["ArrayRecords", "Data", "DatasetRecords", "Records", "as_records"]
 Array: TypeAlias = Tensor | NDArray[Any]
 Data = Sequence[Array] | TensorDataset | Dataset[Any]
 
+_LOOKED_AT = 32  # records of a data set that its fingerprint is made of
 _CHUNK_BYTES = 1 << 24
 """Records are looked through in pieces of this size, so that a memory map never has to fit into memory."""
 
@@ -134,7 +135,8 @@ class DatasetRecords(Records):
     """A map-style data set, whose item i is record i: a tensor, or a tuple of tensors and numbers.
 
     What it draws from Python's, NumPy's or torch's global generators is a function of ``seed``, and leaves
-    these generators as they were.
+    these generators as they were.  To go through all records could take as long as an epoch, so the
+    fingerprint is that of their number and of 32 that the key chooses.
     """
 
     def __init__(self, dataset: Dataset[Any]) -> None:
@@ -144,6 +146,7 @@ class DatasetRecords(Records):
                 "each can be sampled independently. Use a map-style data set, or tensors."
             )
         self._dataset = dataset
+        self._digest: tuple[bytes, str] | None = None
 
     def __len__(self) -> int:
         return len(cast(Sized, self._dataset))
@@ -188,7 +191,15 @@ class DatasetRecords(Records):
             raise _unreadable(f"record {position}", problem) from problem
 
     def fingerprint(self, key: bytes) -> str:
-        return hashlib.blake2b(str(len(self)).encode(), key=key, digest_size=16).hexdigest()
+        if self._digest is None or self._digest[0] != key:
+            digest = hashlib.blake2b(str(len(self)).encode(), key=key, digest_size=16)
+            order = np.random.default_rng(list(hashlib.blake2b(key, person=b"fingerprint").digest()))
+            for position in order.choice(len(self), min(_LOOKED_AT, len(self)), replace=False):
+                for part in self.take(np.array([position]), seed=0):
+                    digest.update(f"{position} {tuple(part.shape)} {part.dtype}".encode())
+                    digest.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            self._digest = key, digest.hexdigest()
+        return self._digest[1]
 
     def content(self) -> None:
         return None

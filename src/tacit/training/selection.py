@@ -12,7 +12,7 @@ than one run: theorem 2 for a truncated negative binomial law, theorem 6 for a P
 * The number of runs has the law that is charged, drawn by the operating system's randomness, and is not
   released.
 * Every run draws its candidate uniformly, by itself, and performs the plan that is charged, whole, with its
-  own fresh key.
+  own fresh key and on weights that no other run has trained.
 * What is released is the best run's candidate, model and score, and only after the charge is settled.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -70,7 +71,8 @@ def select(
     Args:
         candidates: what is chosen from, such as learning rates: public, fixed before the data is looked at.
         make: a fresh session of ``plan`` with a candidate, without charges of its own.  It must show nothing
-            of how the runs go: whoever sees a losing run has more than was paid for.
+            of how the runs go: whoever sees a losing run has more than was paid for.  The model is a new one
+            each time: one that goes on from an earlier run's weights would hold all of them.
         score: of a trained model; the higher the better.  What it reads beyond the model is not covered: take
             public records or test records, never the training records.
         plan: what each run performs.
@@ -106,11 +108,12 @@ def select(
     )
     trials = (secrets.choice(candidates) for _ in range(draw_trials(event)))
     best: Selected[Candidate] | None = None
+    trained: dict[int, weakref.ref[nn.Parameter]] = {}
     for trial, candidate in enumerate(trials):
         session = make(candidate)
         if trial == 0:
             register(ledger, dataset, session.content(), block=block)
-        model = _trained(session, plan)
+        model = _trained(session, plan, trained)
         found = _comparable(score(model))
         if best is None or found > best.score:
             best = Selected(candidate, model, found, event)
@@ -124,7 +127,8 @@ def select(
 _LEASE_S = 24 * 3600.0  # what is cut short is spent anyway
 
 
-def _trained(session: PrivateSession, plan: Plan) -> nn.Module:
+def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:
+    """Perform a run; ``trained`` holds, by their ids, the parameters of those before."""
     same = (session.plan.event, session.plan.unit, session.plan.adjacency) == (
         plan.event,
         plan.unit,
@@ -136,6 +140,15 @@ def _trained(session: PrivateSession, plan: Plan) -> nn.Module:
             "without charges of its own and without a generator. The charge is spent, because runs may have "
             "been made."
         )
+    for parameter in (p for p in session.model.parameters() if p.requires_grad):
+        before = trained.get(id(parameter))
+        if before is not None and before() is parameter:
+            raise PrivacyRefusal(
+                "a run starts from the weights that an earlier one has trained, so that the best would hold "
+                "all of them, and only the choice of one was paid for. Let make build a new model, and its "
+                "optimizer, each time that it is called. The charge is spent, because runs have been made."
+            )
+        trained[id(parameter)] = weakref.ref(parameter)
     for batch in session.batches():
         session.step(batch)
     return session.current_model

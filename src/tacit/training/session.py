@@ -11,6 +11,8 @@ any value before noise.
 * A step past the plan is refused, and so is a step of the optimizer that the session does not take: as long
   as the session lives, the optimizer moves by noisy gradients alone.
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
+* The noise of a step lies on one sum: a step that is done again in this process and releases something else
+  is refused, and so is going on after one that was cut short while it moved the weights.
 * With ``charges``, no step is taken before the ledger has the charge that holds it.
 """
 
@@ -36,18 +38,21 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in,
 from tacit.events import Adjacency, event_to_json
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training.augmentation import Augmentation
+from tacit.sampling import Indices
+from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
+from tacit.training.releases import check_release
 from tacit.training.slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.step import GradientMemory, noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
 _STATE_FORMAT = 3
+_TRIED = 4  # records on which an augmentation is tried
 _MOVING: set[int] = set()
 """The ids of optimizers that a session moves at this moment."""
 
@@ -128,6 +133,7 @@ class PrivateSession:
         self._records = as_records(data)
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
+        self._augmentation_is_tried = augmentation is None
         self._charges = charges
         self._refusal: BudgetExceeded | None = None
         if charges is not None:
@@ -146,6 +152,7 @@ class PrivateSession:
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._gradients = GradientMemory() if memory.same_gradients else None
         self._done = 0
+        self._torn = False
         if check_integer("workers", workers, low=0) > 0:
             session = weakref.proxy(self)  # the workers end with the session
             self._records = ReadAhead(self._records, lambda: session._requests(), workers=workers)
@@ -251,13 +258,15 @@ class PrivateSession:
 
         Raises:
             BudgetExceeded: the plan's steps are used up, or the ledger refuses the step.
-            PrivacyRefusal: this turn was taken before, or gradients lie on the parameters that the
-                session did not put there.
+            UnsupportedModel: model, loss or augmentation mix records.
+            PrivacyRefusal: this turn was taken before; or gradients lie on the parameters that the session
+                did not put there; or the same noise would lie on another sum than before.
         """
         self._check_turn(batch)
         if self._charges is not None:
             self._pay(self._charges)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
+        self._try_augmentation(indices[:_TRIED])
         released = noisy_step(
             self._engine,
             self.plan,
@@ -270,14 +279,24 @@ class PrivateSession:
             augmentation=self._augmentation,
             memory=self._gradients,
         )
-        self._apply(self._without_slots(released.gradients))
+        check_release(self._generator, batch.step, released.gradients)
+        gradients = self._without_slots(released.gradients)
         self._thresholds = released.thresholds
-        self._done += 1
+        self._done, self._torn = self._done + 1, True  # from here on the step is spent, whatever happens
+        self._apply(gradients)
+        self._torn = False
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
         if self._charges is not None:
             self._charges.after(batch.step)
         return StepReport(step=batch.step, loss=released.loss)
+
+    def _try_augmentation(self, indices: Indices) -> None:
+        """Try once, on the first records that are drawn, whether it keeps records apart."""
+        if self._augmentation is None or self._augmentation_is_tried or len(indices) == 0:
+            return
+        check_by_record(self._augmentation, self._records.take(indices, seed=0)[0], self.plan.views)
+        self._augmentation_is_tried = True
 
     def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         return gradients if self._slots is None else self._slots.observe(gradients, self._thresholds[0])
@@ -326,7 +345,11 @@ class PrivateSession:
 
         Keep it apart from what is released: with it the noise can be taken off.  The file is replaced
         as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
+
+        Raises:
+            PrivacyRefusal: the last step was cut short while it moved the weights.
         """
+        self._check_whole()
         key, secure = self._generator.secret_state()
         save_state(
             Path(path),
@@ -349,6 +372,10 @@ class PrivateSession:
     def load(self, path: Path | str) -> dict[str, Any]:
         """Go on exactly where :meth:`save` stopped; returns its ``extra``.
 
+        Steps that were taken after the save are taken again, with the same noise.  They are the same release
+        as long as all is as it was: the loss, the schedule of the learning rate, the mode of the model.  In
+        one process another release is refused; what another process released, no file can tell.
+
         Raises:
             PrivacyRefusal: the state belongs to another plan or to other records.  Going on would use
                 the same noise on different sums, which lets it be subtracted.  Or it is charged elsewhere.
@@ -363,7 +390,7 @@ class PrivateSession:
             )
         resume_charges(self._charges, state.get("charges"), generator)
         self._generator = generator
-        self._done = state["done"]
+        self._done, self._torn = state["done"], False
         self._thresholds = state["thresholds"]
         self.model.load_state_dict(state["model"])
         _restore_optimizer(self.optimizer, state["optimizer"])
@@ -423,7 +450,17 @@ class PrivateSession:
                 "exists for them. Make one module of all that is trained."
             )
 
+    def _check_whole(self) -> None:
+        if self._torn:
+            raise PrivacyRefusal(
+                f"step {self._done - 1} was cut short while the optimizer moved the weights: it can neither "
+                "be finished nor done again, for the same noise would lie on another sum. Go back to a saved "
+                "state with session.load(path). Without one, the model as it is may be released, at the cost "
+                "of session.epsilon; what is trained further needs a new run."
+            )
+
     def _check_turn(self, batch: Batch) -> None:
+        self._check_whole()
         if self._done >= self.plan.steps:
             raise BudgetExceeded(
                 f"the plan's {self.plan.steps} steps are done and its epsilon of {self.plan.epsilon:.4g} is "
@@ -437,6 +474,8 @@ class PrivateSession:
         if batch.step != self._done:
             raise PrivacyRefusal(f"batch {batch.step} is not the turn of the session, which is {self._done}.")
         stray = [name for name, p in self._trained.items() if p.grad is not None]
+        if not stray and any(p.grad is not None for g in self.optimizer.param_groups for p in g["params"]):
+            stray = ["parameters of the optimizer that the session does not train"]
         if stray:
             raise PrivacyRefusal(
                 f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "

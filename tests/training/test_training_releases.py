@@ -1,0 +1,267 @@
+"""The noise of a step lies on one sum: copies, forks, cut steps and second lives of a run are refused."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from tacit.errors import PrivacyRefusal, UnsupportedModel
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.noise.generator import Generator, Purpose
+from tacit.plan import Plan
+from tacit.testing import seeded_generator
+from tacit.training import PrivateSession, StepCharges, releases, select
+from tacit.training.augmentation import Augmentation, FlipAndCrop
+
+N = 60
+PLAN = Plan.with_noise(
+    noise_multiplier=2.0, delta=1e-3, records=N, batch_size=None, steps=8, clipping=0.5,
+    adjacency="add-remove", unit="row",
+)  # fmt: skip
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def data() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(N, 5), torch.arange(N) % 3
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(5, 3)
+
+
+def session(
+    rate: float = 0.1,
+    *,
+    net: nn.Module | None = None,
+    charges: StepCharges | None = None,
+    generator: Generator | None = None,
+) -> PrivateSession:
+    net = network() if net is None else net
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    return PrivateSession(net, optimizer, data(), PLAN, loss=losses, charges=charges, generator=generator)
+
+
+def walk(run: PrivateSession, steps: int) -> list[Tensor]:
+    """Take steps; return the noisy sums that moved the weights."""
+    sums = []
+    for _ in range(steps):
+        before = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach().clone()
+        run.step(next(run.batches()))
+        after = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach()
+        sums.append((before - after) / run.optimizer.param_groups[0]["lr"] * N)
+    return sums
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    found = Ledger.create("sqlite://")
+    policy = Policy(unit="row", adjacency="add-remove", budget=RenyiBudget(epsilon=50.0, delta=1e-6))
+    found.open_dataset("people", policy)
+    yield found
+    found.close()
+
+
+def test_two_sessions_on_one_charge_are_refused(ledger: Ledger) -> None:
+    charges = StepCharges(ledger, "people", PLAN)
+    walk(session(0.1, charges=charges), 3)
+    with pytest.raises(PrivacyRefusal, match=r"same noise.*StepCharges of its own"):
+        walk(session(1.0, charges=charges), 3)
+
+
+def test_planted_bug_without_the_check_the_noise_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused: the difference of two noisy sums has far less than the noise of two."""
+    monkeypatch.setattr(releases, "_ROUNDING", float("inf"))
+    generator = Generator.from_os()
+    one, two = (walk(session(rate, generator=generator), 2)[1] for rate in (0.1, 1.0))
+    assert float((one - two).std()) < 0.3 * 2.0 * 0.5 * 2**0.5
+
+
+def go_back(run: PrivateSession, path: Path) -> None:
+    walk(run, 2)
+    run.save(path)
+    walk(run, 2)
+    run.load(path)
+
+
+def test_steps_after_a_saved_one_are_taken_again_as_they_were(tmp_path: Path) -> None:
+    run = session()
+    go_back(run, tmp_path / "state")
+    walk(run, 3)
+    assert run.steps_done == 5
+
+
+@pytest.mark.parametrize("change", ["rate", "loss", "records"])
+def test_steps_after_a_saved_one_are_not_taken_otherwise(change: str, tmp_path: Path) -> None:
+    run = session()
+    go_back(run, tmp_path / "state")
+    if change == "rate":
+        run.optimizer.param_groups[0]["lr"] = 0.5
+    elif change == "loss":
+        run._engine.per_example_loss = lambda model, x, y: losses(model, x, y) / 100
+    else:
+        run._records = type(run._records)((-data()[0], data()[1]))  # type: ignore[call-arg]
+    done = run.steps_done
+    with pytest.raises(PrivacyRefusal, match="taken before in this process"):
+        walk(run, 2)
+    assert run.steps_done <= done + 1  # another rate shows in the step after
+
+
+def test_keys_for_tests_may_be_used_again() -> None:
+    for rate in (0.1, 1.0):
+        walk(session(rate, generator=seeded_generator(3)), 2)
+
+
+class Stop(BaseException):
+    """An interruption from outside."""
+
+
+def cut_short(run: PrivateSession) -> None:
+    def stop(*_: object) -> None:
+        raise Stop
+
+    hook = run.optimizer.register_step_post_hook(stop)
+    with pytest.raises(Stop):
+        run.step(next(run.batches()))
+    hook.remove()
+
+
+@pytest.mark.parametrize("generator", [None, seeded_generator(4)], ids=["private", "test"])
+def test_a_step_that_was_cut_short_is_spent_and_not_done_again(
+    generator: Generator | None, tmp_path: Path
+) -> None:
+    run = session(generator=generator)
+    walk(run, 2)
+    run.save(tmp_path / "state")
+    cut_short(run)
+    assert run.steps_done == 3
+    assert run.epsilon == PLAN.epsilon_after([3])[0]
+    for go_on in (lambda: walk(run, 1), lambda: run.save(tmp_path / "other")):
+        with pytest.raises(PrivacyRefusal, match="step 2 was cut short"):
+            go_on()
+    run.load(tmp_path / "state")
+    walk(run, 2)
+    assert run.steps_done == 4
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"]
+)
+def test_the_key_is_not_copied(copied: Callable[[object], object]) -> None:
+    with pytest.raises(PrivacyRefusal, match="cannot be copied or pickled"):
+        copied(Generator.from_os())
+
+
+def test_a_session_is_not_copied() -> None:
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(PrivacyRefusal, match="cannot be copied or pickled"):
+            copied(session())
+
+
+def _refused(generator: Generator) -> bool:
+    try:
+        generator.words(1, purpose=Purpose.NOISE, step=0)
+    except PrivacyRefusal:
+        return True
+    return False
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.parametrize("secure", [True, False])
+def test_what_a_fork_inherits_draws_nothing(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator.from_os() if secure else seeded_generator(5)
+    assert not _refused(generator)
+    monkeypatch.setattr("os.getpid", lambda: -1)  # what a child sees; a real fork of a threaded test may hang
+    assert _refused(generator) is secure
+
+
+def test_gradients_on_what_the_session_does_not_train_are_refused() -> None:
+    """A group of parameters that joined the optimizer later would move by raw gradients."""
+    run = session()
+    other = nn.Linear(5, 1)
+    run.optimizer.add_param_group({"params": list(other.parameters())})
+    other(data()[0]).sum().backward()
+    with pytest.raises(PrivacyRefusal, match="parameters of the optimizer that the session does not train"):
+        walk(run, 1)
+
+
+def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best would hold all runs, and one was paid for."""
+    monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
+    net = network()
+    with pytest.raises(PrivacyRefusal, match="weights that an earlier one has trained"):
+        select(
+            [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
+            plan=PLAN, ledger=ledger, dataset="people", mean=4,
+        )  # fmt: skip
+
+
+class Items(Dataset[Any]):
+    """Records one by one, of which the last ``changed`` are others."""
+
+    def __init__(self, changed: int = 0) -> None:
+        self.x, self.y = data()
+        self.x[N - changed :] += 1.0
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        return self.x[position], self.y[position]
+
+
+def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None:
+    def run(records: Items) -> PrivateSession:
+        net = network()
+        return PrivateSession(net, torch.optim.SGD(net.parameters(), lr=0.1), records, PLAN, loss=losses)
+
+    first = run(Items())
+    walk(first, 1)
+    first.save(tmp_path / "state")
+    run(Items()).load(tmp_path / "state")
+    with pytest.raises(PrivacyRefusal, match="other data"):
+        run(Items(changed=N // 2 + 1)).load(tmp_path / "state")  # of 32, one at least is another
+
+
+class MixUp(Augmentation):
+    """Each view half of the neighbour."""
+
+    @property
+    def draws(self) -> int:
+        return 1
+
+    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
+        return (inputs + inputs.roll(1, 0)).repeat_interleave(uniforms.shape[1], 0)
+
+
+@pytest.mark.parametrize("augmentation", [MixUp(), FlipAndCrop(1)], ids=["mixup", "crop"])
+def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
+    plan = Plan.with_noise(
+        noise_multiplier=2.0, delta=1e-3, records=N, batch_size=30, steps=1, clipping=0.5,
+        adjacency="add-remove", unit="row", views=2,
+    )  # fmt: skip
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    x = torch.randn(N, 1, 4, 4)
+    run = PrivateSession(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), (x, data()[1]), plan, loss=losses,
+        augmentation=augmentation,
+    )  # fmt: skip
+    if isinstance(augmentation, FlipAndCrop):
+        run.step(next(run.batches()))
+    else:
+        with pytest.raises(UnsupportedModel, match="views that MixUp makes"):
+            run.step(next(run.batches()))
