@@ -8,8 +8,11 @@ import random
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
+from scipy import integrate
 
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries import estimating
@@ -30,7 +33,7 @@ from tacit.queries.compiling import Compiled, compile_query
 from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.estimating import Estimate, Reading, estimate
 from tacit.queries.measures import Measure, Present
-from tacit.queries.noise import sampler
+from tacit.queries.noise import laplace_sum_reach, sampler
 from tacit.queries.releasing import RawTable, collect, release_all
 
 FRAME = pd.DataFrame(
@@ -123,6 +126,63 @@ def test_an_interval_for_a_lower_level_would_be_found_out(monkeypatch: pytest.Mo
 def test_intervals_are_no_wider_than_they_must_be() -> None:
     """A count's interval is that of its noise: about 5 % of 600 miss, not none."""
     assert misses(estimates(Sum("age"), policy(), NOISE["laplace"]), float(FRAME.age.sum())) >= 8
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("name", ["mean", "variance of numbers"])
+def test_intervals_of_quotients_are_no_wider_than_they_must_be(name: str, noise: str) -> None:
+    """On ten times as many rows, where no interval is cut to where the answer must lie."""
+    item, _ = TRUE[name]
+    rows = 10 * len(FRAME)
+    compiled = compile_query(Query((item,)), policy(), **NOISE[noise])
+    raw, source, found = counted(compiled), sampler(), []
+    many = {m: {key: [10 * x for x in cells] for key, cells in table.items()} for m, table in raw.items()}
+    for _ in range(RUNS):
+        noisy = release_all(compiled, many, source)
+        reading = Reading(compiled, {release: values[0] for release, values in noisy.values.items()})
+        one = estimate(item, reading)
+        assert isinstance(one, Estimate)
+        found.append(one)
+    column = (FRAME.kids if "numbers" not in name else FRAME.age).to_numpy()
+    mean, square = column.mean(), (column**2).mean()
+    variance = (square - mean**2) * (1.0 if "all" in name else rows / (rows - 1))
+    assert 8 <= misses(found, float(mean if "mean" in name else variance)) <= 52
+
+
+def law_of(scale: float) -> NDArray[np.float64]:
+    """Discrete Laplace noise from -2000 to 2000."""
+    mass = np.exp(-np.abs(np.arange(-2000, 2001)) / scale)
+    return np.asarray(mass / mass.sum())
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0, 3.0, 20.0])
+def test_spread_over_units_discrete_noise_is_no_further_out_than_the_continuous(scale: float) -> None:
+    """Tails at many points: the density is a step for each integer."""
+    mass, wide = law_of(scale)[2000:], 0.5 / math.tanh(0.5 / scale)
+    t = np.linspace(0.0, 12 * scale + 2, 5001)
+    at = np.floor(t + 0.5).astype(int)
+    beyond = np.cumsum(mass[::-1])[::-1]  # on one side, from k on
+    tail = 2 * (beyond[at] - mass[at] * (t - at + 0.5))
+    tail = np.where(at == 0, 1.0 - 2 * mass[0] * t, tail)
+    assert np.all(tail <= np.exp(-t / wide) * (1 + 1e-9) + 1e-12)
+
+
+def less_that_of_one(x: float, scales: tuple[float, ...]) -> float:
+    """The characteristic function without that of scale 1, whose law is known, by x."""
+    return 0.0 if x == 0.0 else (math.prod(1 / (1 + (b * x) ** 2) for b in scales) - 1 / (1 + x * x)) / x
+
+
+@pytest.mark.parametrize("scales", [(1.0,), (1.0, 1.0), (5.0, 2.0, 0.1), (3.0, 3.0, 3.0), (40.0, 1e-3)])
+def test_a_sum_of_laplace_noises_reaches_as_far_as_its_transform_says(scales: tuple[float, ...]) -> None:
+    """P(|noise| > t) by Gil-Pelaez inversion of the product of the characteristic functions."""
+    for missed in (0.05, 0.002):
+        t = laplace_sum_reach(scales, missed)
+        rest, _ = integrate.quad(less_that_of_one, 0.0, np.inf, weight="sin", wvar=t, args=(scales,))
+        inside = math.pi / 2 * (1 - math.exp(-t)) + rest
+        beyond = 1.0 - 2 / math.pi * inside
+        assert 0.9 * missed <= beyond <= missed * (1 + 1e-6)
+    alone = laplace_sum_reach([1.0], 0.05)
+    assert math.exp(-alone) == pytest.approx(0.05)
 
 
 # --- exact values from exact integers --------------------------------------------------------------------

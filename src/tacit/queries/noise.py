@@ -12,12 +12,22 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from importlib import metadata
+from statistics import NormalDist
 from typing import Any, Protocol, final
 
 from tacit.errors import InvalidInput, MissingExtra, check_in, check_real
 from tacit.noise.discrete import discrete_gaussian, discrete_laplace
 
-__all__ = ["OpenDPSampler", "OwnSampler", "Sampler", "gaussian_interval", "laplace_interval", "sampler"]
+__all__ = [
+    "OpenDPSampler",
+    "OwnSampler",
+    "Sampler",
+    "gaussian_interval",
+    "laplace_interval",
+    "laplace_sum_reach",
+    "normal_sum_reach",
+    "sampler",
+]
 
 _LARGEST = 2**63 - 1  # of a 64-bit integer
 _SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up term by term
@@ -234,3 +244,42 @@ def _as_float(name: str, value: Fraction) -> float:
         f"OpenDP takes {name} as a positive float; got {value!r}. Choose the nearest larger float, "
         "or Tacit's own sampler, which takes any fraction."
     )
+
+
+def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
+    """The t with P(|noise| > t) = ``missed``, for a sum of independent continuous Laplace noises.
+
+    The characteristic function is a product of 1 / (1 + (b_i x)^2), in partial fractions a sum, so that
+
+        P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
+
+    Scales that are too near each other for that are made larger, which makes t larger.
+
+    >>> round(laplace_sum_reach([1.0], 0.05), 4) == round(math.log(20), 4)
+    True
+    """
+    apart: list[float] = []
+    for scale in sorted(scales):
+        apart.append(max(scale, apart[-1] * 1.01) if apart else scale)
+    weights = [
+        math.prod(b * b / (b * b - c * c) for place, c in enumerate(apart) if place != i)
+        for i, b in enumerate(apart)
+    ]
+
+    def beyond(t: float) -> float:
+        return math.fsum(w * math.exp(-t / b) for w, b in zip(weights, apart, strict=True))
+
+    low, high = 0.0, sum(apart) * (math.log(len(apart)) - math.log(missed))
+    for _ in range(44):
+        middle = (low + high) / 2
+        low, high = (low, middle) if beyond(middle) <= missed else (middle, high)
+    return high
+
+
+def normal_sum_reach(scales: Sequence[float], missed: float) -> float:
+    """The same for normal noises.
+
+    >>> round(normal_sum_reach([3.0, 4.0], 0.05), 3)
+    9.8
+    """
+    return math.hypot(*scales) * NormalDist().inv_cdf(1.0 - missed / 2)
