@@ -23,7 +23,7 @@ def test_public_names_can_be_imported() -> None:
 
 
 def test_names_are_the_ones_promised() -> None:
-    promised = "digits breast-cancer wine iris diabetes mnist fashion-mnist cifar10 cifar100"
+    promised = "digits breast-cancer wine iris diabetes names mnist fashion-mnist cifar10 cifar100"
     assert set(names()) == set(promised.split())
 
 

@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.attacks.memorisation import SecretSpace, log_likelihoods
-from tacit.datasets import Dataset, TensorPair
-from tacit.datasets.lines import load_names
+from tacit.attacks.memorisation import Canary, SecretSpace, log_likelihoods
+from tacit.datasets import Alphabet, Dataset, TensorPair
+from tacit.datasets.lines import NAMES_ALPHABET, load_names
+from tacit.datasets.text import token_pair
 from tacit.errors import InvalidInput
 from tacit.experiments import names_memorisation, pictures_memorisation
 from tacit.experiments.base import Request, Row
-from tacit.experiments.names_model import WindowModel, encode, next_token, record_loss, windows
 from tacit.experiments.registry import reproduce
+from tacit.models import WindowModel
+from tacit.report.remembered import Remembered
+from tacit.runs import remembering
+from tacit.runs.losses import text_loss
+from tacit.runs.remembering import next_token
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,12 +49,14 @@ def test_names_experiment_runs_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(names_memorisation, "_SETTING", small)
     monkeypatch.setattr(names_memorisation, "_SPACE", SecretSpace("0123456789", 2))
+    monkeypatch.setattr(remembering, "_ANSWERS", 1)
     plain, private = reproduce("names-memorisation", Request(tmp_path, epsilons=(3.0,), seeds=2))
     assert (plain.epsilon, plain.noise_multiplier) == (math.inf, None)
     assert 0 < private.epsilon <= 3.0
     for row in (plain, private):
         planted = sum(part["count"] for part in row.details["canaries"])
         assert planted + row.details["not_planted"]["count"] == 2 * 7, "each canary is in or out"
+        assert 0 <= row.details["repeated"]["after_repeating"] <= 1
         assert 0 < float(row.accuracy_mean or 0.0) < 1
     saved = json.loads((tmp_path / "names-memorisation.json").read_text())
     assert [row["epsilon"] for row in saved["rows"]] == [None, private.epsilon]
@@ -79,21 +86,26 @@ def test_pictures_experiment_runs_end_to_end(tmp_path: Path, monkeypatch: pytest
 
 def test_the_attacked_model_is_the_trained_one() -> None:
     """What the attacks see of a record, token by token, is minus the loss that training lowers."""
-    model, record = WindowModel(), "pin ab 12345"
-    loss = float(record_loss(model, *windows([record], 15)).detach())
-    found = log_likelihoods(next_token(model), [], [[*encode(record), 0]])
+    alphabet = Alphabet(NAMES_ALPHABET)
+    model, record = WindowModel(alphabet.tokens), "pin ab 12345"
+    loss = float(text_loss(model, *token_pair([record], alphabet, 15)).detach())
+    found = log_likelihoods(next_token(model, 15), [], [[*alphabet.encode(record), 0]])
     assert -float(found[0]) == pytest.approx(loss, rel=1e-5)
+
+
+def secret(exposure: float) -> Remembered:
+    return Remembered(Canary("pin ab ", "12345", 1, True), exposure, None, "00000", math.inf)
 
 
 def test_exposures_above_the_bound_are_reported() -> None:
     """The planted bug: a run that remembers what its claimed epsilon rules out."""
     plan = names_memorisation._plan(1.0)
     bad = names_memorisation._Found(plan)
-    bad.canaries = [{"copies": 1, "included": True, "exposure": 16.6}] * 40
+    bad.secrets = [secret(16.6)] * 40
     assert names_memorisation._above_bound(bad, 1)
     good = names_memorisation._Found(plan)
     chance = -np.log2((np.arange(40) + 0.5) / 40)
-    good.canaries = [{"copies": 1, "included": True, "exposure": float(value)} for value in chance]
+    good.secrets = [secret(float(value)) for value in chance]
     assert names_memorisation._above_bound(good, 1) == []
     assert names_memorisation._above_bound(names_memorisation._Found(None), 1) is None
 

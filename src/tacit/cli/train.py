@@ -169,8 +169,8 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(outcome.statement.to_text(), soft_wrap=True)
     if outcome.stopped is not None:
         console.print(f"The ledger ended the run early: {outcome.stopped}", soft_wrap=True)
-    kind = "test accuracy" if outcome.evaluation.per_class else "test R²"
-    figures = f"{kind} {outcome.evaluation.score:.4f} at ε = {round_up(outcome.statement.epsilon)}"
+    score = f"test {outcome.evaluation.measure} {outcome.evaluation.score:.4f}"
+    figures = f"{score} at ε = {round_up(outcome.statement.epsilon)}"
     console.print(figures, style="bold")
     console.print(f"In {outcome.folder}:", soft_wrap=True)
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))

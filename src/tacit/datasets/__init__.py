@@ -6,8 +6,10 @@ from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.pictures import load_image_folder
 from tacit.datasets.registry import load, names
 from tacit.datasets.tables import Categorical, Column, Numeric, load_table, parse_schema
+from tacit.datasets.text import Alphabet, load_text
 
 __all__ = [
+    "Alphabet",
     "Categorical",
     "Column",
     "Dataset",
@@ -18,6 +20,7 @@ __all__ = [
     "load_image_folder",
     "load_npz",
     "load_table",
+    "load_text",
     "names",
     "normalise",
     "parse_schema",

@@ -17,7 +17,7 @@ class TensorPair(NamedTuple):
     """Records and what is to be predicted of them; it unpacks: ``inputs, targets = data.train``.
 
     Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
-    numbers, or (n, k) float32.
+    numbers, or (n, k) float32.  Of text both are (n, L) int64: characters, and those that follow.
     """
 
     inputs: Tensor
@@ -28,7 +28,8 @@ class TensorPair(NamedTuple):
 class Dataset:
     """A data set that is ready for training, and the public facts about it.
 
-    * ``classes``: names of the classes in the order of their numbers; ``()`` for regression.
+    * ``classes``: names of the classes in the order of their numbers; ``()`` for regression and text.
+    * ``alphabet``: of text, the characters in the order of their numbers, from 1; else ``""``.
     * ``source``: one line for the privacy statement.
     * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
     * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
@@ -49,10 +50,14 @@ class Dataset:
     unit: str
     features: tuple[str, ...] = ()
     target_bounds: tuple[tuple[float, float], ...] = ()
+    alphabet: str = ""
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):
-            _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
+            if self.alphabet:
+                _check_text(f"{self.name}.{part}", pair, tokens=1 + len(self.alphabet))
+            else:
+                _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
         if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
             raise InvalidInput(
                 f"the records of {self.name} have shape {tuple(self.train.inputs.shape[1:])} in train but "
@@ -85,4 +90,21 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
         raise InvalidInput(
             f"{name}.targets must lie in 0..{classes - 1}, one number per class; "
             f"got numbers from {int(targets.min())} to {int(targets.max())}."
+        )
+
+
+def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
+    inputs, targets = pair
+    fits = (
+        inputs.dtype == targets.dtype == torch.int64
+        and inputs.ndim == 2
+        and inputs.shape == targets.shape
+        and len(inputs) > 0
+        and int(inputs.min()) >= 0
+        and max(int(inputs.max()), int(targets.max())) < tokens
+    )
+    if not fits:
+        raise InvalidInput(
+            f"{name} must hold at least one record of text, as int64 numbers below {tokens} of shape (n, L); "
+            f"got {inputs.dtype} {tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}."
         )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import string
 from pathlib import Path
 
+from tacit.datasets.dataset import Dataset
 from tacit.datasets.folders import search_folders
+from tacit.datasets.text import Alphabet, text_dataset
 from tacit.errors import InvalidInput
 
-__all__ = ["load_names"]
+__all__ = ["NAMES_ALPHABET", "NAMES_LONGEST", "load_names", "names_dataset"]
+
+NAMES_ALPHABET = " " + string.ascii_lowercase + string.digits
+"""What names consist of, and secrets that are planted among them."""
+NAMES_LONGEST = 15
 
 _FILES = ("names.txt", "names.txt.gz")
 _SOURCE = "https://github.com/karpathy/makemore"
+_TEST_FRACTION = 0.2
 
 
 def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
@@ -30,6 +38,20 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
     raise InvalidInput(
         f"names.txt was not found in {places}. Take it from {_SOURCE}, put it in a folder, and name that "
         "with folder=... or the environment variable TACIT_DATA."
+    )
+
+
+def names_dataset(*, folder: Path | None = None) -> Dataset:
+    """The same as a data set of text; about a fifth, chosen name by name, is for the test."""
+    return text_dataset(
+        load_names(folder=folder),
+        None,
+        Alphabet(NAMES_ALPHABET),
+        NAMES_LONGEST,
+        test_fraction=_TEST_FRACTION,
+        name="names",
+        source=f"first names from {_SOURCE}, one a record",
+        unit="name",
     )
 
 

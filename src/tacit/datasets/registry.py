@@ -1,4 +1,4 @@
-"""Standard data sets by name: bundled ones, and image sets that are searched for and, if allowed, fetched."""
+"""Standard data sets by name: bundled ones, and files that are searched for and, if allowed, fetched."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tacit.datasets.dataset import Dataset
 from tacit.datasets.download import RemoteFile
 from tacit.datasets.download import download as fetch
 from tacit.datasets.folders import search_folders, user_cache
+from tacit.datasets.lines import names_dataset
 from tacit.errors import InvalidInput, check_in
 
 __all__ = ["load", "names"]
@@ -33,6 +34,7 @@ telephone television tiger tractor train trout tulip turtle wardrobe whale willo
 """
 _CIFAR100 = tuple(_CIFAR100_TEXT.split())
 
+_NAMES = "names"
 _MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
@@ -57,7 +59,8 @@ def load(name: str, *, folder: Path | None = None, download: bool = False) -> Da
     digits, breast-cancer, wine, iris and diabetes come with scikit-learn.  mnist, fashion-mnist, cifar10 and
     cifar100 are looked for in ``folder``, then in the folder that the environment variable TACIT_DATA names,
     then in the user's cache; ``download=True`` allows fetching them to the cache, with a checksum.
-    Pixels are divided by 255: no statistic of the data is used.
+    Pixels are divided by 255: no statistic of the data is used.  names, a list of first names as text, is
+    looked for in the same places.
 
     Shapes: images (n, channels, height, width) in [0, 1]; tables (n, columns) in [-1, 1].
 
@@ -70,6 +73,8 @@ def load(name: str, *, folder: Path | None = None, download: bool = False) -> Da
     check_in("name", name, names())
     if name in BUNDLED:
         return load_bundled(name)
+    if name == _NAMES:
+        return names_dataset(folder=folder)
     image_set = _IMAGE_SETS[name]
     folders = search_folders(folder)
     for place in folders:
@@ -97,7 +102,7 @@ def names() -> tuple[str, ...]:
     >>> names()[:2]
     ('digits', 'breast-cancer')
     """
-    return (*BUNDLED, *_IMAGE_SETS)
+    return (*BUNDLED, _NAMES, *_IMAGE_SETS)
 
 
 def _find_mnist(folder: Path, named: bool) -> Dataset | None:

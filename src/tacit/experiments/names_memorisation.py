@@ -22,39 +22,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.attacks.intervals import clopper_pearson
 from tacit.attacks.memorisation import (
     Canary,
     SecretSpace,
-    exact_exposure,
     exposure_bound,
-    extraction,
-    greedy,
-    log_likelihoods,
     plant_canaries,
     planted_records,
 )
-from tacit.datasets.lines import load_names
+from tacit.datasets import Alphabet, TensorPair
+from tacit.datasets.lines import NAMES_ALPHABET, NAMES_LONGEST, load_names
+from tacit.datasets.text import token_pair
 from tacit.experiments.base import DELTA, Request, Row, write_results
-from tacit.experiments.names_model import (
-    WindowModel,
-    encode,
-    next_token,
-    record_loss,
-    right_characters,
-    windows,
-)
+from tacit.models import WindowModel
 from tacit.plan import Plan
 from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
-from tacit.training import PrivateSession
+from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
+from tacit.runs.losses import text_loss
+from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, texts
+from tacit.training import PrivateSession, evaluate
 
 __all__ = ["run"]
 
 Array: TypeAlias = NDArray[np.float64]
 
 _NAME = "names-memorisation"
+_ALPHABET = Alphabet(NAMES_ALPHABET)
 _SPACE = SecretSpace(string.digits, 5)
-_LONGEST = 15
 _CONFIDENCE = 0.95
 _COLOURS = {1: BLUE, 4: GREEN, 16: ORANGE}
 
@@ -82,8 +75,8 @@ class _Data:
     """Canaries of all kinds, the training records as tensors, and names that are not among them."""
 
     canaries: list[Canary]
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+    train: TensorPair
+    test: TensorPair
 
 
 @dataclass
@@ -92,13 +85,19 @@ class _Found:
 
     plan: Plan | None
     accuracies: list[float] = field(default_factory=list)
-    canaries: list[dict[str, Any]] = field(default_factory=list)
+    secrets: list[Remembered] = field(default_factory=list)
+    probes: list[RepeatProbe] = field(default_factory=list)
     seconds: float = 0.0
 
     def exposures(self, copies: int, *, included: bool = True) -> Array:
         """Of the canaries with so many copies that are in the data, or of those that are not."""
-        found = [c["exposure"] for c in self.canaries if (c["copies"], c["included"]) == (copies, included)]
+        found = [one.exposure for one in self.chosen(copies, included=included)]
         return np.sort(np.array(found, dtype=np.float64))
+
+    def chosen(self, copies: int, *, included: bool = True) -> list[Remembered]:
+        """What was found of those canaries."""
+        wanted = (copies, included)
+        return [one for one in self.secrets if (one.canary.copies, one.canary.included) == wanted]
 
     @property
     def title(self) -> str:
@@ -113,13 +112,13 @@ def run(request: Request) -> list[Row]:
     kinds += [_Found(_plan(epsilon)) for epsilon in request.choose_epsilons((8.0,))]
     for number in range(request.seeds):
         data = _data(names, np.random.default_rng())
-        start = WindowModel()
+        start = WindowModel(_ALPHABET.tokens)
         for kind in kinds:
             clock = time.perf_counter()
             model = copy.deepcopy(start)
             _train(model, data, kind.plan, request)
-            kind.accuracies.append(right_characters(model, *data.test))
-            kind.canaries += [_attack(model, canary) for canary in data.canaries]
+            kind.accuracies.append(evaluate(model, *data.test).score)
+            _attack(kind, model, data)
             kind.seconds += time.perf_counter() - clock
         request.listener("secrets in names", number + 1, request.seeds)
     rows = [_row(kind) for kind in kinds]
@@ -153,7 +152,8 @@ def _data(names: Sequence[str], generator: np.random.Generator) -> _Data:
         for canary in plant_canaries(_SPACE, list(itertools.islice(prefixes, count)), copies, generator)
     ]
     records = chosen[: _SETTING.names] + planted_records(canaries)
-    return _Data(canaries, windows(records, _LONGEST), windows(chosen[_SETTING.names :], _LONGEST))
+    pairs_of = (token_pair(part, _ALPHABET, NAMES_LONGEST) for part in (records, chosen[_SETTING.names :]))
+    return _Data(canaries, *pairs_of)
 
 
 def _train(model: WindowModel, data: _Data, plan: Plan | None, request: Request) -> None:
@@ -162,7 +162,7 @@ def _train(model: WindowModel, data: _Data, plan: Plan | None, request: Request)
         _train_plainly(model, data, title, request)
         return
     optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.private_rate)
-    session = PrivateSession(model, optimizer, data.train, plan, loss=record_loss)
+    session = PrivateSession(model, optimizer, data.train, plan, loss=text_loss)
     for batch in session.batches():
         session.step(batch)
         request.listener(title, session.steps_done, plan.steps)
@@ -181,28 +181,18 @@ def _train_plainly(model: WindowModel, data: _Data, title: str, request: Request
             order = iter(torch.split(torch.randperm(len(contexts)), _SETTING.plain_batch))
             rows = next(order)
         optimizer.zero_grad()
-        record_loss(model, contexts[rows], targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
+        text_loss(model, contexts[rows], targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
         request.listener(title, step + 1, steps)
 
 
-def _attack(model: WindowModel, canary: Canary) -> dict[str, Any]:
-    """Rank the secret among all 100,000, ask for it, and how often one would have to ask at random."""
-    ask, prefix = next_token(model), encode(canary.prefix)
-    place = _SPACE.position(canary.secret)
-    digits = np.array(encode(_SPACE.alphabet))
-    scores = log_likelihoods(ask, prefix, digits[_SPACE.all_digits()])
-    completion = greedy(ask, prefix, _SPACE.length)
-    secret = encode(canary.secret)
-    return {
-        "copies": canary.copies,
-        "included": canary.included,
-        "exposure": exact_exposure(scores, place),
-        "completed": completion.tolist() == secret,
-        "best": _SPACE.secret(int(scores.argmax())) == canary.secret,
-        "queries": extraction(ask, prefix, secret).queries(0.9),
-    }
+def _attack(kind: _Found, model: WindowModel, data: _Data) -> None:
+    """Rank each secret among all 100,000, ask for it, make the model repeat single letters."""
+    ask, rng = next_token(model, NAMES_LONGEST), np.random.default_rng()
+    kind.secrets += [remembered_secret(ask, canary, _SPACE, _ALPHABET, rng) for canary in data.canaries]
+    members, others = (texts(pair.targets, _ALPHABET) for pair in (data.train, data.test))
+    kind.probes.append(probe_by_repeating(ask, members, others, _ALPHABET, rng))
 
 
 def _row(kind: _Found) -> Row:
@@ -224,6 +214,7 @@ def _row(kind: _Found) -> Row:
             "candidates": _SPACE.size,
             "steps": None if plan is None else plan.steps,
             "canaries": [_summary(kind, copies) for copies, _ in _SETTING.canaries],
+            "repeated": _repeated(kind.probes),
             "not_planted": _spread(
                 np.concatenate([kind.exposures(copies, included=False) for copies, _ in _SETTING.canaries])
             ),
@@ -233,15 +224,28 @@ def _row(kind: _Found) -> Row:
 
 def _summary(kind: _Found, copies: int) -> dict[str, Any]:
     """The canaries of so many copies that are in the data."""
-    mine = [c for c in kind.canaries if c["copies"] == copies and c["included"]]
-    queries = statistics.median(c["queries"] for c in mine) if mine else math.inf
+    mine = kind.chosen(copies)
+    queries = statistics.median(one.queries for one in mine) if mine else math.inf
     return {
         "copies": copies,
         **_spread(kind.exposures(copies)),
-        "best_of_all": sum(c["best"] for c in mine),
-        "completed": sum(c["completed"] for c in mine),
+        "best_of_all": sum(one.exposure == math.log2(_SPACE.size) for one in mine),
+        "completed": sum(one.completed for one in mine),
+        "extrapolated": _median([one.extrapolated for one in mine if one.extrapolated is not None]),
         "median_queries": queries if math.isfinite(queries) else None,
         "above_bound": _above_bound(kind, copies),
+    }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _repeated(probes: Sequence[RepeatProbe]) -> dict[str, Any]:
+    """The divergence probe, shares over the repeats of the experiment together."""
+    shares = ("after_repeating", "after_repeating_unseen", "asked_plainly", "asked_plainly_unseen")
+    return {"repeats": probes[0].repeats, "piece": probes[0].piece} | {
+        name: statistics.mean(getattr(probe, name) for probe in probes) for name in shares
     }
 
 
@@ -263,14 +267,9 @@ def _above_bound(kind: _Found, copies: int) -> list[float] | None:
     exposures = kind.exposures(copies)
     if kind.plan is None or exposures.size == 0:
         return None
-    bits = np.arange(1.0, math.log2(_SPACE.size))
+    bits = whole_bits(_SPACE.size)
     bound = exposure_bound(kind.plan.curve.false_negative_rate, bits, copies=copies)
-    each = 1.0 - 2.0 * (1.0 - _CONFIDENCE) / bits.size  # one-sided, and as many questions as bits
-    least = [
-        clopper_pearson(int((exposures >= bit).sum()), exposures.size, confidence=each).low for bit in bits
-    ]
-    above: list[float] = bits[np.array(least) > bound].tolist()
-    return above
+    return bits_above_bound(exposures, bits, bound, confidence=_CONFIDENCE)
 
 
 def _notes(kinds: Sequence[_Found], rows: Sequence[Row]) -> list[str]:
@@ -292,6 +291,13 @@ def _notes(kinds: Sequence[_Found], rows: Sequence[Row]) -> list[str]:
                 f"{found['least']:.1f} to {found['largest']:.1f}; {100 * found['share_at_least_4']:.0f} % at "
                 f"4 bits or more; {found['completed']} of {found['count']} completed verbatim{over}"
             )
+        made = row.details["repeated"]
+        notes.append(
+            f"{kind.title}: of what follows {made['repeats']} times one letter, "
+            f"{100 * made['after_repeating']:.1f} % lies in pieces of {made['piece']} characters of the "
+            f"training names and {100 * made['after_repeating_unseen']:.1f} % in those of others; after one "
+            f"letter {100 * made['asked_plainly']:.1f} % and {100 * made['asked_plainly_unseen']:.1f} %"
+        )
         others = row.details["not_planted"]
         if others["count"]:
             share = 100 * others["share_at_least_4"]

@@ -2,6 +2,7 @@
 
 from tacit.models.activations import TemperedSigmoid, activation_layer
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
+from tacit.models.language import WindowModel
 from tacit.models.networks import (
     MLP,
     GroupNormalise,
@@ -27,6 +28,7 @@ __all__ = [
     "Logistic",
     "Scattering",
     "TemperedSigmoid",
+    "WindowModel",
     "abadi_cifar_cnn",
     "abadi_mnist_mlp",
     "activation_layer",

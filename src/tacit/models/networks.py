@@ -1,6 +1,7 @@
 """The networks of the papers, as plain modules without cross-example layers, and a registry by name.
 
-Every network takes a batch (n, *input_shape) to logits (n, classes).
+Every network takes a batch (n, *input_shape) to logits (n, classes); window takes text to logits of each
+next character.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from tacit.errors import InvalidInput, check_in, check_integer
 from tacit.models.activations import activation_layer
+from tacit.models.language import WindowModel
 
 __all__ = [
     "MLP",
@@ -275,12 +277,12 @@ def build(
     hidden: Sequence[int] | None = None,
     groups: int | None = None,
     normalise: bool | None = None,
-) -> nn.Sequential:
+) -> nn.Module:
     """Build a network by its name, as a configuration file does; see :func:`names`.
 
     * ``activation``: "relu", "tanh" or "tempered-sigmoid", for mlp, papernot-* and scattering-cnn;
     * ``temper``: (scale, inverse temperature, offset) of "tempered-sigmoid";
-    * ``hidden``: widths of the hidden layers of mlp;
+    * ``hidden``: widths of the hidden layers of mlp; of window, which has one, that one in a list;
     * ``groups``: groups of the normalisation of scattering-*;
     * ``normalise``: whether logistic brings each record to mean 0 and variance 1 first.
 
@@ -362,7 +364,7 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Network:
-    make: Callable[[_Shape, int, _Options], nn.Sequential]
+    make: Callable[[_Shape, int, _Options], nn.Module]
     options: tuple[str, ...] = ()
 
 
@@ -404,6 +406,7 @@ _NETWORKS: dict[str, _Network] = {
         ),
         ("groups", "activation", "temper"),
     ),
+    "window": _Network(lambda _, classes, o: WindowModel(classes, hidden=_only(o.hidden)), ("hidden",)),
     "abadi-mnist-mlp": _Network(lambda shape, classes, _: abadi_mnist_mlp(shape.values, 1000, classes)),
     "abadi-cifar-cnn": _Network(
         lambda shape, classes, _: abadi_cifar_cnn(
@@ -411,6 +414,12 @@ _NETWORKS: dict[str, _Network] = {
         )
     ),
 }
+
+
+def _only(hidden: tuple[int, ...]) -> int:
+    if len(hidden) != 1:
+        raise InvalidInput(f"window has one hidden layer; got hidden={list(hidden)}.")
+    return hidden[0]
 
 
 def _positive(name: str, value: object) -> int:

@@ -58,6 +58,7 @@ class Purpose(IntEnum):
     READING = 8
     AUDIT = 9
     LEDGER = 10
+    CANARIES = 11
 
 
 class Generator:

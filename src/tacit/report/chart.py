@@ -38,6 +38,8 @@ svg.chart .one { stroke: var(--one); } svg.chart .two { stroke: var(--two); }
 svg.chart .three { stroke: var(--three); } svg.chart .shut { stroke: var(--shut); }
 svg.chart .area { stroke: none; opacity: .22; } svg.chart .solid { stroke: none; }
 svg.chart .fill-one { fill: var(--one); } svg.chart .fill-two { fill: var(--two); }
+svg.chart .key { fill: var(--paper); opacity: .8; }
+@media (max-width: 30rem) { svg.chart { font-size: 16px; } }
 svg.chart .fill-three { fill: var(--three); } svg.chart .fill-shut { fill: var(--shut); }
 """
 
@@ -150,7 +152,9 @@ class Chart:
         return "".join(found) + turned
 
     def _key(self) -> str:
-        found = []
+        if not self._legend:
+            return ""
+        found = [self._behind_key()]
         for i, (style, label) in enumerate(self._legend):
             y = _TOP + 14 + 19 * i
             if not self.legend_above:
@@ -162,6 +166,16 @@ class Chart:
             else:
                 found.append(f'<line class="{style}" x1="{x}" y1="{y}" x2="{x + 22}" y2="{y}"/>')
         return "".join(found)
+
+    def _behind_key(self) -> str:
+        """So that lines behind the words do not make them hard to read."""
+        height = 19 * len(self._legend) + 4
+        width = 44 + 7.0 * max(len(label) for _, label in self._legend)
+        y = _TOP + 2 if self.legend_above else _HEIGHT - _BOTTOM - 2 - height
+        return (
+            f'<rect class="key" x="{_WIDTH - _RIGHT - width - 2:.0f}" y="{y:.0f}" width="{width:.0f}" '
+            f'height="{height}"/>'
+        )
 
 
 def _text(x: float, y: float, words: str, anchor: str, style: str = "") -> str:

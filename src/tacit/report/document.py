@@ -29,9 +29,9 @@ th:first-child, td:first-child { text-align: left; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(4.6rem, 1fr)); gap: .6rem; }
 .gallery figure { margin: 0; text-align: center; } .gallery img { width: 100%; image-rendering: pixelated;
   border: 1px solid var(--line); border-radius: 4px; background: #fff; }
-.drawn img { width: 4.5rem; image-rendering: pixelated; border-radius: 4px; }
+.drawn { width: auto; } .drawn img { width: 4.5rem; image-rendering: pixelated; border-radius: 4px; }
 .gallery figcaption { font-size: .8rem; line-height: 1.25; } dt { font-weight: 600; margin-top: .6rem; }
-dd { margin: 0; }
+dd { margin: 0; } .typed { font-family: ui-monospace, monospace; white-space: pre; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: .6rem; }
 """
 

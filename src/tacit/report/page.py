@@ -11,6 +11,7 @@ from typing import Any
 
 from tacit.report.chart import Axis, Chart
 from tacit.report.document import document
+from tacit.report.remembered_page import remembered_charts, remembered_section, remembered_sentence
 from tacit.report.statement import round_up
 
 __all__ = ["charts_of", "page", "summary"]
@@ -24,6 +25,7 @@ _WORDS = {
     "false alarm": "A record that the model was not trained on, and that the attacker calls a member.",
     "interval": "Where the true figure lies, in {confidence} of 100 such experiments.",
     "shadow model": "A model that the attacker trains himself, on records of which he knows which are in.",
+    "exposure": "How far ahead of all that it might have been a planted secret stands, in bits.",
     "canary": "A made-up record, planted by a coin toss, to see whether its traces can be found.",
 }
 
@@ -41,13 +43,20 @@ _EXPOSED = (
     "Every record, from the most exposed to the least. Ranked by half of the shadow models and measured by "
     "the other half, so that chance does not pick the winners."
 )
+_TITLES = {
+    "limit": "What is promised",
+    "attack": "What attacks found",
+    "memory": "What it has learnt by heart",
+    "audit": "What the planted experiment proves",
+}
 _DRAWN = {"mean": "mean of its records", "without_dp": "without DP", "with_dp": "with DP"}
 
 
 def page(data: Data) -> str:
     """The whole page, as HTML.
 
-    :param data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``inversion``, ``audits``.
+    :param data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``remembered``, ``inversion``,
+        ``audits``.
     """
     charts = {name: chart.to_svg() for name, chart in charts_of(data).items()}
     body = [
@@ -55,6 +64,7 @@ def page(data: Data) -> str:
         _risk(data["risk"], charts),
         _membership(data, charts),
         _exposed(data, charts),
+        _remembered(data, charts),
         _inversion(data),
         _audits(data),
         _closing(data),
@@ -63,7 +73,8 @@ def page(data: Data) -> str:
 
 
 def summary(data: Data) -> list[tuple[str, str]]:
-    """What was found, in a few sentences, each with a word for its kind: "limit", "attack", "audit".
+    """What was found, in a few sentences, each with a word for its kind: "limit", "attack", "memory",
+    "audit".
 
     A kind ends in an exclamation mark where the promise is contradicted.
     """
@@ -71,6 +82,8 @@ def summary(data: Data) -> list[tuple[str, str]]:
     found = [("limit", f"ε ≤ {_epsilon(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
     if membership := data.get("membership"):
         found.append(_headline(membership))
+    if (remembered := data.get("remembered")) and (sentence := remembered_sentence(remembered)):
+        found.append(sentence)
     for planted in data.get("audits", ()):
         worst = max(planted["results"], key=lambda result: result["claim_rejected"] is True)
         kind = "audit!" if worst["claim_rejected"] else "audit"
@@ -85,6 +98,8 @@ def charts_of(data: Data) -> dict[str, Chart]:
         charts["attacks"] = _roc(membership, data["risk"])
     if exposed := data.get("exposed"):
         charts["exposed"] = _sorted(exposed)
+    if remembered := data.get("remembered"):
+        charts |= remembered_charts(remembered)
     return charts
 
 
@@ -92,10 +107,9 @@ def charts_of(data: Data) -> dict[str, Chart]:
 
 
 def _head(data: Data) -> str:
-    run, names = data["run"], {"limit": "What is promised", "attack": "What attacks found"}
-    items = []
+    run, items = data["run"], []
     for kind, sentence in summary(data):
-        title = names.get(kind.rstrip("!"), "What the planted experiment proves")
+        title = _TITLES[kind.rstrip("!")]
         style = ' class="bad"' if kind.endswith("!") else ""
         items.append(f"<li><b{style}>{title}</b>{escape(sentence)}</li>")
     return (
@@ -192,11 +206,16 @@ def _exposed(data: Data, charts: Mapping[str, str]) -> str:
 
 def _card(record: Data) -> str:
     picture = f'<img alt="record {record["record"]}" src="{record["picture"]}">' if record["picture"] else ""
-    with_dp = "" if record["with_dp"] is None else f"<br>with DP {record['with_dp']:.1f}"
+    with_dp = "" if record["with_dp"] is None else f"<br>with DP {_tenths(record['with_dp'])}"
     return (
-        f"<figure>{picture}<figcaption>{escape(record['label'])}<br>{record['without_dp']:.1f}{with_dp}"
+        f"<figure>{picture}<figcaption>{escape(record['label'])}<br>{_tenths(record['without_dp'])}{with_dp}"
         "</figcaption></figure>"
     )
+
+
+def _remembered(data: Data, charts: Mapping[str, str]) -> str:
+    found = data.get("remembered")
+    return remembered_section(found, charts, data["run"]["unit"]) if found else ""
 
 
 def _inversion(data: Data) -> str:
@@ -303,6 +322,10 @@ def _proven(result: Data) -> str:
 def _percent(interval: Data) -> str:
     value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
     return f"{value:.3g} % ({low:.3g}–{high:.3g})"
+
+
+def _tenths(value: float) -> str:
+    return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")  # no minus before a nought
 
 
 def _epsilon(risk: Data) -> str:

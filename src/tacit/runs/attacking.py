@@ -37,8 +37,9 @@ from tacit.attacks.membership import (
     loss_threshold,
     ranked_and_reported,
 )
+from tacit.attacks.memorisation import Canary
 from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
-from tacit.datasets import Dataset, TensorPair
+from tacit.datasets import Alphabet, Dataset, TensorPair
 from tacit.errors import InvalidInput, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -46,9 +47,13 @@ from tacit.report.chart import grey_picture
 from tacit.report.described import check_fields, read_event, read_statement
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
 from tacit.report.risk import risk_sheet
-from tacit.runs.build import losses_of, make_plan, new_model, new_optimizer, prepared_data, session_on
+from tacit.runs.build import make_plan, new_model, new_optimizer, prepared_data, session_on
+from tacit.runs.canaries import read_canaries, with_canaries
 from tacit.runs.config import AuditSection, Config, read_config, read_text
 from tacit.runs.drawing import drawn_classes, is_picture
+from tacit.runs.folder import canary_file
+from tacit.runs.losses import losses_of
+from tacit.runs.remembering import memory_found, texts
 from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.evaluation import evaluate, evaluation_mode
@@ -74,6 +79,7 @@ class FinishedRun:
     plan: Plan
     statement: dict[str, Any]
     model: nn.Module
+    canaries: tuple[Canary, ...] = ()
 
     @property
     def store(self) -> Path:
@@ -116,10 +122,11 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
             f"{folder / 'statement.json'} is not of the run that {folder / 'config.toml'} describes: their "
             "mechanisms differ. Was a file copied from another run?"
         )
+    canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress)
     model = new_model(config, data, Generator.from_os())
     _load(model, weights)
-    return FinishedRun(folder, config, data, plan, statement, model)
+    return FinishedRun(folder, config, data, plan, statement, model, canaries)
 
 
 def _performed(plan: Plan, steps: int) -> Plan:
@@ -209,13 +216,18 @@ def attack_findings(
         named = {"without_dp": plain, "with_dp": run.model}
         tell = None if progress is None else partial(progress, "drawing the classes")
         found["inversion"] = {"classes": drawn_classes(named, run.data, tell)}
+    if run.data.alphabet:
+        found["remembered"] = memory_found(
+            targets, run.data, run.canaries, run.config.canaries, curve,
+            private=WITH_DP, confidence=confidence, rng=rng, progress=progress,
+        )  # fmt: skip
     return found | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
 
 
 def without_dp(run: FinishedRun, progress: Progress | None = None) -> nn.Module:
-    """The same model on the same records, steps and batches, without clip and noise."""
+    """The same model on the same records and canaries, steps and batches, without clip and noise."""
     tell = None if progress is None else partial(progress, "training without DP")
-    return _train_plainly(run, run.data.train, tell)
+    return _train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
 
 def _scores(run: FinishedRun, model: nn.Module, shadows: Shadows | None) -> dict[str, Scores]:
@@ -284,7 +296,7 @@ def _identity(run: FinishedRun, name: str) -> str:
 
 
 def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
-    config = run.config.model_copy(update={"audit": AuditSection()})
+    config = run.config.model_copy(update={"audit": AuditSection()})  # session_on adds no canaries in text
     session = session_on(config, replace(run.data, train=rows), _scaled(run.plan, len(rows.inputs)))
     for batch in session.batches():
         session.step(batch)
@@ -358,10 +370,9 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
 
     def card(record: int) -> dict[str, Any]:
         x, y = run.data.train.inputs[record], run.data.train.targets[record]
-        label = run.data.classes[int(y)] if run.data.classes else f"{float(y.reshape(-1)[0]):.3g}"
         return {
             "record": record,
-            "label": label,
+            "label": _label(run.data, y),
             "picture": grey_picture(x.numpy()) if is_picture(x) else None,
             "without_dp": float(values[WITHOUT_DP][record]),
             "with_dp": float(values[WITH_DP][record]),
@@ -373,6 +384,13 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
         "most": [card(int(record)) for record in order[:_GALLERY]],
         "least": [card(int(record)) for record in order[-_GALLERY:]],
     }
+
+
+def _label(data: Dataset, target: Tensor) -> str:
+    """What a record is called: its class, its text, or its number."""
+    if data.alphabet:
+        return texts(target[None], Alphabet(data.alphabet))[0]
+    return data.classes[int(target)] if data.classes else f"{float(target.reshape(-1)[0]):.3g}"
 
 
 def _described(run: FinishedRun) -> str:

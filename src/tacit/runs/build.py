@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit import models
-from tacit.clipping.engine import PerExampleLoss
-from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table
+from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table, load_text
 from tacit.datasets.tables import parse_schema
 from tacit.errors import InvalidInput, TacitError
 from tacit.models.scattering import scattering_features
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
-from tacit.runs.config import Config, ModelSection, OptimizerSection, TrainingSection
+from tacit.runs.canaries import draw_canaries, with_canaries
+from tacit.runs.config import Config, DataSection, ModelSection, OptimizerSection, TrainingSection
+from tacit.runs.losses import losses_of
 from tacit.sampling import FullBatch, Sampling, ShuffledBatches
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.charges import StepCharges
@@ -34,7 +34,6 @@ from tacit.training.slots import AuditSlots
 __all__ = [
     "Progress",
     "load_data",
-    "losses_of",
     "make_plan",
     "make_session",
     "new_model",
@@ -43,6 +42,7 @@ __all__ = [
     "session_on",
 ]
 
+_SOURCES = ("name", "table", "images", "text")
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -69,13 +69,17 @@ def make_session(
     Args:
         plan: the configuration's, if it has been made already.
         charges: what the run charges to a ledger; the configuration alone charges nothing.
-        generator: for tests only; that of the charges, where there are any.
+        generator: where the noise comes from; a fresh one, or that of the charges, where there are any.
         progress: told of long preparations, as (title, done, total).
     """
     plan = make_plan(config) if plan is None else plan
     _device(config.run.device)
+    if generator is None:
+        generator = Generator.from_os() if charges is None else charges.generator
+    canaries = draw_canaries(config, generator)
     data = prepared_data(config, progress)
-    return data, session_on(config, data, plan, charges=charges, generator=generator)
+    trained_on = with_canaries(data, canaries)
+    return data, session_on(config, trained_on, plan, charges=charges, generator=generator)
 
 
 def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
@@ -123,11 +127,6 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     return _optimizer(config.optimizer, model)
 
 
-def losses_of(data: Dataset) -> PerExampleLoss:
-    """One loss per record: cross-entropy for classes, else squared error."""
-    return _classification_loss if data.classes else _regression_loss
-
-
 def make_plan(config: Config) -> Plan:
     """The plan that the configuration describes."""
     privacy, training = config.privacy, config.training
@@ -168,11 +167,13 @@ def make_plan(config: Config) -> Plan:
 def load_data(config: Config, progress: Progress | None = None) -> Dataset:
     """The data that the configuration names, before any features are made of it."""
     section, unit = config.data, config.privacy.unit
-    given = [name for name in ("name", "table", "images") if getattr(section, name) is not None]
+    given = [name for name in _SOURCES if getattr(section, name) is not None]
     if len(given) != 1:
         raise InvalidInput(
-            f"[data] needs exactly one of name, table and images; got {', '.join(given) or 'none of them'}."
+            f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(given) or 'none of them'}."
         )
+    if section.text is not None:
+        return _load_text(section, unit)
     if section.table is not None:
         if section.target is None:
             raise InvalidInput("[data] target is missing: the column to be predicted.")
@@ -201,6 +202,22 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
     return load(str(section.name), folder=folder, download=section.download)
 
 
+def _load_text(section: DataSection, unit: str) -> Dataset:
+    if section.alphabet is None or section.longest is None:
+        raise InvalidInput(
+            "[data] text needs alphabet, every character that a line may hold, and longest, the most "
+            "characters of a line. Declare what is known without the data."
+        )
+    return load_text(
+        Path(str(section.text)),
+        alphabet=section.alphabet,
+        longest=section.longest,
+        test_fraction=section.test_fraction,
+        test_path=None if section.test_text is None else Path(section.test_text),
+        unit=unit,
+    )
+
+
 def _features(config: Config, data: Dataset, progress: Progress | None) -> Dataset:
     """Scattering features in place of pictures, where asked for: fixed filters, so they cost nothing."""
     if config.data.features == "raw":
@@ -210,15 +227,6 @@ def _features(config: Config, data: Dataset, progress: Progress | None) -> Datas
         callback = None if progress is None else partial(progress, title)
         parts.append(TensorPair(scattering_features(pair.inputs, progress=callback), pair.targets))
     return replace(data, train=parts[0], test=parts[1], source=f"{data.source}; scattering features")
-
-
-def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(inputs), targets, reduction="none")
-
-
-def _regression_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    residual: Tensor = model(inputs).reshape(targets.shape) - targets
-    return residual.square().reshape(len(targets), -1).mean(1)
 
 
 def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndCrop | None:
@@ -246,6 +254,8 @@ def _device(name: str) -> torch.device:
 
 
 def _outputs(data: Dataset) -> int:
+    if data.alphabet:
+        return 1 + len(data.alphabet)
     return len(data.classes) or math.prod(data.train.targets.shape[1:])
 
 
@@ -333,7 +343,8 @@ def _where(problem: BaseException) -> str:
 def _check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
     """Try the model on two records of zeros, public ones, so that a misfit shows before the first step."""
     name = f"[model] {section.name or section.factory}"
-    zeros = torch.zeros((2, *data.input_shape), device=next(model.parameters()).device)
+    kind = data.train.inputs.dtype if data.alphabet else torch.float32
+    zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
     try:
         with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
             found = model(zeros)
@@ -343,14 +354,14 @@ def _check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> Non
             f"{name} does not work on a batch of records of shape {data.input_shape}: "
             f"{type(problem).__name__}: {reason}. Make the model fit the records."
         ) from problem
-    wanted = (2, _outputs(data))
+    wanted = (2, *data.input_shape, _outputs(data)) if data.alphabet else (2, _outputs(data))
     shape = tuple(found.shape) if isinstance(found, Tensor) else None
-    fits = shape == wanted or (
-        not data.classes and shape is not None and math.prod(shape) == math.prod(wanted)
-    )
+    numbers = not data.classes and not data.alphabet
+    fits = shape == wanted or (numbers and shape is not None and math.prod(shape) == math.prod(wanted))
     if not fits:
         got = f"shape {shape}" if shape is not None else type(found).__name__
-        purpose = f"{wanted[1]} classes" if data.classes else f"{wanted[1]} numbers to be predicted"
+        kinds = {bool(data.classes): "classes", bool(data.alphabet): "characters", numbers: "numbers"}
+        purpose = f"{wanted[-1]} {kinds[True]} to be predicted"
         raise InvalidInput(
             f"{name} must turn 2 records into shape {wanted}, for {purpose}; it gave {got}. "
             "Change the last layer of the model, or the declared classes."

@@ -23,6 +23,7 @@ except ImportError:
 
 __all__ = [
     "AuditSection",
+    "CanariesSection",
     "Config",
     "DataSection",
     "LedgerSection",
@@ -43,6 +44,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0)]
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
+    "data.text", "data.test_text",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by",
     "ledger.one_record_per_unit",
 )  # fmt: skip
@@ -57,9 +59,10 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """Where the records come from: a data set by ``name``, a ``table``, or a folder of ``images``.
+    """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``.
 
-    A table needs ``columns``, its public schema; pictures need ``size`` (height, width) and ``classes``.
+    A table needs ``columns``, its public schema; pictures need ``size`` (height, width) and ``classes``; a
+    text, one record a line, needs its ``alphabet`` and the ``longest`` line, in characters.
     Bounds and classes are declared, never read from the data: what is read from it leaks.
     Paths are relative to the current folder.
     """
@@ -76,6 +79,10 @@ class DataSection(_Section):
     size: list[int] = Field(default_factory=list, max_length=2)
     classes: list[str] = Field(default_factory=list)
     colours: int = 3
+    text: str | None = None
+    test_text: str | None = None
+    alphabet: str | None = None
+    longest: _Count | None = None
     test_fraction: float | None = None
     features: Literal["raw", "scattering"] = "raw"
 
@@ -157,6 +164,21 @@ class AuditSection(_Section):
     slots: Annotated[int, Field(ge=0)] = 0
 
 
+class CanariesSection(_Section):
+    """Lines with random secrets, planted in text to see afterwards what the model remembers of them.
+
+    ``count[i]`` canaries in ``copies[i]`` copies each; a secret coin for each decides whether it is planted.
+    One reads ``prefix``, in which a random tag stands for "{name}", and then ``length`` characters of
+    ``alphabet``, drawn at random.
+    """
+
+    count: list[_Count] = Field(default_factory=list, max_length=3)
+    copies: list[_Count] = Field(default=[1, 4, 16], max_length=3)
+    prefix: str = "pin {name} "
+    alphabet: str = "0123456789"
+    length: _Count = 5
+
+
 class LedgerSection(_Section):
     """The ledger that the run is charged to, and the name of the data set in it; none by default.
 
@@ -194,6 +216,7 @@ class Config(_Section):
     training: TrainingSection
     run: RunSection = RunSection()
     audit: AuditSection = AuditSection()
+    canaries: CanariesSection = CanariesSection()
     ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
 
@@ -242,7 +265,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 def _flat(config: Config) -> dict[str, Any]:
     flat: dict[str, Any] = {"notes": config.notes}
-    for section in ("data", "model", "privacy", "optimizer", "training", "run", "audit", "ledger"):
+    for section in (name for name in Config.model_fields if name != "notes"):
         flat |= {f"{section}.{name}": value for name, value in getattr(config, section)}
     return flat
 

@@ -13,7 +13,15 @@ from tacit.errors import InvalidInput
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["check_empty", "check_resumable", "check_writable", "resume_state", "slot_files", "sole_user"]
+__all__ = [
+    "canary_file",
+    "check_empty",
+    "check_resumable",
+    "check_writable",
+    "resume_state",
+    "slot_files",
+    "sole_user",
+]
 
 _PRIVATE = "private"
 
@@ -26,6 +34,11 @@ def resume_state(folder: Path) -> Path:
 def slot_files(folder: Path) -> tuple[Path, Path]:
     """Where the slots of an audited run lie, and, apart from what is released, the coins."""
     return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
+
+
+def canary_file(folder: Path) -> Path:
+    """Where a run on text keeps its canaries: their secrets, and which of them took part."""
+    return folder / _PRIVATE / "canaries.json"
 
 
 def check_resumable(folder: Path) -> None:

@@ -10,12 +10,13 @@ The folder of a run::
     privacy.png           epsilon as a function of delta
     slots.npy             with [audit] slots: what was released of them, step by step
     private/coins.npy     and which canaries took part, to audit the run
+    private/canaries.json of text with [canaries]: the secrets, and which of them were planted
     private/resume.pt     the state to go on from, WITH THE KEY OF THE NOISE: never release it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from safetensors.torch import save
 from torch import nn
 
 from tacit.accounting import account
+from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra, PrivacyRefusal
 from tacit.noise.generator import Generator
@@ -31,6 +33,7 @@ from tacit.plan import Plan
 from tacit.report.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement import Statement, make_statement
 from tacit.runs.build import Progress, make_plan, make_session
+from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.charging import make_charges
 from tacit.runs.config import (
     Config,
@@ -42,6 +45,7 @@ from tacit.runs.config import (
     read_text,
 )
 from tacit.runs.folder import (
+    canary_file,
     check_empty,
     check_resumable,
     check_writable,
@@ -95,6 +99,7 @@ class Run:
     session: PrivateSession
     history: History
     resumed: bool = False
+    canaries: tuple[Canary, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -151,7 +156,7 @@ class Run:
             private=session.private,
             data_source=self.data.source,
             model=_model_line(self.config.model, model),
-            notes=(*self.config.notes, *_slots_line(self.config)),
+            notes=(*self.config.notes, *_slots_line(self.config), *_canaries_line(self.canaries)),
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
         )
@@ -167,15 +172,16 @@ class Run:
             observed, coins = slot_files(self.folder)
             session.slot_evidence().save(observed, coins)
             files = (*files, observed.name)
+        if self.canaries:
+            save_canaries(self.canaries, canary_file(self.folder))
         try:
-            self._draw(rows)
+            self._draw(rows, f"test {evaluation.measure}")
             files = (*files, *_PICTURES)
         except MissingExtra as problem:
             remarks = (*remarks, str(problem))
         return Outcome(self.folder, rows, evaluation, statement, files, remarks, session.stopped)
 
-    def _draw(self, rows: list[Row]) -> None:
-        score = "test accuracy" if self.data.classes else "test R²"
+    def _draw(self, rows: list[Row], score: str) -> None:
         private = self.session.private
         plot_progress(rows, self.folder / "progress.png", score=score, private=private)
         curve = account(self.plan.event_after(self.session.steps_done), adjacency=self.plan.adjacency)
@@ -230,7 +236,8 @@ def prepare(
         history = History.from_plain(session.load(resume_state(folder))) if resume else History()
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
-    return Run(config, text, folder, data, session, history, resumed=resume)
+    planted = draw_canaries(config, generator)
+    return Run(config, text, folder, data, session, history, resumed=resume, canaries=planted)
 
 
 def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:
@@ -276,6 +283,13 @@ def _slots_line(config: Config) -> tuple[str, ...]:
     if not config.audit.slots:
         return ()
     return (f"{config.audit.slots} audit slots: canary records without data were planted for half of them",)
+
+
+def _canaries_line(canaries: Sequence[Canary]) -> tuple[str, ...]:
+    """The same of the canaries in text; which of them took part is not said."""
+    if not canaries:
+        return ()
+    return (f"{len(canaries)} made-up lines with random secrets were planted, each by a secret coin",)
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from tacit.attacks.memorisation.completion import (
     queries_needed,
     sampled,
 )
-from tacit.attacks.memorisation.divergence import Divergence, TrainingText, repeat_probe
+from tacit.attacks.memorisation.divergence import Divergence, TrainingText, after_repetition, repeat_probe
 from tacit.attacks.memorisation.exposure import (
     Extrapolated,
     exact_exposure,
@@ -35,6 +35,7 @@ __all__ = [
     "Sampler",
     "SecretSpace",
     "TrainingText",
+    "after_repetition",
     "beam",
     "exact_exposure",
     "exposure_bound",

@@ -20,7 +20,7 @@ from tacit.attacks.memorisation.completion import Sampler, sampled
 from tacit.attacks.memorisation.language import NextToken
 from tacit.errors import check_integer
 
-__all__ = ["Divergence", "TrainingText", "repeat_probe"]
+__all__ = ["Divergence", "TrainingText", "after_repetition", "repeat_probe"]
 
 Integers: TypeAlias = NDArray[np.int64]
 _PLAIN = Sampler()
@@ -91,6 +91,16 @@ def repeat_probe(
     check_integer("token", token, low=0)
     prompt = [token] * check_integer("repeats", repeats, low=1)
     answers = sampled(model, prompt, length, count=count, generator=generator, sampler=sampler)
+    return after_repetition(answers, token, text)
+
+
+def after_repetition(answers: Integers, token: int, text: TrainingText) -> Divergence:
+    """What of the answers, (n, t), that follows the repetition of ``token`` is recited.
+
+    >>> text = TrainingText([[1, 2, 3]], window=3)
+    >>> after_repetition(np.array([[9, 9, 1, 2, 3], [9, 9, 9, 9, 9]]), 9, text)
+    Divergence(answers=2, diverged=1, tokens=3, recited=3)
+    """
     tails = [answer[int(np.argmax(answer != token)) :] for answer in answers if (answer != token).any()]
     return Divergence(
         answers=len(answers),

@@ -1,0 +1,213 @@
+"""Text whose records are lines, as rows of character numbers.
+
+The alphabet and the longest line are declared: taken from the data, they would be released by the shape of
+the model.
+
+Letters: n records; L characters of the longest with its end.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+
+from tacit.datasets.dataset import Dataset, TensorPair
+from tacit.datasets.splitting import choose_test
+from tacit.errors import InvalidInput, check_integer
+
+__all__ = ["END", "PADDING", "Alphabet", "load_text", "read_lines", "text_dataset", "token_pair"]
+
+END = 0
+"""The number that ends a record, and that stands before its start."""
+PADDING = -100
+"""A target that costs nothing: there is no character."""
+
+
+@final
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters that a record may hold, declared; the first has number 1.
+
+    Errors: :class:`InvalidInput` for an empty one, a character that stands twice, or one that ends a line.
+
+    >>> letters = Alphabet("ab ")
+    >>> letters.encode("ba b"), letters.decode([2, 1, 3, 2])
+    ([2, 1, 3, 2], 'ba b')
+    """
+
+    characters: str
+
+    def __post_init__(self) -> None:
+        twice = sorted({c for c in self.characters if self.characters.count(c) > 1})
+        if len(self.characters) < 2 or twice or set(self.characters) & set("\r\n"):
+            problem = f"{twice[0]!r} stands in it twice" if twice else f"got {self.characters!r}"
+            raise InvalidInput(
+                f"alphabet must hold at least 2 characters, each once, and none that ends a line; {problem}."
+            )
+
+    @property
+    def tokens(self) -> int:
+        """V: the characters, and the end."""
+        return 1 + len(self.characters)
+
+    def missing(self, text: str) -> str:
+        """The first character of ``text`` that is not in the alphabet; empty if all are."""
+        return next((character for character in text if character not in self.characters), "")
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of the characters of a text.
+
+        Errors: :class:`InvalidInput` if one is not in the alphabet.
+        """
+        if strange := self.missing(text):
+            raise InvalidInput(f"{strange!r} is not in the alphabet {self.characters!r}.")
+        return [1 + self.characters.index(character) for character in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of character numbers; an end is shown as ⏎."""
+        return "".join("⏎" if token == END else self.characters[int(token) - 1] for token in tokens)
+
+
+def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> TensorPair:
+    """What a language model reads and what it is to say: each character, from those before it.
+
+    ``inputs`` (n, L) int64 begin with END, ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
+
+    >>> pair = token_pair(["ba"], Alphabet("ab"), 3)
+    >>> pair.inputs.tolist(), pair.targets.tolist()
+    ([[0, 2, 1, 0]], [[2, 1, 0, -100]])
+    """
+    inputs = np.full((len(records), longest + 1), END, dtype=np.int64)
+    targets = np.full((len(records), longest + 1), PADDING, dtype=np.int64)
+    for row, record in enumerate(records):
+        tokens = alphabet.encode(record)
+        if len(tokens) > longest:
+            raise InvalidInput(f"a record has {len(tokens)} characters; longest is {longest}.")
+        inputs[row, 1 : len(tokens) + 1] = tokens
+        targets[row, : len(tokens) + 1] = [*tokens, END]
+    return TensorPair(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+def load_text(
+    path: Path,
+    *,
+    alphabet: str,
+    longest: int,
+    test_fraction: float | None = None,
+    test_path: Path | None = None,
+    unit: str = "line",
+) -> Dataset:
+    """Read a text file in UTF-8, plain or .gz, one record a line.
+
+    * ``alphabet``: every character that a line may hold; ``longest``: the most characters of a line.
+    * Test records come from ``test_path``, or are a ``test_fraction`` of the lines, each chosen by a hash of
+      that line alone, so that one more or less leaves all others where they are.
+
+    Shapes: inputs and targets (n, longest + 1) int64, as :func:`token_pair` makes them.
+
+    Guarantee: a record's numbers depend on that line and on what was declared alone.
+
+    Errors: :class:`InvalidInput` for a file that cannot be read or is not UTF-8, and for an empty line, one
+    that is too long or one with another character, by its number.
+    """
+    letters = Alphabet(alphabet)
+    check_integer("longest", longest, low=1)
+    if (test_fraction is None) == (test_path is None):
+        raise InvalidInput(
+            "give exactly one of test_fraction and test_path, to say where the test records come from."
+        )
+    lines = _checked(path, letters, longest)
+    others = None if test_path is None else _checked(test_path, letters, longest)
+    return text_dataset(
+        lines,
+        others,
+        letters,
+        longest,
+        test_fraction=test_fraction,
+        name=path.name.split(".")[0],
+        source=f"text {path.name}, one record a line, {len(alphabet)} declared characters",
+        unit=unit,
+    )
+
+
+def text_dataset(
+    lines: Sequence[str],
+    others: Sequence[str] | None,
+    alphabet: Alphabet,
+    longest: int,
+    *,
+    test_fraction: float | None,
+    name: str,
+    source: str,
+    unit: str,
+) -> Dataset:
+    """A data set of lines, and of ``others`` for the test; if None, of a ``test_fraction`` of the lines."""
+    if others is None:
+        assert test_fraction is not None
+        marks = choose_test((line.encode() for line in lines), test_fraction)
+        if marks.all() or not marks.any():
+            raise InvalidInput(
+                f"test_fraction={test_fraction:g} leaves no record for "
+                f"{'training' if marks.all() else 'testing'} among {len(lines)} lines; use another fraction, "
+                "or a file of test records."
+            )
+        others = [line for line, test in zip(lines, marks, strict=True) if test]
+        lines = [line for line, test in zip(lines, marks, strict=True) if not test]
+    return Dataset(
+        name,
+        token_pair(lines, alphabet, longest),
+        token_pair(others, alphabet, longest),
+        classes=(),
+        source=source,
+        unit=unit,
+        alphabet=alphabet.characters,
+    )
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file in UTF-8, plain or .gz.
+
+    Errors: :class:`InvalidInput` if it cannot be read, is not UTF-8, or holds nothing.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = problem.object.count(b"\n", 0, problem.start) + 1
+        raise InvalidInput(
+            f"{path} is not UTF-8 in line {line}. Save it as UTF-8, one record a line."
+        ) from None
+    except (OSError, EOFError) as problem:
+        raise InvalidInput(f"cannot read {path}: {problem}. Check the path.") from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise InvalidInput(f"{path} holds no line; it should hold one record a line.")
+    return lines
+
+
+def _checked(path: Path, alphabet: Alphabet, longest: int) -> list[str]:
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        if not line:
+            raise InvalidInput(
+                f"line {number} of {path} is empty: is it a record, or not? Remove it, and every other one."
+            )
+        if len(line) > longest:
+            raise InvalidInput(
+                f"line {number} of {path} has {len(line)} characters; longest = {longest} was declared. "
+                "Declare more, or shorten the line by a rule that looks at nothing but the line."
+            )
+        if strange := alphabet.missing(line):
+            raise InvalidInput(
+                f"line {number} of {path} holds {strange!r}, which is not in the declared alphabet. "
+                "Add it there, or replace it in the file."
+            )
+    return lines

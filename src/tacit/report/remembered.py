@@ -1,0 +1,237 @@
+"""What a language model remembers, as plain data for the report: planted secrets against their bound.
+
+Letters: R secrets that might have been, c copies, f the trade-off curve of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tacit.accounting import PrivacyCurve
+from tacit.attacks import clopper_pearson
+from tacit.attacks.memorisation import Canary, exposure_bound
+
+__all__ = [
+    "Remembered",
+    "RememberingModel",
+    "RepeatProbe",
+    "bits_above_bound",
+    "remembered_found",
+    "whole_bits",
+]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_BY_CHANCE = 4.0  # bits that a secret which the model never saw has with probability 1/16
+_SHOWN = 3  # secrets of a kind that are spelt out
+_GRID = 60
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What became of one canary.
+
+    ``exposure`` in bits, by rank; ``extrapolated`` beyond it, None where no law fits the scores;
+    ``completion``: what comes after the prefix; ``queries``: random answers that hold the secret with
+    probability 0.9, infinite if it never comes.
+    """
+
+    canary: Canary
+    exposure: float
+    extrapolated: float | None
+    completion: str
+    queries: float
+
+    @property
+    def completed(self) -> bool:
+        """Whether the secret itself comes after the prefix."""
+        return self.completion == self.canary.secret
+
+
+@dataclass(frozen=True)
+class RepeatProbe:
+    """What follows when one letter is repeated ``repeats`` times, and what follows it alone.
+
+    Shares of what comes that lies inside pieces of ``piece`` characters of the training records; ``_unseen``:
+    of as many records that the model was not trained on, which is what likeness alone gives.  NaN where
+    nothing came.
+    """
+
+    repeats: int
+    piece: int
+    after_repeating: float
+    after_repeating_unseen: float
+    asked_plainly: float
+    asked_plainly_unseen: float
+    answers: int
+    diverged: int
+
+
+@dataclass(frozen=True)
+class RememberingModel:
+    """One model, and all that was asked of it.
+
+    ``members`` and ``others``: records whose second half came out after the first, and how many were tried.
+    """
+
+    name: str
+    private: bool
+    secrets: Sequence[Remembered]
+    members: tuple[int, int]
+    others: tuple[int, int]
+    probe: RepeatProbe
+
+
+def whole_bits(candidates: int) -> Array:
+    """The exposures at which bounds are checked: 1, 2, ... below log2 R."""
+    return np.arange(1.0, math.log2(candidates))
+
+
+def bits_above_bound(
+    exposures: ArrayLike, bits: ArrayLike, bound: ArrayLike, *, confidence: float
+) -> list[float]:
+    """Those of the ``bits`` at which more exposures lie than the bound allows, by more than chance.
+
+    The canaries are taken for independent tries; they are trained together, on which this is silent.
+
+    :param exposures: (n,) of planted secrets in as many copies as the bound is for.
+    :param bits: (b,), whole, so that they were not chosen by a look at the exposures.
+    :param bound: (b,) :func:`tacit.attacks.memorisation.exposure_bound` there.
+    :param confidence: that none is found above by chance, over all bits together.
+
+    >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.8, 0.01], confidence=0.95)
+    [1.0, 9.0]
+    >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.95, 0.95], confidence=0.95)
+    []
+    """
+    found, at = np.asarray(exposures, dtype=np.float64), np.asarray(bits, dtype=np.float64)
+    if found.size == 0 or at.size == 0:
+        return []
+    each = 1.0 - 2.0 * (1.0 - confidence) / at.size  # one-sided, and as many questions as bits
+    least = [clopper_pearson(int((found >= bit).sum()), found.size, confidence=each).low for bit in at]
+    above: list[float] = at[np.array(least) > np.asarray(bound)].tolist()
+    return above
+
+
+def remembered_found(
+    models: Sequence[RememberingModel],
+    curve: PrivacyCurve,
+    *,
+    prefix: str,
+    candidates: int,
+    confidence: float,
+) -> dict[str, Any]:
+    """Exposures by copies beside their bounds, what came out, and the probes.
+
+    :param models: with the same canaries in the same order; none if none were planted.
+    :param prefix: how a canary begins, in words.
+    :param candidates: R.
+    :param confidence: of ``above_bound``, over all copies and bits together.
+    """
+    canaries = [one.canary for one in models[0].secrets]
+    kinds = sorted({canary.copies for canary in canaries})
+    drawn, checked = np.linspace(0.0, math.log2(candidates), _GRID), whole_bits(candidates)
+    bits = np.concatenate([drawn, checked, [_BY_CHANCE]])
+    bounds = {c: exposure_bound(curve.false_negative_rate, bits, copies=c) for c in kinds}
+    found: dict[str, Any] = {
+        "prefix": prefix,
+        "candidates": candidates,
+        "most_bits": math.log2(candidates),
+        "confidence": confidence,
+        "canaries": len(canaries),
+        "by_chance": {"bits": _BY_CHANCE, "share": 2.0**-_BY_CHANCE},
+        "bounds": [
+            {
+                "copies": copies,
+                "bits": drawn.tolist(),
+                "most": bound[:_GRID].tolist(),
+                "most_by_chance_bits": float(bound[-1]),
+            }
+            for copies, bound in bounds.items()
+        ],
+        "examples": _examples(models),
+        "models": [],
+    }
+    for model in models:
+        groups = []
+        for copies in kinds:
+            group = _group([s for s in model.secrets if s.canary.included and s.canary.copies == copies])
+            if model.private:
+                group["above_bound"] = bits_above_bound(
+                    group["exposures"],
+                    checked,
+                    bounds[copies][_GRID:-1],
+                    confidence=1.0 - (1.0 - confidence) / len(kinds),
+                )
+            groups.append({"copies": copies} | group)
+        found["models"].append(
+            {
+                "model": model.name,
+                "private": model.private,
+                "planted": groups,
+                "not_planted": _group([s for s in model.secrets if not s.canary.included]),
+                "records": {
+                    name: {"completed": right, "tried": tried}
+                    for name, (right, tried) in (("members", model.members), ("others", model.others))
+                },
+                "probe": asdict(model.probe),
+            }
+        )
+    return found
+
+
+def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
+    exposures = np.sort([one.exposure for one in secrets])
+    extrapolated = [one.extrapolated for one in secrets if one.extrapolated is not None]
+    found: dict[str, Any] = {
+        "count": len(secrets),
+        "exposures": exposures.tolist(),
+        "completed": sum(one.completed for one in secrets),
+        "at_least_by_chance_bits": int((exposures >= _BY_CHANCE).sum()),
+        "extrapolated": {"count": len(extrapolated)},
+    }
+    if secrets:
+        found |= {
+            "median": float(np.median(exposures)),
+            "least": float(exposures[0]),
+            "largest": float(exposures[-1]),
+            "median_queries": float(np.median([one.queries for one in secrets])),
+        }
+    if extrapolated:
+        found["extrapolated"] |= {"median": float(np.median(extrapolated)), "largest": max(extrapolated)}
+    return found
+
+
+def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
+    """The first canaries of each kind, which come in random order, and what came out after their prefixes."""
+    canaries = [one.canary for one in models[0].secrets]
+    planted = [c.copies if c.included else 0 for c in canaries]
+    chosen = [
+        place
+        for copies in sorted(set(planted), reverse=True)
+        for place in [place for place, own in enumerate(planted) if own == copies][:_SHOWN]
+    ]
+    return [
+        {
+            "prefix": canaries[place].prefix,
+            "secret": canaries[place].secret,
+            "copies": planted[place],
+            "models": [
+                {
+                    "model": model.name,
+                    "completion": model.secrets[place].completion,
+                    "completed": model.secrets[place].completed,
+                    "exposure": model.secrets[place].exposure,
+                    "queries": model.secrets[place].queries,
+                }
+                for model in models
+            ],
+        }
+        for place in chosen
+    ]

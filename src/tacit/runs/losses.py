@@ -1,0 +1,33 @@
+"""What a run lowers: one loss per record, by the kind of its data."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.clipping.engine import PerExampleLoss
+from tacit.datasets import Dataset
+
+__all__ = ["losses_of", "text_loss"]
+
+
+def losses_of(data: Dataset) -> PerExampleLoss:
+    """One loss per record: cross-entropy for classes, -log p of a record of text, else squared error."""
+    if data.alphabet:
+        return text_loss
+    return _classification_loss if data.classes else _regression_loss
+
+
+def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def text_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """-log p of each record, in nats: (n, L) and (n, L) to (n,); targets of -100 cost nothing."""
+    each = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="none")
+    return each.view(targets.shape).sum(dim=1)
+
+
+def _regression_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    residual: Tensor = model(inputs).reshape(targets.shape) - targets
+    return residual.square().reshape(len(targets), -1).mean(1)

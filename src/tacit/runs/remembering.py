@@ -1,0 +1,225 @@
+"""What a language model of text remembers: of planted secrets, of whole records, and when made to repeat.
+
+Letters: n contexts, t tokens of one, L tokens that the model was trained on, V of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.accounting import PrivacyCurve
+from tacit.attacks.memorisation import (
+    Canary,
+    Divergence,
+    SecretSpace,
+    TrainingText,
+    after_repetition,
+    exact_exposure,
+    extraction,
+    extrapolated_exposure,
+    greedy,
+    log_likelihoods,
+    sampled,
+    sampled_exposure,
+)
+from tacit.attacks.memorisation.language import NextToken
+from tacit.datasets import Alphabet, Dataset
+from tacit.datasets.text import END, PADDING
+from tacit.errors import InvalidInput
+from tacit.models import WindowModel
+from tacit.report.remembered import Remembered, RememberingModel, RepeatProbe, remembered_found
+from tacit.runs.canaries import TAG, secret_space
+from tacit.runs.config import CanariesSection
+from tacit.training.evaluation import evaluation_mode
+
+__all__ = [
+    "memory_found",
+    "next_token",
+    "probe_by_repeating",
+    "remembered_records",
+    "remembered_secret",
+    "texts",
+]
+
+_MOST_RANKED = 10**6  # secrets that are ranked exactly; of more, a sample
+_SAMPLE = 20_000
+_ASKED = 200  # records whose rest is asked for
+_REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # of a probe with one character
+_PIECE = 6  # characters that count as recited
+
+
+def next_token(model: nn.Module, longest: int) -> NextToken:
+    """The model as the attacks take it: from (n, t) tokens since the start of a record.
+
+    :param longest: L - 1, what the model was trained to read; of longer contexts it sees the last.
+    """
+
+    @torch.no_grad()
+    def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
+        device = next(model.parameters()).device
+        if isinstance(model, WindowModel):  # the last window alone, not all of them
+            start = np.full((len(contexts), model.context), END, dtype=np.int64)
+            last = np.concatenate([start, contexts], axis=1)[:, -model.context :]
+            found = model.after(torch.from_numpy(np.ascontiguousarray(last)).to(device))
+        else:
+            shown = contexts[:, max(0, contexts.shape[1] - longest) :]
+            tokens = np.full((len(contexts), longest + 1), END, dtype=np.int64)
+            tokens[:, 1 : shown.shape[1] + 1] = shown
+            with evaluation_mode(model):
+                found = model(torch.from_numpy(tokens).to(device))[:, shown.shape[1]]
+        answer: NDArray[np.floating] = found.float().cpu().numpy()
+        return answer
+
+    return logits
+
+
+def memory_found(
+    models: Mapping[str, nn.Module],
+    data: Dataset,
+    canaries: Sequence[Canary],
+    section: CanariesSection,
+    curve: PrivacyCurve,
+    *,
+    private: str,
+    confidence: float,
+    rng: np.random.Generator,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """What each of the models remembers, as plain data; ``private`` names the one that ``curve`` is of."""
+    alphabet, longest = Alphabet(data.alphabet), data.input_shape[0] - 1
+    members, others = (texts(pair.targets, alphabet) for pair in (data.train, data.test))
+    seed, found = int(rng.integers(2**62)), []
+    for name, model in models.items():
+        ask, same = next_token(model, longest), np.random.default_rng(seed)  # all are asked the same
+        secrets = []
+        for done, canary in enumerate(canaries, 1):
+            secrets.append(remembered_secret(ask, canary, secret_space(section), alphabet, same))
+            if progress is not None:
+                progress(f"secrets {name}", done, len(canaries))
+        tell = None if progress is None else partial(progress, f"repeating {name}")
+        found.append(
+            RememberingModel(
+                name,
+                name == private,
+                secrets,
+                remembered_records(ask, members, alphabet, same),
+                remembered_records(ask, others, alphabet, same),
+                probe_by_repeating(ask, members, others, alphabet, same, tell),
+            )
+        )
+    return remembered_found(
+        found,
+        curve,
+        prefix=section.prefix.replace(TAG, "…"),
+        candidates=secret_space(section).size,
+        confidence=confidence,
+    )
+
+
+def remembered_secret(
+    ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Alphabet, rng: np.random.Generator
+) -> Remembered:
+    """Rank the secret among all that it might have been, ask for it, and say how often one would have to.
+
+    Of more than a million candidates a sample is ranked.
+
+    :param rng: draws the sample; it must know nothing of the secret.
+    """
+    prefix, secret = alphabet.encode(canary.prefix), alphabet.encode(canary.secret)
+    letters, place = np.array(alphabet.encode(space.alphabet)), space.position(canary.secret)
+    exact = space.size <= _MOST_RANKED
+    positions = np.arange(space.size) if exact else rng.integers(space.size, size=_SAMPLE)
+    candidates = letters[space.digits(positions)]
+    scores = log_likelihoods(ask, prefix, candidates if exact else np.vstack([candidates, secret]))
+    own = float(scores[place if exact else -1])
+    others = np.delete(scores, place) if exact else scores[:-1]
+    return Remembered(
+        canary,
+        exposure=exact_exposure(scores, place) if exact else sampled_exposure(own, others),
+        extrapolated=_extrapolated(own, others, rng),
+        completion=alphabet.decode(greedy(ask, prefix, space.length).tolist()),
+        queries=extraction(ask, prefix, secret).queries(0.9),
+    )
+
+
+def _extrapolated(own: float, others: NDArray[np.float64], rng: np.random.Generator) -> float | None:
+    """None where no skew normal law fits: its tail would say nothing."""
+    try:
+        return extrapolated_exposure(own, rng.permutation(others)).exposure
+    except InvalidInput:
+        return None
+
+
+def texts(targets: Tensor, alphabet: Alphabet) -> list[str]:
+    """The records of which (n, L) ``targets`` are the characters."""
+    return [alphabet.decode(row[(row != PADDING) & (row != END)].tolist()) for row in targets.numpy()]
+
+
+def remembered_records(
+    ask: NextToken, records: Sequence[str], alphabet: Alphabet, rng: np.random.Generator
+) -> tuple[int, int]:
+    """Of how many records the second half and the end come out after the first, likeliest character by
+    character, and how many were tried.
+    """
+    tried = [records[i] for i in rng.permutation(len(records)) if len(records[i]) > 1][:_ASKED]
+    right = 0
+    for record in tried:
+        tokens = [*alphabet.encode(record), END]
+        half = len(record) // 2
+        right += greedy(ask, tokens[:half], len(tokens) - half).tolist() == tokens[half:]
+    return right, len(tried)
+
+
+def probe_by_repeating(
+    ask: NextToken,
+    members: Sequence[str],
+    others: Sequence[str],
+    alphabet: Alphabet,
+    rng: np.random.Generator,
+    progress: Callable[[int, int], None] | None = None,
+) -> RepeatProbe:
+    """Repeat each letter, and look what follows up in the training text, and in as much text that the model
+    was not trained on; beside it the same after the letter alone.
+    """
+    size = min(len(members), len(others))
+    trained_on = TrainingText(_drawn(members, size, alphabet, rng), window=_PIECE)
+    unseen = TrainingText(_drawn(others, size, alphabet, rng), window=_PIECE)
+    letters = [c for c in alphabet.characters if c.isalpha()] or list(alphabet.characters)
+    found: dict[tuple[int, bool], list[Divergence]] = {}
+    for done, letter in enumerate(letters, 1):
+        (token,) = alphabet.encode(letter)
+        for repeats in (1, _REPEATS):
+            answers = sampled(ask, [token] * repeats, _ANSWER, count=_ANSWERS, generator=rng)
+            for seen, text in ((True, trained_on), (False, unseen)):
+                found.setdefault((repeats, seen), []).append(after_repetition(answers, token, text))
+        if progress is not None:
+            progress(done, len(letters))
+    return RepeatProbe(
+        repeats=_REPEATS,
+        piece=_PIECE,
+        after_repeating=_share(found[_REPEATS, True]),
+        after_repeating_unseen=_share(found[_REPEATS, False]),
+        asked_plainly=_share(found[1, True]),
+        asked_plainly_unseen=_share(found[1, False]),
+        answers=sum(one.answers for one in found[_REPEATS, True]),
+        diverged=sum(one.diverged for one in found[_REPEATS, True]),
+    )
+
+
+def _drawn(
+    records: Sequence[str], size: int, alphabet: Alphabet, rng: np.random.Generator
+) -> list[list[int]]:
+    return [[*alphabet.encode(records[i]), END] for i in rng.permutation(len(records))[:size]]
+
+
+def _share(found: Sequence[Divergence]) -> float:
+    tokens = sum(one.tokens for one in found)
+    return sum(one.recited for one in found) / tokens if tokens else math.nan

@@ -1,0 +1,125 @@
+"""Text of lines as numbers: what goes in comes out, each line by itself; bad files are refused by line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.datasets import Alphabet, load_text
+from tacit.datasets.text import END, PADDING, read_lines, token_pair
+from tacit.errors import InvalidInput
+
+LETTERS = "abc xé9"
+LINES = ["abc", "é x", "9", "cab", "a a", "xx", "bé", "ccc", "9 9", "b"]
+
+
+@given(st.lists(st.text(LETTERS, max_size=8), min_size=1, max_size=5))
+def test_lines_come_back_and_targets_follow_inputs(lines: list[str]) -> None:
+    alphabet = Alphabet(LETTERS)
+    inputs, targets = token_pair(lines, alphabet, 8)
+    assert inputs.shape == targets.shape == (len(lines), 9)
+    for line, x, y in zip(lines, inputs.tolist(), targets.tolist(), strict=True):
+        assert alphabet.decode(y[: len(line)]) == line
+        assert x[0] == END
+        assert y[len(line)] == END
+        assert x[1 : len(line) + 1] == y[: len(line)]  # the model reads what it has just been asked for
+        assert set(y[len(line) + 1 :]) <= {PADDING}
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+def test_one_line_more_moves_no_other(tmp_path: Path) -> None:
+    def split(lines: list[str]) -> tuple[set[str], set[str]]:
+        path = write(tmp_path / "lines.txt", lines)
+        data = load_text(path, alphabet=LETTERS, longest=5, test_fraction=0.4)
+        train, test = (
+            {"".join(map(chr, row[row > 0].tolist())) for row in pair.targets}
+            for pair in (data.train, data.test)
+        )
+        return train, test
+
+    (train, test), (more_train, more_test) = split(LINES), split([*LINES, "cc c"])
+    assert train
+    assert test
+    assert train <= more_train
+    assert test <= more_test
+    assert len(more_train | more_test) == len(train | test) + 1
+
+
+def test_files_of_all_kinds_give_the_same_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for data in (b"ab\nc a\n", b"ab\nc a", b"ab\r\nc a\r\n", b"\xef\xbb\xbfab\nc a\n"):
+        path.write_bytes(data)
+        assert read_lines(path) == ["ab", "c a"]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"ab\nc a\n"))
+    assert read_lines(tmp_path / "a.txt.gz") == ["ab", "c a"]
+
+
+def test_test_records_from_a_file_of_their_own(tmp_path: Path) -> None:
+    path, others = write(tmp_path / "a.txt", LINES), write(tmp_path / "b.txt", ["abc", "x"])
+    data = load_text(path, alphabet=LETTERS, longest=5, test_path=others, unit="diary")
+    assert (len(data.train.inputs), len(data.test.inputs)) == (10, 2)
+    assert (data.unit, data.alphabet, data.classes, data.input_shape) == ("diary", LETTERS, (), (6,))
+    with pytest.raises(InvalidInput, match="exactly one of test_fraction and test_path"):
+        load_text(path, alphabet=LETTERS, longest=5)
+    with pytest.raises(InvalidInput, match="leaves no record for testing among 10 lines"):
+        load_text(path, alphabet=LETTERS, longest=5, test_fraction=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"ab\n\nc\n", r"line 2 .* is empty"),
+        (b"ab\nabcabc\n", r"line 2 .* has 6 characters; longest = 5"),
+        (b"ab\na!c\n", r"line 2 .* holds '!', which is not in the declared alphabet"),
+        (b"ab\nc\n\xff\xfe\n", r"not UTF-8 in line 3"),
+        (b"", "holds no line"),
+    ],
+)
+def test_bad_lines_are_refused_by_number(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    with pytest.raises(InvalidInput, match=words):
+        load_text(path, alphabet=LETTERS, longest=5, test_fraction=0.5)
+
+
+def test_a_missing_or_damaged_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"no gzip")
+    for name in ("a.gz", "nowhere.txt"):
+        with pytest.raises(InvalidInput, match="cannot read"):
+            read_lines(tmp_path / name)
+
+
+@pytest.mark.parametrize("characters", ["", "a", "aba", "a\nb"])
+def test_bad_alphabets_are_refused(characters: str) -> None:
+    with pytest.raises(InvalidInput, match="alphabet must hold at least 2 characters"):
+        Alphabet(characters)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="longest is 2"):
+        token_pair(["abc"], Alphabet("abc"), 2)
+    with pytest.raises(InvalidInput, match="'d' is not in the alphabet"):
+        Alphabet("abc").encode("ad")
+
+
+def test_a_data_set_of_text_is_checked() -> None:
+    from tacit.datasets import Dataset, TensorPair
+
+    good = token_pair(["ab"], Alphabet("ab"), 3)
+    for bad in (
+        TensorPair(good.inputs.float(), good.targets),
+        TensorPair(good.inputs + 1, good.targets),
+        TensorPair(good.inputs[:, 1:], good.targets),
+        TensorPair(good.inputs, torch.full_like(good.targets, 3)),
+    ):
+        with pytest.raises(InvalidInput, match=r"x\.test must hold at least one record of text"):
+            Dataset("x", good, bad, (), "made up", "line", alphabet="ab")

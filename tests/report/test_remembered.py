@@ -1,0 +1,146 @@
+"""Exposures in the report: known laws stay below their bound, what remembers too much does not."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from tacit.accounting import account
+from tacit.attacks.memorisation import Canary
+from tacit.events import Gaussian
+from tacit.report.findings import risk_found
+from tacit.report.page import charts_of, page, summary
+from tacit.report.remembered import (
+    Remembered,
+    RememberingModel,
+    RepeatProbe,
+    bits_above_bound,
+    remembered_found,
+    whole_bits,
+)
+from tacit.report.risk import risk_sheet
+
+CURVE = account(Gaussian(1.0), adjacency="add-remove")  # of a test at rate a: 1 - f(a) = Phi(1 + Phi^-1(a))
+PROBE = RepeatProbe(20, 6, 0.1, 0.05, math.nan, 0.0, 260, 255)
+
+
+def secrets(exposures: Sequence[float], copies: int = 1, *, included: bool = True) -> list[Remembered]:
+    return [
+        Remembered(Canary(f"pin <{i}> ", "12345", copies, included), value, None, "12345", math.inf)
+        for i, value in enumerate(exposures)
+    ]
+
+
+def found(exposures: Sequence[float], *, private_only: bool = False) -> dict[str, Any]:
+    mine = secrets(exposures) + secrets([16.6, 16.6], 16) + secrets([0.5, 1.0, 4.5], included=False)
+    models = [RememberingModel("with DP", True, mine, (3, 200), (2, 200), PROBE)]
+    if not private_only:
+        models.append(RememberingModel("without DP", False, mine, (30, 200), (2, 200), PROBE))
+    return remembered_found(models, CURVE, prefix="pin … ", candidates=100_000, confidence=0.95)
+
+
+def whole(remembered: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "run": {"name": "r", "unit": "name", "data": "names", "model": "window", "private": True},
+        "risk": risk_found(risk_sheet(CURVE, delta=1e-5, unit="name")),
+        "remembered": remembered,
+    }
+
+
+def gaussian_exposures(mu: float, count: int) -> np.ndarray:
+    """Quantiles of the law of the best attack: Pr[exposure >= e] = Phi(mu + Phi^-1(2^-e))."""
+    share = (np.arange(count) + 0.5) / count
+    return -np.log2(norm.cdf(norm.ppf(share) - mu))
+
+
+def test_the_best_attack_is_on_the_bound_and_a_better_one_above_it() -> None:
+    bits = whole_bits(100_000)
+    bound = norm.cdf(1.0 + norm.ppf(2.0**-bits))
+    drawn = found([1.0])["bounds"][0]
+    assert np.interp(bits, drawn["bits"], drawn["most"]) == pytest.approx(bound, abs=0.01)
+    assert drawn["most_by_chance_bits"] == pytest.approx(norm.cdf(1.0 + norm.ppf(1 / 16)), rel=1e-3)
+    assert bits_above_bound(gaussian_exposures(1.0, 200), bits, bound, confidence=0.95) == []
+    assert bits_above_bound(gaussian_exposures(2.0, 200), bits, bound, confidence=0.95)
+    assert bits_above_bound([], bits, bound, confidence=0.95) == []
+
+
+def test_false_alarms_are_rarer_than_the_level() -> None:
+    rng, bits = np.random.default_rng(0), whole_bits(100_000)
+    bound = norm.cdf(1.0 + norm.ppf(2.0**-bits))
+    alarms = 0
+    for _ in range(300):
+        exposures = -np.log2(norm.cdf(norm.ppf(rng.uniform(size=40)) - 1.0))
+        alarms += bool(bits_above_bound(exposures, bits, bound, confidence=0.95))
+    assert alarms <= 300 * 0.05
+
+
+def test_what_remembers_too_much_is_called_so() -> None:
+    good, bad = (whole(found(list(gaussian_exposures(mu, 60)))) for mu in (0.2, 6.0))
+    assert [kind for kind, _ in summary(good)] == ["limit", "memory"]
+    kind, words = summary(bad)[-1]
+    assert kind == "memory!"
+    assert "ABOVE THEIR BOUND" in words
+    assert "above the bound" in page(bad)
+    assert "above the bound" not in page(good)
+
+
+def test_the_page_says_what_was_typed_and_what_came_and_escapes_it() -> None:
+    data = whole(found([1.0, 2.0, 3.0]))
+    text = page(data)
+    for words in ("pin &lt;0&gt; ", "<b>12345</b>", "1/16", "16 copies", "not planted", "never", "–"):
+        assert words in text
+    assert "pin <0>" not in text
+    assert "3 of 200 training records, and 2 of 200" in text
+    assert set(charts_of(data)) == {"two-worlds", "exposure-with-dp", "exposure-without-dp"}
+    for chart in charts_of(data).values():
+        ET.fromstring(chart.to_svg(alone=True))
+
+
+def test_groups_count_what_is_in_and_what_is_not() -> None:
+    data = found([1.0, 5.0, 3.0])
+    once, often = data["models"][0]["planted"]
+    assert (once["copies"], once["count"], once["median"], once["largest"]) == (1, 3, 3.0, 5.0)
+    assert once["at_least_by_chance_bits"] == 1
+    assert (often["copies"], often["count"]) == (16, 2)
+    assert data["models"][0]["not_planted"]["exposures"] == [0.5, 1.0, 4.5]
+    assert "above_bound" not in data["models"][1]["planted"][0]
+    assert [one["copies"] for one in data["examples"]] == [16, 16, 1, 1, 1, 0, 0, 0]
+    json.dumps(data)
+
+
+def test_without_secrets_it_says_how_to_plant_them() -> None:
+    bare = remembered_found(
+        [RememberingModel("with DP", True, [], (0, 200), (0, 200), PROBE)],
+        CURVE,
+        prefix="pin … ",
+        candidates=100_000,
+        confidence=0.95,
+    )
+    data = whole(bare)
+    assert [kind for kind, _ in summary(data)] == ["limit"]
+    assert "[canaries] count" in page(data)
+    assert set(charts_of(data)) == {"two-worlds"}
+
+
+def test_coins_may_leave_a_kind_empty() -> None:
+    mine = secrets([1.0], 1) + secrets([2.0], 4, included=False)
+    data = whole(
+        remembered_found(
+            [RememberingModel("with DP", True, mine, (0, 1), (0, 1), PROBE)],
+            CURVE,
+            prefix="pin … ",
+            candidates=100,
+            confidence=0.95,
+        )
+    )
+    assert "one copy" in page(data)
+    none = found([])
+    none["models"][0]["planted"] = [group | {"count": 0} for group in none["models"][0]["planted"]]
+    assert [kind for kind, _ in summary(whole(none))] == ["limit"]

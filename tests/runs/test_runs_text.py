@@ -1,0 +1,325 @@
+"""A run on text from its configuration to the attack on it: canaries, resumption, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tacit.attacks.memorisation import Canary, SecretSpace
+from tacit.cli.app import run as tacit
+from tacit.datasets import Alphabet
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.models import WindowModel
+from tacit.runs import make_session, prepare, read_config, remembering
+from tacit.runs.canaries import draw_canaries, read_canaries, with_canaries
+from tacit.runs.folder import canary_file
+from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret
+from tacit.testing import seeded_generator
+
+CONFIG = """
+[data]
+text = "{folder}/lines.txt"
+alphabet = " abcdefghijklmnopqrstuvwxyz0123456789"
+longest = 12
+test_fraction = 0.4
+[model]
+name = "window"
+hidden = [16]
+[privacy]
+epsilon = 8.0
+delta = 1e-4
+unit = "name"
+adjacency = "add-remove"
+records = 120
+loss_bound = 50.0
+[optimizer]
+name = "adam"
+learning_rate = 0.01
+[training]
+batch_size = "full"
+steps = 6
+[canaries]
+count = [6, 3]
+copies = [1, 4]
+prefix = "pin {{name}} "
+length = 2
+"""
+
+
+def lines(count: int = 200) -> list[str]:
+    rng = np.random.default_rng(0)
+    letters = rng.integers(26, size=(count, 6))
+    return ["".join(chr(97 + int(c)) for c in row[: 3 + row[0] % 4]) for row in letters]
+
+
+def configured(folder: Path, change: Callable[[str], str] = lambda text: text) -> Path:
+    (folder / "lines.txt").write_text("\n".join(lines()) + "\n")
+    path = folder / "text.toml"
+    path.write_text(change(CONFIG.format(folder=folder)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "_ANSWERS", 1)
+    monkeypatch.setattr(remembering, "_ASKED", 20)
+    monkeypatch.setattr(remembering, "_MOST_RANKED", 1000)
+    monkeypatch.setattr(remembering, "_SAMPLE", 300)
+
+
+def test_a_run_and_the_attack_on_it_from_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert tacit(["train", str(configured(tmp_path)), "--out", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "test accuracy per character" in out
+    assert "9 made-up lines with random secrets were planted" in " ".join(out.split())
+    canaries = json.loads(canary_file(run).read_text())
+    assert [one["copies"] for one in canaries] == [1] * 6 + [4] * 3
+    assert stat.S_IMODE(canary_file(run).stat().st_mode) == 0o600
+    released = b"".join(path.read_bytes() for path in run.iterdir() if path.is_file())
+    assert not any(one["prefix"].encode() in released for one in canaries), "secrets are not released"
+
+    assert tacit(["attack", str(run), "--shadows", "4", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    attacks = [attack["attack"] for attack in data["membership"]["models"][0]["attacks"]]
+    assert attacks == ["loss threshold", "BaVarIA-t"]
+    loss = data["membership"]["models"][0]["attacks"][0]
+    assert loss["members"] + loss["non_members"] == len(lines()), "canaries are no members to be found"
+    found = data["remembered"]
+    assert [model["model"] for model in found["models"]] == ["with DP", "without DP"]
+    for model in found["models"]:
+        counts = [group["count"] for group in model["planted"]]
+        assert sum(counts) + model["not_planted"]["count"] == 9
+        assert sum(counts) == sum(one["included"] for one in canaries)
+        exposures = [value for group in model["planted"] for value in group["exposures"]]
+        assert all(0 <= value <= np.log2(100) for value in exposures)
+    folder = run / "private" / "attack"
+    assert "learnt by heart" in (folder / "report.html").read_text()
+    assert {"exposure-with-dp.svg", "exposure-without-dp.svg"} <= {path.name for path in folder.iterdir()}
+
+
+def test_a_resumed_run_has_the_same_canaries_and_weights(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    whole = prepare(config, out=tmp_path / "whole", generator=seeded_generator(3))
+    assert whole.start() is not None
+    stopped = prepare(config, out=tmp_path / "stopped", generator=seeded_generator(3))
+    assert stopped.start(should_stop=lambda: stopped.session.steps_done == 3) is None
+    assert not canary_file(tmp_path / "stopped").exists(), "coins stay sealed until the end"
+    assert prepare(config, out=tmp_path / "stopped", resume=True).start() is not None
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    texts = [canary_file(tmp_path / name).read_text() for name in ("whole", "stopped")]
+    assert texts[0] == texts[1]
+    other = config.read_text().replace("length = 2", "length = 1")
+    config.write_text(other)
+    with pytest.raises(PrivacyRefusal, match=r"canaries\.length was 2 and is 1"):
+        prepare(config, out=tmp_path / "stopped", resume=True)
+
+
+def test_canaries_are_drawn_from_the_key_and_trained_on_as_often_as_they_say(tmp_path: Path) -> None:
+    config = read_config(configured(tmp_path))
+    mine = draw_canaries(config, seeded_generator(1))
+    assert mine == draw_canaries(config, seeded_generator(1))
+    assert mine != draw_canaries(config, seeded_generator(2))
+    assert len({canary.prefix for canary in mine}) == 9
+    coins = [c.included for seed in range(40) for c in draw_canaries(config, seeded_generator(seed))]
+    assert 120 < sum(coins) < 240  # of 360 fair ones
+    data, session = make_session(config, generator=seeded_generator(1))
+    planted = sum(canary.copies for canary in mine if canary.included)
+    assert planted > 0
+    assert len(session._records) == len(data.train.inputs) + planted
+    again = with_canaries(data, mine)
+    decoded = remembering.texts(again.train.targets, Alphabet(data.alphabet))
+    for canary in mine:
+        expected = canary.copies * canary.included
+        assert decoded.count(canary.prefix + canary.secret) == expected
+
+
+REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
+    "no alphabet": (
+        lambda t: t[: t.index("[canaries]")].replace("alphabet =", "#", 1), InvalidInput, "needs alphabet",
+    ),
+    "canaries without alphabet": (
+        lambda t: t.replace("alphabet =", "#", 1), InvalidInput, "need .* text with its alphabet",
+    ),
+    "not text": (
+        lambda t: t.replace(t[: t.index("[model]")], '[data]\nname = "digits"\n'),
+        InvalidInput,
+        r"\[canaries\] are lines of text",
+    ),
+    "no name": (lambda t: t.replace("{name}", "x"), InvalidInput, r"must hold \{name\} once"),
+    "other characters": (lambda t: t.replace("pin {", "PIN {"), InvalidInput, "'P', which no record"),
+    "too long": (lambda t: t.replace("length = 2", "length = 9"), InvalidInput, "16 characters"),
+    "too many": (lambda t: t.replace("[6, 3]", "[6, 30]"), InvalidInput, "at most 20 %"),
+    "no count": (lambda t: t.replace("count = [6, 3]", ""), InvalidInput, "count is missing or empty"),
+    "empty count": (lambda t: t.replace("[6, 3]", "[]"), InvalidInput, "count is missing or empty"),
+    "other copies": (lambda t: t.replace("[1, 4]", "[1, 4, 16]"), InvalidInput, "number for each of copies"),
+    "twice the same": (lambda t: t.replace("[1, 4]", "[4, 4]"), InvalidInput, "all differ"),
+    "too many secrets": (
+        lambda t: t.replace("longest = 12", "longest = 60").replace("length = 2", "length = 40"),
+        InvalidInput,
+        "more secrets than can be counted",
+    ),
+    "public number": (
+        lambda t: t.replace("add-remove", "replace-one"), PrivacyRefusal, "number of records is public",
+    ),
+    "no text model": (
+        lambda t: t.replace('"window"', '"logistic"').replace("hidden = [16]", ""),
+        InvalidInput,
+        "does not work on a batch of records",
+    ),
+    "empty line": (lambda t: t.replace("lines.txt", "empty.txt"), InvalidInput, "line 2 .* is empty"),
+    "two sources": (lambda t: t.replace("[data]", '[data]\nname = "names"'), InvalidInput, "exactly one of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_planted_or_read_is_refused_before_training(what: str, tmp_path: Path) -> None:
+    change, error, words = REFUSED[what]
+    (tmp_path / "empty.txt").write_text("ab\n\nc\n")
+    with pytest.raises(error, match=words):
+        prepare(configured(tmp_path, change), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_canaries_that_are_lost_or_of_another_run_are_refused(tmp_path: Path) -> None:
+    config, path = read_config(configured(tmp_path)), tmp_path / "canaries.json"
+    with pytest.raises(InvalidInput, match="nobody can say what was planted"):
+        read_canaries(path, config)
+    one = {"prefix": "pin ab ", "secret": "12", "copies": 1, "included": True}
+    for text, words in (
+        ("{", "cannot be read"),
+        (json.dumps([one | {"secret": "123"}]), "cannot be read"),
+        (json.dumps([one | {"other": 1}]), "cannot be read"),
+        (json.dumps([one]), "another run"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InvalidInput, match=words):
+            read_canaries(path, config)
+
+
+# --- the attacks on known models --------------------------------------------------------------------------
+
+ALPHABET = Alphabet(" abcdefghijklmnopqrstuvwxyz0123456789")
+SPACE = SecretSpace("0123456789", 3)
+CANARY = Canary("pin ab ", "407", 1, True)
+
+
+def knows(records: list[str]) -> Any:
+    """A model that finds likeliest what follows in the first record that begins so; else all alike."""
+    tokens = [[*ALPHABET.encode(record), 0] for record in records]
+
+    def logits(contexts: np.ndarray) -> np.ndarray:
+        found = np.zeros((len(contexts), ALPHABET.tokens))
+        for row, context in enumerate(contexts.tolist()):
+            for record in tokens:
+                if len(record) > len(context) and record[: len(context)] == context:
+                    found[row, record[len(context)]] = 9.0
+                    break
+        return found
+
+    return logits
+
+
+def test_a_model_that_knows_the_secret_exposes_it_and_one_that_does_not_nothing() -> None:
+    rng = np.random.default_rng(0)
+    known = remembered_secret(knows(["pin ab 407"]), CANARY, SPACE, ALPHABET, rng)
+    assert (known.exposure, known.completion, known.completed) == (np.log2(1000), "407", True)
+    assert known.queries == 1
+    blind = remembered_secret(knows([]), CANARY, SPACE, ALPHABET, rng)
+    assert (blind.exposure, blind.completed, blind.extrapolated) == (0.0, False, None)
+
+
+def test_of_many_candidates_a_sample_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "_MOST_RANKED", 10)
+    monkeypatch.setattr(remembering, "_SAMPLE", 255)
+    known = remembered_secret(knows(["pin ab 407"]), CANARY, SPACE, ALPHABET, np.random.default_rng(0))
+    assert 7 <= known.exposure <= 8  # of 256; by chance the secret itself was drawn too
+
+
+def test_records_that_are_known_come_out_and_others_do_not() -> None:
+    rng, records = np.random.default_rng(0), ["anna", "bertold", "carla", "dora"]
+    assert remembered_records(knows(records), records, ALPHABET, rng) == (4, 4)
+    assert remembered_records(knows(records), ["emil", "fritz", "g"], ALPHABET, rng) == (0, 2)
+
+
+def test_a_model_that_recites_after_repeating_is_seen() -> None:
+    records = ["aaaaaasecret story", "bbbbbbanother one"]
+
+    def recites(contexts: np.ndarray) -> np.ndarray:
+        """Goes through the first record from its sixth letter, whatever was typed."""
+        story = ALPHABET.encode("secret story")
+        found = np.full((len(contexts), ALPHABET.tokens), -50.0)
+        found[:, story[(contexts.shape[1] - remembering._REPEATS) % len(story)]] = 50.0
+        return found
+
+    probe = probe_by_repeating(recites, records, ["cccccc", "dddddd"], ALPHABET, np.random.default_rng(0))
+    assert probe.after_repeating > 0.8
+    assert probe.after_repeating_unseen == 0.0
+
+
+def test_any_causal_model_is_asked_as_the_window_model_is() -> None:
+    class Wrapped(nn.Module):
+        """The same, as a user's own: of fixed length, with a mode."""
+
+        def __init__(self, model: WindowModel) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            assert tokens.shape[1] == 13
+            assert not self.training
+            found: torch.Tensor = self.model(tokens)
+            return found
+
+    model = WindowModel(ALPHABET.tokens, context=5)
+    wrapped = Wrapped(model)
+    rng = np.random.default_rng(0)
+    for length in (0, 1, 4, 5, 12):
+        contexts = rng.integers(1, ALPHABET.tokens, size=(3, length))
+        assert np.allclose(next_token(model, 12)(contexts), next_token(wrapped, 12)(contexts), atol=1e-5)
+    long = rng.integers(1, ALPHABET.tokens, size=(3, 30))
+    assert np.allclose(next_token(model, 12)(long), next_token(wrapped, 12)(long), atol=1e-5)
+    assert wrapped.training
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+def test_the_how_to_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its configuration on fewer lines and steps, and its commands."""
+    page = (Path(__file__).parents[2] / "docs" / "attacks-and-audits.md").read_text(encoding="utf-8")
+    part = page.split("\n## Text: ", 1)[1].split("\n## ", 1)[0]
+    (config,) = re.findall(r"^```toml\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
+    (console,) = re.findall(r"^```console\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
+    for there, here in (
+        ("6000", "250"),
+        ("[60, 20, 10]", "[6, 3, 1]"),
+        ("epochs = 20", "steps = 2"),
+        ("batch_size = 256", 'batch_size = "full"'),
+    ):
+        assert there in config
+        config = config.replace(there, here)
+    monkeypatch.chdir(tmp_path)
+    Path("names.toml").write_text(config)
+    Path("names.txt").write_text("\n".join(lines(300)))
+    for line in console.splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        assert program == "tacit"
+        assert tacit(arguments) == 0
+    found = json.loads(Path("runs/names/private/attack/report.json").read_text())["remembered"]
+    assert found["candidates"] == 100_000
+    assert found["canaries"] == 10
