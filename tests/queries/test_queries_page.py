@@ -28,12 +28,13 @@ def shown(code: str) -> list[str]:
 def test_the_programs_print_what_they_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    first, second = blocks("python")
-    for code in (first, second):
+    first, second, third = blocks("python")
+    for code in (first, second, third):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(code, "queries.md", "exec"), names)
         assert printed.getvalue().splitlines() == shown(code)
     assert len(shown(first)) == 6
+    assert len(shown(third)) == 11
     assert sum(epsilon for epsilon, _ in planned(PAGE)) == 1.2
 
 
