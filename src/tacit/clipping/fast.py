@@ -101,6 +101,7 @@ class FastEngine(GradientEngine):
         super().__init__(model, per_example_loss, rule, views=views)
         self.budget = budget
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
+        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._unseen: str | None = None
         self._known_ways: set[tuple[tuple[bool, ...], tuple[str, ...]]] = set()
 
@@ -220,8 +221,8 @@ class FastEngine(GradientEngine):
     ) -> Tensor:
         """Add the clipped sum that the tape holds; return the (n, G) norms.
 
-        What a parameter's sum needs is let go before the next one's buffer is asked for: buffers that are
-        made on demand then take the place of the activations.
+        What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
+        first: buffers that are made on demand then take the place of the activations.
         """
         gradients = _gradients(self.parameters, tape)
         number = group_index(self.groups)
@@ -232,7 +233,7 @@ class FastEngine(GradientEngine):
             return self._without(~finite, norms, accumulator, batch, thresholds, scale)
         factors = self._factors(norms, thresholds, scale).unbind(1)
         try:
-            for name in self.names:
+            for name in self._small_first:
                 gradient = gradients.pop(name)
                 if gradient.used:
                     gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
