@@ -29,7 +29,8 @@ __all__ = [
     "weight_gradient",
 ]
 
-CACHE_BYTES = 2**19
+CACHE_BYTES = 2**21
+"""Patches, or products of positions, that are made at once: about what the second caches hold."""
 
 
 @final
@@ -122,7 +123,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     D, P, tiny = x.shape[1] * prod(geometry.kernel), g.shape[1], torch.finfo(g.dtype).tiny
     kappa = cancellation(g.dtype, max(D, P))
     padded = prod(size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True))
-    size = max(1, 4 * CACHE_BYTES // (padded**2 * x.element_size()))
+    size = max(1, CACHE_BYTES // (padded**2 * x.element_size()))
     found = []
     for start in range(0, len(x), size):
         seen, out = x[start : start + size], g[start : start + size].flatten(2)
