@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting.contour import Line, Plain, Saddle, draw, saddle_at_delta, saddle_at_epsilon
+from tacit.accounting.contour import (
+    MANY_PRODUCTS,
+    Line,
+    Plain,
+    Saddle,
+    draw,
+    saddle_at_delta,
+    saddle_at_epsilon,
+)
 from tacit.accounting.decay import EDGES, log_decay
 from tacit.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.accounting.inversion import ContourPrice, Lines
@@ -275,3 +283,17 @@ def test_a_saddle_at_epsilon_is_where_its_delta_is() -> None:
     terms, counts = (Sampled(0.01, 4.0, "remove"),), np.array([1e4])
     there = saddle_at_epsilon(terms, counts, 0.946867)
     assert there.log_delta == pytest.approx(math.log(1e-5), abs=0.1)
+
+
+@pytest.mark.parametrize("drawn_at", [600.0, 300.0, 30.0])
+def test_far_from_its_own_epsilon_a_line_says_nothing_or_the_truth(drawn_at: float) -> None:
+    """Sums over periods may be beyond all floats there; then nothing is left of the lower bound."""
+    terms, counts = (Sampled(0.2, 0.5, "remove"),), np.array([40.0])
+    epsilons = np.linspace(-5.0, 600.0, 40)
+    line = draw(terms, counts, saddle_at_epsilon(terms, counts, drawn_at), MANY_PRODUCTS)
+    lower, upper = line.log_delta(np.tile(counts, (epsilons.size, 1)), epsilons)
+    for epsilon, below, above in zip(epsilons, lower, upper, strict=True):
+        near = draw(terms, counts, saddle_at_epsilon(terms, counts, max(epsilon, 0.5)), MANY_PRODUCTS)
+        least, most = near.log_delta(counts[None], np.array([epsilon]))
+        assert below <= min(0.0, most[0]) + 1e-9
+        assert above >= least[0] - 1e-9

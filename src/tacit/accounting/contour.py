@@ -258,23 +258,26 @@ class Line:
         )
         return value - self.tilt * epsilon, error
 
-    def _aliasing(self, counts: Array, epsilon: Array) -> Array:
-        """What the sum over periods adds to delta, at most: e^{-ckD} on the left, Chernoff on the right."""
+    def _log_aliasing(self, counts: Array, epsilon: Array) -> Array:
+        """Log of what the sum over periods adds to delta, at most: e^{-ckD} left of it, Chernoff right of it.
+
+        In logs, for far from the epsilon that the line was drawn for it may be beyond all floats.
+        """
         period = 2.0 * math.pi / self.h
-        left = 1.0 / math.expm1(min(700.0, self.tilt * period))
+        left = -math.log(math.expm1(min(700.0, self.tilt * period)))
         right = np.full(epsilon.shape, math.inf)
         for tilt, value in self.further:
             log_bound = _log_chernoff(tilt) + counts @ value - tilt * epsilon
-            log_bound = log_bound - np.log(np.expm1(min(700.0, (tilt - self.tilt) * period)))
-            right = np.minimum(right, np.exp(np.minimum(log_bound, 700.0)))
-        return left + right
+            log_bound = log_bound - math.log(math.expm1(min(700.0, (tilt - self.tilt) * period)))
+            right = np.minimum(right, log_bound)
+        return np.logaddexp(left, right)
 
     def log_delta(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
         """Bounds on log delta: (lower, upper), each (Q,), for counts (Q, J) and epsilon (Q,)."""
         scaled, error = self._scaled(counts, epsilon)
         peak, off = self._log_peak(counts, epsilon)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            alias = np.exp(np.log(self._aliasing(counts, epsilon)) - peak + off)
+            alias = np.exp(self._log_aliasing(counts, epsilon) - peak + off)
             lower = np.log(np.maximum(scaled - error - alias, 0.0)) + peak - off
             upper = np.log(np.maximum(scaled, 0.0) + error) + peak + off
         return lower, upper
@@ -295,7 +298,7 @@ class Line:
         _, slope = self.log_delta_slope(row, at)
         left_out = self._left_out(row)
         log_scaled = np.log(np.maximum(scaled, 1e-300))
-        aliasing = np.exp(np.minimum(np.log(self._aliasing(row, at)) - peak - log_scaled, 700.0))
+        aliasing = np.exp(np.minimum(self._log_aliasing(row, at) - peak - log_scaled, 700.0))
         relative = {
             "discretisation": aliasing,
             "truncation": 2.0 * left_out / np.exp(log_scaled),

@@ -283,8 +283,7 @@ def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODU
             return np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
         tried = np.append(np.flatnonzero(open_points), index)
         below, above = line.log_delta(np.tile(counts, (tried.size, 1)), epsilons[tried])
-        # far from its own epsilon a line may be of no use: a lower bound above 1 says so
-        good = ((above - below <= _FINE) & (below <= 0.0)) | (tried == index)
+        good = (above - below <= _FINE) | (tried == index)
         rows = tried[good]
         with np.errstate(under="ignore"):
             lower[rows], upper[rows] = np.exp(below[good]), np.exp(np.minimum(above[good], 0.0))
