@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import io
 import os
@@ -29,7 +30,7 @@ from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.ledger import Ledger
 from tacit.runs import read_config
-from tacit.training import Batch
+from tacit.training import Augmentation, Batch
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
@@ -236,6 +237,30 @@ def run(**changes: Any) -> PrivateSession:
     return made
 
 
+class Keeping(nn.Linear):
+    """A layer that notes the mean of what it sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x.detach().mean(0)
+        return super().forward(x)
+
+
+class MixUp(Augmentation):
+    """Each view half of the neighbour."""
+
+    @property
+    def draws(self) -> int:
+        return 1
+
+    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
+        return (inputs + inputs.roll(1, 0)).repeat_interleave(uniforms.shape[1], 0)
+
+
+def under_autocast() -> None:
+    with torch.autocast("cpu"):
+        run()
+
+
 def backward_beside() -> None:
     made = session()
     for batch in made.batches():
@@ -284,6 +309,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "make_private_ready",
     ),
     "a model or loss that mixes": (lambda: run(loss=mixing), "mixes records"),
+    "a model that keeps": (lambda: run(model=Keeping(D, 2)), "public records"),
+    "an augmentation that mixes": (
+        lambda: run(plan=plan(views=2), augmentation=MixUp()),
+        "Make each view from its own record",
+    ),
+    "`torch.autocast` around": (under_autocast, "Put it into the loss function"),
     "a `DataLoader`": (
         lambda: session(data=DataLoader(TensorDataset(*rows()))),
         "a TensorDataset or a map-style Dataset",
@@ -298,6 +329,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
     "a step past": (step_past, "more steps"),
     "shuffled batches": (lambda: plan(sampling=ShuffledBatches(N, N)), "Poisson sampling"),
+    "copying, pickling": (lambda: copy.deepcopy(session()), "Make a new session for each run"),
     "resuming": (resume_with_others, "[Ss]tart a new run"),
     "NaN": (not_finite, "fixed rule"),
     "bounds or classes": (undeclared, r"classes=range\(10\)"),

@@ -17,6 +17,7 @@ from tacit.audits import Claim, audit_slots, noise_law, rehearsed_slot_scores, s
 from tacit.audits.claim import look
 from tacit.audits.regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from tacit.noise import gaussian as gaussian_module
+from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.statement import make_statement
 from tacit.sampling import PoissonSampling
@@ -125,13 +126,26 @@ NOISE_BUGS: dict[str, Noise] = {
 }
 
 
+def planted(bug: Noise) -> Callable[..., Any]:
+    """What stands for ``StepNoise`` in a step whose noise is the bug's."""
+
+    class Planted:
+        def __init__(self, generator: Generator, **address: Any) -> None:
+            self.generator, self.address = generator, address
+
+        def fill(self, out: Tensor, index: int) -> None:
+            out.copy_(bug(self.generator, tuple(out.shape), index=index, dtype=out.dtype, **self.address))
+
+    return Planted
+
+
 def test_the_noise_of_a_run_follows_its_law() -> None:
     assert not noise_rejected()
 
 
 @pytest.mark.parametrize("name", NOISE_BUGS)
 def test_a_planted_bug_of_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "gaussian", NOISE_BUGS[name])
+    monkeypatch.setattr(step_module, "StepNoise", planted(NOISE_BUGS[name]))
     assert noise_rejected()
 
 
@@ -317,7 +331,7 @@ def test_slots_of_a_right_run_do_not_contradict_its_claim() -> None:
 
 @pytest.mark.parametrize("name", SLOT_BUGS)
 def test_a_planted_bug_of_the_noise_is_found_by_slots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "gaussian", NOISE_BUGS[name])
+    monkeypatch.setattr(step_module, "StepNoise", planted(NOISE_BUGS[name]))
     assert rejected_by_slots()
 
 

@@ -155,7 +155,7 @@ SETTINGS = [
     ("age = { low = 0, high = 100 }", "age = {}", 2, "column 'age'"),
     ('["no", "yes"]', '["no", "maybe"]', 2, "are not among the declared classes (no, maybe), such as 'yes'"),
     ("test_fraction = 0.2", "", 2, "test_fraction"),
-    ("test_fraction = 0.2", 'images = "pictures"', 2, "exactly one of name, table and images"),
+    ("test_fraction = 0.2", 'images = "pictures"', 2, "exactly one of name, table, images, text"),
 ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def test_settings(old: str, new: str, code: int, words: str, capsys: pytest.Capt
 
 FACTORY_CASES = [
     ("batch_norm", 1, "make_private_ready"),
-    ("five_outputs", 2, "must turn 2 records into shape (2, 2), for 2 classes; it gave shape (2, 5)"),
+    ("five_outputs", 2, "records into shape (2, 2), for 2 classes to be predicted; it gave shape (2, 5)"),
     ("a_tuple", 2, "it gave tuple"),
     ("wrong_input", 2, "does not work on a batch of records of shape (4,)"),
     ("nonsense", 2, "must return a torch module; it returned str 'a model'"),
