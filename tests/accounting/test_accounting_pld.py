@@ -11,7 +11,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from tacit.accounting import account, pld
+from tacit.accounting import account, composed
 from tacit.accounting.convolve import compose
 from tacit.events import (
     ApproximateDP,
@@ -297,9 +297,9 @@ def test_delta_far_out_is_refined_and_beyond_the_largest_loss_it_is_the_leak() -
 
 def test_neighbouring_epsilons_share_a_composition() -> None:
     curve = account(dp_sgd(0.01, 4.0, 10_000), adjacency="replace-one")
-    with mock.patch.object(pld, "compose", wraps=compose) as composed:
+    with mock.patch.object(composed, "compose", wraps=compose) as counted:
         lower, upper = curve.delta_bounds(np.linspace(2.0, 2.01, 50))
-    assert 0 < composed.call_count <= 4  # for 50 epsilons; half a second each
+    assert 0 < counted.call_count <= 4  # for 50 epsilons; half a second each
     assert np.all(np.diff(upper) < 0.0)
     assert np.all((lower > 0.0) & (lower <= upper) & (upper <= lower * (1 + 2e-3)))
 
