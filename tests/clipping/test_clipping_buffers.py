@@ -128,7 +128,7 @@ def test_budgets() -> None:
     assert FastEngine(Partly(), squares, FlatClipping(1.0), budget=LEAN).budget == LEAN
     for field in ("linear_slack", "convolution_slack", "small_bytes", "chunk_bytes"):
         with pytest.raises(InvalidInput, match=field):
-            replace(FAST, **{field: -1})  # type: ignore[arg-type]
+            replace(FAST, **{field: -1})
 
 
 def test_an_operation_may_bring_its_backward_pass() -> None:

@@ -32,8 +32,6 @@ class MemoryBudget:
         small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
             forming them again is slow.
         chunk_bytes: per-record gradients that are formed at once where they are not kept.
-        same_gradients: whether the memory of a step's noisy gradients is kept for those of the next, and not
-            free for the activations in between.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True
@@ -43,7 +41,6 @@ class MemoryBudget:
     convolution_slack: float = 1.5
     small_bytes: int = 32 * 2**20
     chunk_bytes: int = 32 * 2**20
-    same_gradients: bool = True
 
     def __post_init__(self) -> None:
         check_real("linear_slack", self.linear_slack, low=0.0)
@@ -54,7 +51,5 @@ class MemoryBudget:
 
 FAST = MemoryBudget()
 """The default: as fast as it goes, with at most a few times the memory of a plain step."""
-LEAN = MemoryBudget(
-    linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, chunk_bytes=8 * 2**20, same_gradients=False
-)
+LEAN = MemoryBudget(linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, chunk_bytes=8 * 2**20)
 """About the memory of a plain step."""

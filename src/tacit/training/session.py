@@ -47,7 +47,7 @@ from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
 from tacit.training.releases import check_release
 from tacit.training.slots import AuditSlots, Planted, SlotEvidence, WithCanaries
-from tacit.training.step import GradientMemory, noisy_step, requests
+from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
@@ -150,7 +150,6 @@ class PrivateSession:
         self._trained = trained if self._slots is None else self._slots.without_slots(trained)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
-        self._gradients = GradientMemory() if memory.same_gradients else None
         self._done = 0
         self._torn = False
         if check_integer("workers", workers, low=0) > 0:
@@ -277,7 +276,6 @@ class PrivateSession:
             step=self._done,
             physical_batch_size=self._physical,
             augmentation=self._augmentation,
-            memory=self._gradients,
         )
         check_release(self._generator, batch.step, released.gradients)
         gradients = self._without_slots(released.gradients)

@@ -21,16 +21,14 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
@@ -44,7 +42,7 @@ from tacit.training.augmentation import Augmentation
 from tacit.training.reading import Request
 from tacit.training.records import Records
 
-__all__ = ["GradientMemory", "NoisyStep", "noisy_step", "requests"]
+__all__ = ["NoisyStep", "noisy_step", "requests"]
 
 
 @dataclass(frozen=True)
@@ -73,18 +71,12 @@ def noisy_step(
     step: int,
     physical_batch_size: int,
     augmentation: Augmentation | None = None,
-    memory: GradientMemory | None = None,
 ) -> NoisyStep:
-    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``.
-
-    ``memory``: where the gradients are put, if that is to be the same in each step.
-    """
+    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    buffers = _NoiseBuffers(
-        engine.parameters, generator, std, step, ahead=device.type == "cuda", memory=memory
-    )
+    buffers = _NoiseBuffers(engine.parameters, generator, std, step, ahead=device.type == "cuda")
     limits = _limits(tuple(thresholds), device)
     raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
@@ -104,35 +96,6 @@ def noisy_step(
 
 
 @final
-class GradientMemory:
-    """The memory of a step's gradients, the same in each step: fresh memory costs a page fault every 4 KiB.
-
-    It is lent again only when no tensor refers to it any more: a gradient that somebody holds on to, whole or
-    as a view, stays as it is.
-
-    >>> memory = GradientMemory()
-    >>> first = memory.empty("weight", (2, 3), torch.float32)
-    >>> address, kept = first.data_ptr(), first[0]
-    >>> del first
-    >>> memory.empty("weight", (2, 3), torch.float32).data_ptr() == address  # the row is still in use
-    False
-    """
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {}
-        self._lent: dict[str, weakref.ref[NDArray[Any]]] = {}
-
-    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor on the CPU that holds anything; ``name`` always comes with the same shape and type."""
-        lent = self._lent.get(name)
-        if lent is None or lent() is not None:
-            self._arrays[name] = torch.empty(shape, dtype=dtype).numpy()
-        view = self._arrays[name].view()  # which all tensors on this memory hold on to
-        self._lent[name] = weakref.ref(view)
-        return torch.from_numpy(view)
-
-
-@final
 class _NoiseBuffers(Mapping[str, Tensor]):
     """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
 
@@ -149,12 +112,10 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         step: int,
         *,
         ahead: bool,
-        memory: GradientMemory | None = None,
     ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
         self._noise = StepNoise(generator, std=std, step=step)
-        self._memory = GradientMemory() if memory is None else memory
         self._drawn: dict[str, Tensor] = {}
         self._ahead = NoiseAhead(generator, parameters) if ahead else None
         if self._ahead is not None:
@@ -170,7 +131,7 @@ class _NoiseBuffers(Mapping[str, Tensor]):
     def _draw(self, name: str) -> Tensor:
         parameter = self._parameters[name]
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        buffer = self._memory.empty(name, tuple(parameter.shape), dtype)
+        buffer = torch.empty(tuple(parameter.shape), dtype=dtype)
         self._noise.fill(buffer, self._index[name])
         return buffer if parameter.is_cpu else buffer.to(parameter.device)
 
