@@ -7,6 +7,7 @@ import re
 import shlex
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from tacit.attacks.memorisation import Canary, SecretSpace
 from tacit.cli.app import run as tacit
 from tacit.datasets import Alphabet
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.models import WindowModel
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, read_canaries, with_canaries
+from tacit.runs.config import LedgerSection
 from tacit.runs.folder import canary_file
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret
 from tacit.testing import seeded_generator
@@ -146,6 +149,23 @@ def test_canaries_are_drawn_from_the_key_and_trained_on_as_often_as_they_say(tmp
     for canary in mine:
         expected = canary.copies * canary.included
         assert decoded.count(canary.prefix + canary.secret) == expected
+
+
+def test_a_ledger_knows_records_again_whatever_is_planted_among_them(tmp_path: Path) -> None:
+    budget = RenyiBudget(epsilon=20.0, delta=1e-3)
+    with closing(Ledger.create(tmp_path / "budget.db")) as ledger:
+        for name in ("names", "again"):
+            ledger.open_dataset(name, Policy(unit="name", adjacency="add-remove", budget=budget))
+    config = configured(tmp_path)
+
+    def start(name: str, key: int) -> None:
+        section = LedgerSection(url=str(tmp_path / "budget.db"), dataset=name)
+        prepare(config, out=tmp_path / f"{name}{key}", ledger=section, generator=seeded_generator(key))
+
+    start("names", 1)
+    start("names", 2)  # other canaries, the same records
+    with pytest.raises(Conflict, match="already open as 'names'"):
+        start("again", 3)
 
 
 REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {

@@ -28,6 +28,7 @@ from tacit.sampling import FullBatch, Sampling, ShuffledBatches
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.charges import StepCharges
 from tacit.training.evaluation import evaluation_mode
+from tacit.training.records import as_records
 from tacit.training.session import PrivateSession
 from tacit.training.slots import AuditSlots
 
@@ -74,12 +75,20 @@ def make_session(
     """
     plan = make_plan(config) if plan is None else plan
     _device(config.run.device)
-    if generator is None:
-        generator = Generator.from_os() if charges is None else charges.generator
+    generator = _generator(generator, charges)
     canaries = draw_canaries(config, generator)
     data = prepared_data(config, progress)
+    if canaries and charges is not None:  # beside what is planted, the ledger would not know them again
+        charges.recognise(as_records(data.train).content)
     trained_on = with_canaries(data, canaries)
     return data, session_on(config, trained_on, plan, charges=charges, generator=generator)
+
+
+def _generator(given: Generator | None, charges: StepCharges | None) -> Generator:
+    """The one that is given, else that of the charges, else a fresh one."""
+    if given is not None:
+        return given
+    return Generator.from_os() if charges is None else charges.generator
 
 
 def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
@@ -96,8 +105,7 @@ def session_on(
     generator: Generator | None = None,
 ) -> PrivateSession:
     """A session of the configuration's model and settings on ``data.train`` by ``plan``."""
-    if generator is None:
-        generator = Generator.from_os() if charges is None else charges.generator
+    generator = _generator(generator, charges)
     model = new_model(config, data, generator)
     session = PrivateSession(
         model,
