@@ -28,8 +28,8 @@ from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
 from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
-from tacit.ledger import Ledger
-from tacit.runs import read_config
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.runs import prepare, read_config
 from tacit.training import Augmentation, Batch
 
 ROOT = Path(__file__).parent.parent
@@ -285,6 +285,40 @@ def resume_with_others() -> None:
     session(data=(inputs.flip(0), targets)).load("resume.pt")
 
 
+def scores_of_held_out_records() -> object:
+    """A run on a table of which a part is held out, charged to the ledger of the table."""
+    Path("rows.csv").write_text("a,b\n" + "0.5,yes\n0.25,no\n-0.5,no\n" * 10)
+    Path("run.toml").write_text(
+        """
+        [data]
+        table = "rows.csv"
+        test_fraction = 0.5
+        target = "b"
+        columns = { a = [-1, 1], b = { values = ["no", "yes"] } }
+        [model]
+        name = "logistic"
+        [privacy]
+        epsilon = 1.0
+        delta = 1e-3
+        unit = "row"
+        adjacency = "add-remove"
+        records = 20
+        [optimizer]
+        learning_rate = 0.1
+        [training]
+        batch_size = "full"
+        steps = 2
+        [ledger]
+        url = "budget.db"
+        dataset = "rows"
+        """
+    )
+    with contextlib.closing(Ledger.create("budget.db")) as ledger:
+        budget = RenyiBudget(epsilon=3.0, delta=1e-3)
+        ledger.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
+    return prepare("run.toml", out="out")
+
+
 def misspelt() -> None:
     text = blocks(ROOT / "README.md", "toml")[0].replace("clipping_norm", "cliping_norm")
     Path("digits.toml").write_text(text, encoding="utf-8")
@@ -332,6 +366,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "copying, pickling": (lambda: copy.deepcopy(session()), "Make a new session for each run"),
     "resuming": (resume_with_others, "[Ss]tart a new run"),
     "NaN": (not_finite, "fixed rule"),
+    "exact scores": (scores_of_held_out_records, r"test_noise = \d"),
     "bounds or classes": (undeclared, r"classes=range\(10\)"),
     "an event": (
         lambda: account(PoissonSampled(0.1, Gaussian(1.0)), adjacency="add-remove", method="gaussian"),

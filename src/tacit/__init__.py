@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tacit.errors import TacitError
     from tacit.events import Adjacency, Compose, Gaussian, Laplace, PoissonSampled, Repeat
     from tacit.models import make_private_ready
-    from tacit.plan import LossReport, Plan
+    from tacit.plan import LossReport, Plan, ScoreReport
     from tacit.report import make_statement
     from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches
     from tacit.training import PrivateSession, evaluate, train
@@ -42,6 +42,7 @@ __all__ = [
     "PrivacyCurve",
     "PrivateSession",
     "Repeat",
+    "ScoreReport",
     "ShuffledBatches",
     "TacitError",
     "__version__",
@@ -61,7 +62,7 @@ _HOMES = {
     "errors": ("TacitError",),
     "events": ("Adjacency", "Compose", "Gaussian", "Laplace", "PoissonSampled", "Repeat"),
     "models": ("make_private_ready",),
-    "plan": ("LossReport", "Plan"),
+    "plan": ("LossReport", "Plan", "ScoreReport"),
     "report": ("make_statement",),
     "sampling": ("FullBatch", "PoissonSampling", "ShuffledBatches"),
     "training": ("PrivateSession", "evaluate", "train"),

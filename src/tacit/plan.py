@@ -28,7 +28,7 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_int
 from tacit.events import Adjacency, Compose, Event, Gaussian
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
 
-__all__ = ["LossReport", "Plan"]
+__all__ = ["LossReport", "Plan", "ScoreReport"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,30 @@ class LossReport:
         object.__setattr__(self, "relative_noise", noise)
 
 
+@dataclass(frozen=True)
+class ScoreReport:
+    """Release, once, how well the model does on records of the same data set, at a price that the plan
+    includes.
+
+    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so that one record more or less
+    moves the two by at most 1 (in the l2 norm); both get Gaussian noise of standard deviation ``noise``, in
+    records.  Training takes other records, but the price is added to its own, whatever separates them.
+
+    >>> ScoreReport(noise=20.0).event
+    Gaussian(noise_multiplier=20.0)
+    """
+
+    noise: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", check_real("noise", self.noise, low=0.0, open_low=True))
+
+    @property
+    def event(self) -> Event:
+        """The release: the two sums with their noise."""
+        return Gaussian(self.noise)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a private run will do, and what it costs; make one with :meth:`calibrate` or :meth:`with_noise`.
@@ -65,6 +89,7 @@ class Plan:
         preparation: other releases about the same records that come before training, such as DP-PCA.
         views: K, augmented views per record, averaged before the one clip.
         loss_report: release a noisy training loss per step, or None.
+        score_report: release one noisy score of the model on records of the data set, or None.
         epsilon_budget: the plan is refused if it costs more.
 
     **Guarantee**
@@ -75,8 +100,8 @@ class Plan:
 
     Raises:
         BudgetExceeded: it costs more than ``epsilon_budget``; the message names the steps that fit.
-        PrivacyRefusal: the sampler has no guarantee under this adjacency, or delta is 1/N or more and
-            ``allow_large_delta`` is not set.
+        PrivacyRefusal: the sampler or the score has no guarantee under this adjacency, or delta is 1/N or
+            more and ``allow_large_delta`` is not set.
 
     >>> plan = Plan.calibrate(
     ...     epsilon=3.0, delta=1e-5, records=60_000, batch_size=600, epochs=10,
@@ -98,6 +123,7 @@ class Plan:
     preparation: tuple[Event, ...] = ()
     views: int = 1
     loss_report: LossReport | None = None
+    score_report: ScoreReport | None = None
     epsilon_budget: float | None = None
     allow_large_delta: bool = False
 
@@ -133,6 +159,7 @@ class Plan:
         preparation: Sequence[Event] = (),
         views: int = 1,
         loss_report: LossReport | None = None,
+        score_report: ScoreReport | None = None,
         epsilon_budget: float | None = None,
         allow_large_delta: bool = False,
     ) -> Plan:
@@ -159,6 +186,7 @@ class Plan:
             preparation=tuple(preparation),
             views=views,
             loss_report=loss_report,
+            score_report=score_report,
             epsilon_budget=epsilon_budget,
             allow_large_delta=allow_large_delta,
         )
@@ -180,11 +208,12 @@ class Plan:
         preparation: Sequence[Event] = (),
         views: int = 1,
         loss_report: LossReport | None = None,
+        score_report: ScoreReport | None = None,
         allow_large_delta: bool = False,
     ) -> Plan:
         """The plan with the least noise that stays within ``(epsilon, delta)``; see :meth:`with_noise`.
 
-        What ``preparation`` costs is taken from the same epsilon.
+        What ``preparation`` and ``score_report`` cost is taken from the same epsilon.
         """
         check_real("epsilon", epsilon, low=0.0, open_low=True)
         blank = cls.with_noise(
@@ -201,6 +230,7 @@ class Plan:
             preparation=preparation,
             views=views,
             loss_report=loss_report,
+            score_report=score_report,
             allow_large_delta=allow_large_delta,
         )
         noise = accounting.calibrate(
@@ -215,11 +245,16 @@ class Plan:
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> Event:
-        """What the preparation and the first ``steps`` steps do to the data."""
+        """What the first ``steps`` steps and the releases beside them do to the data."""
         check_integer("steps", steps, low=0, high=self.steps)
         if steps == 0:
-            return Compose(self.preparation)
+            return Compose(self.beside)
         return self._event(self.noise_multiplier, steps)
+
+    @property
+    def beside(self) -> tuple[Event, ...]:
+        """The releases beside the steps: preparation, then the score report."""
+        return self.preparation if self.score_report is None else (*self.preparation, self.score_report.event)
 
     @property
     def charging_unit(self) -> int:
@@ -227,7 +262,7 @@ class Plan:
         return self.sampling.steps_per_epoch if isinstance(self.sampling, ShuffledBatches) else 1
 
     def event_between(self, first: int, stop: int) -> Event:
-        """What the steps ``first``, ..., ``stop - 1`` do; the preparation too, if ``first`` is 0.
+        """What the steps ``first``, ..., ``stop - 1`` do; if ``first`` is 0, the releases beside them too.
 
         The parts of a run that is cut at multiples of :attr:`charging_unit` compose to its whole event.
 
@@ -252,7 +287,7 @@ class Plan:
 
     def _event(self, noise_multiplier: float, steps: int) -> Event:
         training = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
-        return Compose((*self.preparation, training)) if self.preparation else training
+        return Compose((*self.beside, training)) if self.beside else training
 
     def _event_of_noise(self) -> Callable[[float], Event]:
         return lambda noise_multiplier: self._event(noise_multiplier, self.steps)
@@ -268,7 +303,7 @@ class Plan:
         return self.curve.epsilon(self.delta)
 
     def epsilon_after(self, counts: Sequence[int]) -> list[float]:
-        """What the preparation and the first n steps cost at ``delta``, for each n of ``counts``."""
+        """What the first n steps and the releases beside them cost at ``delta``, for each n of ``counts``."""
         later = sorted({count for count in counts if count > 0})
         spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
         if later:
@@ -330,6 +365,14 @@ class Plan:
                 raise PrivacyRefusal(
                     f"{name} must be one of {names}, whose guarantee is known; got {part!r}."
                 )
+
+        if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:
+            raise PrivacyRefusal(
+                f"a score report has no guarantee under {self.adjacency}: there the number of records is "
+                "taken to be public, and a record that becomes another may go over from training to testing, "
+                'so that both parts change their size. Plan with adjacency="add-remove", or test on records '
+                "of another data set."
+            )
 
     def _check_delta(self) -> None:
         if self.delta >= 1 / self.records and not self.allow_large_delta:

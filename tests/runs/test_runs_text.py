@@ -156,7 +156,7 @@ def test_a_ledger_knows_records_again_whatever_is_planted_among_them(tmp_path: P
     with closing(Ledger.create(tmp_path / "budget.db")) as ledger:
         for name in ("names", "again"):
             ledger.open_dataset(name, Policy(unit="name", adjacency="add-remove", budget=budget))
-    config = configured(tmp_path)
+    config = configured(tmp_path, lambda text: text.replace("[optimizer]", "test_noise = 3.0\n[optimizer]"))
 
     def start(name: str, key: int) -> None:
         section = LedgerSection(url=str(tmp_path / "budget.db"), dataset=name)

@@ -25,7 +25,7 @@ def test_the_code_runs_and_prints_what_its_comments_say(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     found = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(found) == 2
+    assert len(found) == 3
     for code in found:
         output = io.StringIO()
         with contextlib.redirect_stdout(output), torch.random.fork_rng(devices=[]):

@@ -158,7 +158,7 @@ def _rehearsal(plan: Plan, less_noise: float, rng: np.random.Generator) -> Score
 def _family(plan: Plan) -> NoiseFamily:
     def event(noise: float) -> Event:
         training = plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)
-        return Compose((*plan.preparation, training)) if plan.preparation else training
+        return Compose((*plan.beside, training)) if plan.beside else training
 
     return NoiseFamily(
         event, claimed_noise=plan.noise_multiplier, name=f"{plan.steps} steps of Gaussian noise"

@@ -92,5 +92,5 @@ def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
         console.print(f"{kind}: {sentence}", style="bold red" if kind.endswith("!") else None, soft_wrap=True)
         console.print()
     console.print(f"Report: {written}", soft_wrap=True)
-    console.print("It was computed from the training records without noise: keep it confidential.")
+    console.print("It was computed from training and test records without noise: keep it confidential.")
     return int(contradicted)

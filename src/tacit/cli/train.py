@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
     from tacit.runs.config import LedgerSection
+    from tacit.training import Evaluation
 
 __all__ = ["INTERRUPTED", "as_data", "command", "print_json", "refused_data", "run_to_end", "show_outcome"]
 
@@ -156,6 +157,11 @@ def _announce(run: Run) -> None:
         f"{plan.noise_multiplier:.4g}; the whole run costs ε = {round_up(plan.epsilon)} at δ = "
         f"{plan.delta:g} for one {plan.unit} ({plan.adjacency})."
     )
+    if plan.score_report is not None:
+        console.print(
+            "Of the test records there is one score, at the end, with noise of "
+            f"{plan.score_report.noise:g} records (standard deviation); its price is in that epsilon."
+        )
     if run.resumed:
         console.print(f"Going on after step {done} of {plan.steps}.")
     _show_balance(run, "Before the run")
@@ -169,14 +175,33 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(outcome.statement.to_text(), soft_wrap=True)
     if outcome.stopped is not None:
         console.print(f"The ledger ended the run early: {outcome.stopped}", soft_wrap=True)
-    score = f"test {outcome.evaluation.measure} {outcome.evaluation.score:.4f}"
+    score = f"test {outcome.evaluation.measure} {_score(outcome.evaluation)}"
     figures = f"{score} at ε = {round_up(outcome.statement.epsilon)}"
-    console.print(figures, style="bold")
+    console.print(figures, style="bold", soft_wrap=True)
+    for remark in _about_score(outcome):
+        console.print(remark, soft_wrap=True)
     console.print(f"In {outcome.folder}:", soft_wrap=True)
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
     console.print("  private/ has the key of the noise, to go on from: do not release it")
     for remark in outcome.remarks:
         messages.print(f"note: {remark}", soft_wrap=True)
+
+
+def _score(found: Evaluation) -> str:
+    if found.interval is None:
+        return f"{found.score:.4f}"
+    return f"{found.score:.3f} ({found.interval[0]:.3f} to {found.interval[1]:.3f})"
+
+
+def _about_score(outcome: Outcome) -> list[str]:
+    """What a reader of a noisy score should know."""
+    found, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
+    if found.interval is None:
+        return []
+    remarks = ["The interval holds the score without noise in 95 % of all runs; the score is paid for."]
+    if found.steps != done:
+        remarks.append(f"It is of the model after {found.steps} steps: a run has one score, and that was it.")
+    return remarks
 
 
 def print_json(data: dict[str, object]) -> None:
@@ -212,6 +237,9 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "stopped": outcome.stopped,
         "files": [str(outcome.folder / name) for name in outcome.files],
         "test_score": outcome.evaluation.score,
+        "test_interval": outcome.evaluation.interval,
+        "test_noise": outcome.evaluation.noise,
+        "test_steps": outcome.evaluation.steps,
         "test_loss": outcome.evaluation.loss,
         "per_class": list(outcome.evaluation.per_class),
         "rows": [vars(row) for row in outcome.rows],

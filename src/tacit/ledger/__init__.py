@@ -9,7 +9,7 @@ from tacit.ledger.budgets import (
     ZeroConcentratedBudget,
 )
 from tacit.ledger.chain import Anchor, Entry
-from tacit.ledger.charged import ChargedRun, charge_key, charged_run
+from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
 from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Column, Policy
@@ -40,4 +40,5 @@ __all__ = [
     "ZeroConcentratedBudget",
     "charge_key",
     "charged_run",
+    "once_key",
 ]

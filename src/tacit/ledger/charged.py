@@ -9,7 +9,7 @@ from typing import Any
 from tacit.errors import InvalidInput
 from tacit.ledger.ledger import Ledger
 
-__all__ = ["ChargedRun", "charge_key", "charged_run"]
+__all__ = ["ChargedRun", "charge_key", "charged_run", "once_key"]
 
 _PREFIX = "training/"
 
@@ -47,6 +47,15 @@ def charge_key(run: str, first: int, stop: int) -> str:
     'training/a1/0-20'
     """
     return f"{_PREFIX}{run}/{first}-{stop}"
+
+
+def once_key(run: str, what: str) -> str:
+    """The key under which the ledger keeps ``what`` the run with id ``run`` releases once.
+
+    >>> once_key("a1", "score")
+    'training/a1/score'
+    """
+    return f"{_PREFIX}{run}/{what}"
 
 
 def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:

@@ -59,6 +59,7 @@ class Purpose(IntEnum):
     AUDIT = 9
     LEDGER = 10
     CANARIES = 11
+    SCORE = 12
 
 
 class Generator:

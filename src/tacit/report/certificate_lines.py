@@ -214,9 +214,8 @@ def _scope(facts: Facts) -> Iterator[Line]:
     )
     yield (
         "Outside the promise",
-        "names, types, bounds and keys in the policy; the time that answers take; scores on test records; "
-        "what "
-        "is true of many alike, which is meant to be learnt",
+        "names, types, bounds and keys in the policy; the time that answers take; exact scores on test "
+        "records, taken to be of another data set; what is true of many alike, which is meant to be learnt",
         NOT_COVERED,
     )
 

@@ -22,7 +22,7 @@ from tacit.clipping.rules import (
 )
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.events import Adjacency, Compose, Event, PoissonSampled, Repeat, event_from_json, event_to_json
-from tacit.plan import LossReport, Plan
+from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
 
 __all__ = ["against_the_plan", "check_fields", "read_event", "read_statement"]
@@ -128,7 +128,7 @@ def against_the_plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency
 def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
     """The plan that the fields of the statement describe."""
     mechanism, guarantee = data["mechanism"], data["guarantee"]
-    reported = mechanism["loss_report"]
+    reported, scored = mechanism["loss_report"], mechanism.get("score_report", "none")  # older ones have none
     preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
     if mechanism["steps"] < 0:
         raise InvalidInput(f"{mechanism['steps']} steps were taken.")
@@ -145,6 +145,7 @@ def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
         preparation=tuple(read_event(item) for item in preparation),
         views=mechanism["views_per_record"],
         loss_report=None if reported == "none" else _call(reported, (LossReport,)),
+        score_report=None if scored == "none" else _call(scored, (ScoreReport,)),
         allow_large_delta=True,
     )
     if abs(_expected(plan.sampling, plan.records) - plan.expected_batch_size) > 0.5:

@@ -44,11 +44,17 @@ def save_figure(figure: Figure, path: Path) -> None:
 def plot_progress(
     rows: Sequence[Row], path: Path, *, score: str = "test accuracy", private: bool = True
 ) -> None:
-    """Score above, epsilon below, over the same steps."""
+    """Score above, epsilon below, over the same steps.
+
+    Where there is one score at most, the noisy training loss is above.
+    """
     figure = new_figure(height=4.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     spent = [(0, 0.0), *((row.steps, row.epsilon) for row in rows)]
     scored = [(row.steps, row.test_score) for row in rows if row.test_score is not None]
+    losses = [(row.steps, row.loss) for row in rows if row.loss is not None]
+    if len(scored) < 2 <= len(losses):
+        scored, score = losses, "noisy training loss"
     _line(upper, scored, score, BLUE, f"{scored[-1][1]:.3f}" if scored else "")
     _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
     lower.set_ylim(bottom=0)

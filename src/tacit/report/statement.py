@@ -49,8 +49,14 @@ _OTHERS_CHARGED = (
     "other runs and queries on the same records: what they cost is in the ledger, whose certificate has the "
     "total; what is not charged to it adds up beside it"
 )
+_TEST = "the test records: accuracy and loss on them are exact"
+_TEST_CHARGED = (
+    "the test records, which are taken to be no records of the data set whose budget this is: accuracy and "
+    "loss on them are exact"
+)
+_TEST_SCORED = "whatever else is computed from the test records, such as the reports of attacks on the model"
 _NOT_COVERED = (
-    "the test records: accuracy and loss on them are exact",
+    _TEST,
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
     _OTHERS,
     "somebody who has several records: see the group figures",
@@ -137,7 +143,14 @@ def make_statement(
     covered = [*_COVERED]
     if plan.loss_report is not None:
         covered.append("the noisy training loss of each step, whose noise is part of the step's")
-    others = {_OTHERS: _OTHERS if ledger is None else _OTHERS_CHARGED}
+    if plan.score_report is not None:
+        covered.append(
+            "one score on test records, whose noise has a standard deviation of "
+            f"{plan.score_report.noise:g} records: its price is part of epsilon"
+        )
+    others = {} if ledger is None else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
+    if plan.score_report is not None:
+        others[_TEST] = _TEST_SCORED
     return Statement(
         {
             "statement": "tacit privacy statement",
@@ -179,6 +192,7 @@ def _mechanism(plan: Plan, steps_done: int) -> dict[str, Any]:
         "noise_multiplier_of_the_gradients": plan.gradient_noise_multiplier,
         "views_per_record": plan.views,
         "loss_report": "none" if plan.loss_report is None else repr(plan.loss_report),
+        "score_report": "none" if plan.score_report is None else repr(plan.score_report),
         "preparation": [json.loads(event_to_json(event)) for event in plan.preparation] or ["none"],
     }
 
@@ -260,6 +274,7 @@ def _details(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("Gradient noise", f"multiplier {mechanism['noise_multiplier_of_the_gradients']:.6g}"),
         ("Views per record", str(mechanism["views_per_record"])),
         ("Loss report", mechanism["loss_report"]),
+        ("Score report", mechanism.get("score_report", "none")),
         ("Preparation", ", ".join(preparation)),
         ("Accountant", "{name} {version}, method {method}".format(**data["accountant"])),
         ("Data", data["data"]),

@@ -20,8 +20,9 @@ from tacit.datasets.tables import parse_schema
 from tacit.errors import InvalidInput, TacitError
 from tacit.models.scattering import scattering_features
 from tacit.noise.generator import Generator, Purpose
-from tacit.plan import LossReport, Plan
+from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.runs.canaries import draw_canaries, with_canaries
+from tacit.runs.charging import check_test_records
 from tacit.runs.config import Config, DataSection, ModelSection, OptimizerSection, TrainingSection
 from tacit.runs.losses import losses_of
 from tacit.sampling import FullBatch, Sampling, ShuffledBatches
@@ -80,6 +81,8 @@ def make_session(
     data = prepared_data(config, progress)
     if canaries and charges is not None:  # beside what is planted, the ledger would not know them again
         charges.recognise(as_records(data.train).content)
+    if charges is not None:
+        check_test_records(data, plan, charges)
     trained_on = with_canaries(data, canaries)
     return data, session_on(config, trained_on, plan, charges=charges, generator=generator)
 
@@ -163,6 +166,7 @@ def make_plan(config: Config) -> Plan:
         "sampling": sampling,
         "views": training.views,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
+        "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
         "allow_large_delta": privacy.allow_large_delta,
     }
     if privacy.noise_multiplier is not None:

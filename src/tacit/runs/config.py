@@ -104,7 +104,11 @@ class ModelSection(_Section):
 
 
 class PrivacySection(_Section):
-    """The promise: none of these has a default, because each changes what the promise means."""
+    """The promise: what it means has no default.
+
+    ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
+    records, of the noise on the one test score that there is then, as a part of the budget.
+    """
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -119,6 +123,7 @@ class PrivacySection(_Section):
     count_noise: float | None = None
     report_loss: bool = True
     loss_bound: float = 5.0
+    test_noise: float | None = None
     allow_large_delta: bool = False
 
     def rule(self) -> ClippingRule:
@@ -184,8 +189,8 @@ class LedgerSection(_Section):
 
     ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` who
     is named in the ledger as having spent it (by default the user of the system).
-    ``one_record_per_unit`` states that no unit has two of the training records, where the data set's policy
-    leaves that open.
+    ``one_record_per_unit`` states that no unit has two of the training records, nor two of the test records
+    where ``test_noise`` is set, where the data set's policy leaves that open.
     """
 
     url: str | None = None

@@ -6,7 +6,7 @@ The folder of a run::
     config.toml           the configuration, as it was given
     statement.txt, .json  what is guaranteed, and what is not
     metrics.csv           steps, epsilon, noisy loss, test figures
-    progress.png          test score and epsilon over the steps
+    progress.png          test score, or where it comes once the noisy loss, and epsilon over the steps
     privacy.png           epsilon as a function of delta
     slots.npy             with [audit] slots: what was released of them, step by step
     private/coins.npy     and which canaries took part, to audit the run
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors.torch import save
@@ -34,7 +34,7 @@ from tacit.report.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement import Statement, make_statement
 from tacit.runs.build import Progress, make_plan, make_session
 from tacit.runs.canaries import draw_canaries, save_canaries
-from tacit.runs.charging import make_charges
+from tacit.runs.charging import check_scores, make_charges
 from tacit.runs.config import (
     Config,
     LedgerSection,
@@ -58,6 +58,7 @@ from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
 from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession, saved_generator
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare"]
@@ -132,7 +133,7 @@ class Run:
             self.session.save(state, extra=self.history.to_plain())
             history = train(
                 self.session,
-                evaluate=self._evaluate,
+                evaluate=None if self.plan.score_report is not None else self._evaluate,
                 rows=self.config.run.rows,
                 watchers=(*watchers, CsvWatcher(self.folder / "metrics.csv", self.history.rows)),
                 checkpoint=state,
@@ -144,7 +145,14 @@ class Run:
             return self._finish(history.rows) if whole or self.session.stopped is not None else None
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
+        """Exact, of records that no ledger's promise is about."""
         return evaluate(model, *self.data.test)
+
+    def _score(self, model: nn.Module) -> Evaluation:
+        """The last word on the test records."""
+        if self.plan.score_report is None:
+            return self._evaluate(model)
+        return score_held_out(self.session, *self.data.test)
 
     def _finish(self, rows: list[Row]) -> Outcome:
         session, plan = self.session, self.plan
@@ -163,7 +171,10 @@ class Run:
         _save_weights(model, self.folder / "model.safetensors")
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
-        evaluation = self._evaluate(model)
+        evaluation = self._score(model)
+        if evaluation.interval is not None:  # the exact ones are there already
+            rows = _with_score(rows, evaluation)
+            CsvWatcher(self.folder / "metrics.csv", rows)
         files: tuple[str, ...] = _OUTPUTS
         remarks: tuple[str, ...] = ()
         if self.config.audit.slots and session.stopped is not None:
@@ -227,6 +238,7 @@ def prepare(
     plan = make_plan(config)
     generator = Generator.from_os() if generator is None else generator
     charges = make_charges(_merged(config.ledger, ledger), plan, generator)
+    check_scores(config, plan, charges)
     try:
         if charges is not None and not resume:
             charges.check_fits()
@@ -238,6 +250,13 @@ def prepare(
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, generator)
     return Run(config, text, folder, data, session, history, resumed=resume, canaries=planted)
+
+
+def _with_score(rows: list[Row], evaluation: Evaluation) -> list[Row]:
+    """The lines of metrics with the one noisy score in the line of its steps."""
+    return [
+        replace(row, test_score=evaluation.score) if row.steps == evaluation.steps else row for row in rows
+    ]
 
 
 def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:

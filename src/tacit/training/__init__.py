@@ -5,6 +5,7 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.scoring import score_held_out
 from tacit.training.selection import Selected, select
 from tacit.training.session import Batch, PrivateSession, StepReport
 from tacit.training.slots import AuditSlots, SlotEvidence
@@ -25,6 +26,7 @@ __all__ = [
     "StepReport",
     "Watcher",
     "evaluate",
+    "score_held_out",
     "select",
     "train",
 ]

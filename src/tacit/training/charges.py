@@ -1,8 +1,8 @@
 """What a training run charges to a ledger: the next chunk of steps is paid for before any of them is taken.
 
 A run is cut into chunks of steps.  Each is one charge of the data set's budget, reserved before its first
-step and settled after its last; the first holds the preparation too.  Chunks that are never reached cost
-nothing.
+step and settled after its last; the first holds the preparation and the score report too.  Chunks that are
+never reached cost nothing.
 
 Where the budget counts epsilon and delta, chunks do not compose well: each would be paid for by its own
 (epsilon, delta), which adds up to far more than the plan's.  There the whole plan is one charge.
@@ -44,6 +44,7 @@ from tacit.ledger import (
     Ledger,
     charge_key,
     charged_run,
+    once_key,
 )
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
@@ -68,7 +69,8 @@ class StepCharges:
         block: charge this person-disjoint part of the data set alone.
         one_record_per_unit: where the policy names a column of the unit, a table may have several rows of one
             unit, and training takes each record by itself.  True states, on your word, that among the
-            training records no unit has two; it is written into the ledger.
+            training records no unit has two, nor among those that a score report is of; it is written into
+            the ledger.
         by: who trains, by default the user of the operating system, in public words: it goes into the
             ledger's history as it is.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
@@ -165,9 +167,7 @@ class StepCharges:
         steps = f"{low} of its steps would fit" if low else "Not one of its steps would fit"
 
         def noised(noise: float) -> Event:
-            return Compose(
-                (*plan.preparation, plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency))
-            )
+            return Compose((*plan.beside, plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)))
 
         less, more = plan.noise_multiplier, _MOST_NOISE * plan.noise_multiplier
         if not self._fits(noised(more)):
@@ -245,6 +245,37 @@ class StepCharges:
             self.ledger.settle(self._charge, answer)
         except LeaseLost:  # given up for lost while the steps took long
             self.ledger.settle(self._resume(number), answer)
+
+    def once(self, what: str, release: Callable[[], Json]) -> Json:
+        """What ``release`` gave the first time, kept in the ledger: later it is not called again.
+
+        For a release that the run's first charge paid for, such as the score report.  It gets an entry of its
+        own, of no cost, which holds the answer.
+
+        Raises:
+            LeaseLost: another process released something else meanwhile; then nothing may be shown.
+            PrivacyRefusal: no step of the run is charged yet.
+        """
+        if not self.charged():
+            raise PrivacyRefusal(
+                f"the {what} of a run is paid for with its first step, and nothing is charged yet. Take the "
+                "steps of the plan first."
+            )
+        key, token = once_key(self.run, what), self._words(2, step=0, index=2).tobytes().hex()
+        charge = self.ledger.reserve(
+            self.dataset,
+            Compose(()),
+            key=key,
+            by=self._by,
+            label=f"training run {self.run}: {what}, paid for with its first steps",
+            request={"kind": what, "run": self.run},
+            block=self.block,
+            lease_s=self._lease_s,
+            token=token,
+        )
+        if charge.token is None:
+            charge = self.ledger.resume(self.dataset, key, token, lease_s=self._lease_s)
+        return charge.answer if charge.state == "SETTLED" else self.ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
         """Plain values for the resume state: where the run is charged."""
@@ -338,11 +369,10 @@ class StepCharges:
     def _label(self, first: int, stop: int) -> str:
         """What the history says of a charge, in public words."""
         word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
-        prepared = "preparation and " if first == 0 and self.plan.preparation else ""
+        beside = "preparation and " if first == 0 and self.plan.preparation else ""
+        beside += "score and " if first == 0 and self.plan.score_report is not None else ""
         key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
-        return (
-            f"training run {self.run}: {prepared}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
-        )
+        return f"training run {self.run}: {beside}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
         """What the ledger says of the charge: public facts, the same each time that it is asked for."""
@@ -358,9 +388,16 @@ class StepCharges:
             "clipping": repr(plan.clipping),
             "records": plan.records,
             "preparation": number == 0 and bool(plan.preparation),
+            **_said_of_score(plan, number),
             "one_record_per_unit": self.one_record_per_unit,
             "private": self._generator.secure,
         }
+
+
+def _said_of_score(plan: Plan, number: int) -> dict[str, Json]:
+    """Nothing where there is none, so that runs of before are known again."""
+    report = plan.score_report
+    return {} if report is None or number > 0 else {"score": repr(report)}
 
 
 def register(

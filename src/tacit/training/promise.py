@@ -66,8 +66,8 @@ def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit:
         raise PrivacyRefusal(
             f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
             f"{policy.unit} may have several rows, and training takes each record for a {policy.unit} of its "
-            f"own. If no {policy.unit} has two of the training records, say one_record_per_unit=True; the "
-            "ledger will say that it is so on your word."
+            f"own. If no {policy.unit} has two of the training records, {_nor_of_the_test(plan)}say "
+            "one_record_per_unit=True; the ledger will say that it is so on your word."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
     if plan.records > most:
@@ -75,3 +75,8 @@ def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit:
             f"the plan is for {plan.records} records, and the data set {dataset!r} has at most {most} by its "
             "policy. Make the plan for the records that there are."
         )
+
+
+def _nor_of_the_test(plan: Plan) -> str:
+    """A score is paid for beside the steps: one record in each part is covered."""
+    return "" if plan.score_report is None else "nor two of the test records, "

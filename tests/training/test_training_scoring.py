@@ -1,0 +1,432 @@
+"""One noisy score on held-out records: its law, its price, its interval, and that there is one."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import Gaussian
+from tacit.ledger import (
+    ApproximateBudget,
+    Budget,
+    LeaseLost,
+    Ledger,
+    Policy,
+    RenyiBudget,
+    ZeroConcentratedBudget,
+)
+from tacit.plan import Plan, ScoreReport
+from tacit.report import make_statement
+from tacit.report.charged_check import against_its_ledger
+from tacit.report.verification import verify_statement
+from tacit.testing import seeded_generator
+from tacit.training import PrivateSession, StepCharges, score_held_out, scoring
+from tacit.training.evaluation import record_scores
+
+N, NOISE, STEPS = 60, 7.0, 4
+RENYI = RenyiBudget(epsilon=20.0, delta=1e-5, orders=(3.0, 6.0))
+APPROXIMATE = ApproximateBudget(epsilon=20.0, delta=1e-2)
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def records(count: int = N, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=generator)
+    return x, (x.sum(1) > 0).long()
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 2.0,
+        "delta": 1e-3,
+        "records": N,
+        "steps": STEPS,
+        "clipping": 1.0,
+        "adjacency": "add-remove",
+        "unit": "patient",
+        "score_report": ScoreReport(NOISE),
+    }
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def opened(path: Path, budget: Budget = RENYI) -> Ledger:
+    ledger = Ledger.create(path / "budget.db")
+    ledger.open_dataset("d", Policy(unit="patient", adjacency="add-remove", budget=budget))
+    return ledger
+
+
+def session(ledger: Ledger | None, *, seed: int = 1, which: Plan | None = None) -> PrivateSession:
+    performed = which or plan()
+    generator = seeded_generator(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Linear(4, 2)
+    charges = None if ledger is None else StepCharges(ledger, "d", performed, chunk=2, generator=generator)
+    return PrivateSession(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        records(),
+        performed,
+        loss=losses,
+        charges=charges,
+        generator=generator,
+    )
+
+
+# --- each record's score ----------------------------------------------------------------------------------
+
+
+class Table(nn.Module):
+    """The outputs of records that are their own numbers."""
+
+    def __init__(self, outputs: Tensor) -> None:
+        super().__init__()
+        self.outputs = nn.Parameter(outputs)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.outputs[numbers[:, 0].long()]
+
+
+class Mixing(nn.Module):
+    """In a batch a record's outputs hang on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x - x.mean(0))
+        return found
+
+
+def test_scores_of_classes_text_and_numbers_are_those_of_a_loop() -> None:
+    rng = torch.Generator().manual_seed(3)
+    numbers = torch.arange(12.0)[:, None]
+    logits, classes = torch.randn(12, 3, generator=rng), torch.randint(0, 3, (12,), generator=rng)
+    found = record_scores(Table(logits), numbers, classes)
+    assert found.tolist() == [float(max(range(3), key=row.__getitem__) == c)
+                              for row, c in zip(logits.tolist(), classes.tolist(), strict=True)]  # fmt: skip
+    characters, said = torch.randint(0, 5, (12, 6), generator=rng), torch.randn(12, 6, 5, generator=rng)
+    characters[3, 2:], characters[4, :] = -100, -100
+    shares = []
+    for row, wanted in zip(said.tolist(), characters.tolist(), strict=True):
+        right = [max(range(5), key=scores.__getitem__) == c
+                 for scores, c in zip(row, wanted, strict=True) if c != -100]  # fmt: skip
+        shares.append(sum(right) / len(right) if right else 0.0)
+    assert record_scores(Table(said), numbers.long(), characters).tolist() == pytest.approx(shares)
+    targets, outputs = torch.rand(12, 2, generator=rng) * 2 - 1, 3 * torch.randn(12, 2, generator=rng)
+    wanted_scores = [
+        1 - sum((max(-1, min(1, o)) - t) ** 2 for o, t in zip(row, goal, strict=True)) / 2 / 4
+        for row, goal in zip(outputs.tolist(), targets.tolist(), strict=True)
+    ]
+    assert record_scores(Table(outputs), numbers, targets).tolist() == pytest.approx(wanted_scores)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**30), gone=st.integers(0, 19))
+def test_one_record_moves_the_sums_by_its_own_score_alone(seed: int, gone: int) -> None:
+    x, y = records(20, seed)
+    keep = torch.arange(20) != gone
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Mixing()
+    parts = ((x, y), (x[keep], y[keep]), (x[~keep], y[~keep]))
+    whole, without, alone = (scoring._raw_sums(record_scores(model, *part)) for part in parts)
+    assert torch.equal(whole - without, alone)
+    assert float(alone.double().norm()) <= scoring._GRID
+    assert int(alone.sum()) == scoring._GRID
+
+
+def test_a_model_shown_in_batches_moves_them_by_more() -> None:
+    """What the test above is there to find."""
+    x, y = torch.linspace(-1.0, 1.0, 20)[:, None].repeat(1, 4), torch.ones(20, dtype=torch.int64)
+    x[0] = 100.0
+    model = Mixing()
+    with torch.no_grad():
+        model.last.weight.copy_(torch.tensor([[-1.0] * 4, [1.0] * 4]))
+        model.last.bias.zero_()
+    right = [int((model(a).argmax(1) == b).sum()) for a, b in ((x, y), (x[1:], y[1:]))]
+    assert abs(right[0] - right[1]) > 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_outputs_that_are_no_numbers_count_at_most_one_record(bad: float) -> None:
+    outputs = torch.full((3, 1), bad)
+    found = scoring._raw_sums(record_scores(Table(outputs), torch.arange(3.0)[:, None], torch.zeros(3, 1)))
+    assert int(found.sum()) == 3 * scoring._GRID
+    assert int(found.min()) >= 0
+
+
+# --- the noise, the price -----------------------------------------------------------------------------------
+
+
+def drawn(noise: float, count: int = 1500) -> np.ndarray[Any, Any]:
+    raw = torch.tensor([180_000, 20_000])
+    found = [scoring._noisy(raw, noise, seeded_generator(seed)) for seed in range(count)]
+    moved: np.ndarray[Any, Any] = np.array(found) - raw.numpy()
+    return moved
+
+
+def test_the_noise_is_normal_of_the_stated_width_on_both_sums() -> None:
+    noise = drawn(NOISE)
+    assert abs(np.corrcoef(noise.T)[0, 1]) < 5 / math.sqrt(len(noise))
+    for column in noise.T:
+        assert stats.kstest(column, stats.norm(0, NOISE * 1000).cdf).pvalue > 1e-6
+        for wrong in (2 / 3, 3 / 2):
+            assert stats.kstest(column, stats.norm(0, wrong * NOISE * 1000).cdf).pvalue < 1e-6
+
+
+def test_the_plan_costs_what_gaussians_of_both_kinds_cost_by_their_closed_form() -> None:
+    """T Gaussians of z and one of s are one of mu^2 = T / z^2 + 1 / s^2 (Dong, Roth & Su 2022)."""
+    found = plan()
+    mu = math.sqrt(STEPS / 2.0**2 + 1 / NOISE**2)
+
+    def delta(epsilon: float, mu: float) -> float:
+        tail = stats.norm.cdf(-epsilon / mu - mu / 2)
+        return float(stats.norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * tail)
+
+    assert delta(found.epsilon, mu) == pytest.approx(found.delta, rel=1e-6)
+    assert delta(found.epsilon, math.sqrt(STEPS) / 2.0) < 0.99 * found.delta  # without the score
+    assert found.epsilon > plan(score_report=None).epsilon
+
+
+def test_calibration_takes_the_score_out_of_the_same_epsilon() -> None:
+    same: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "records": N, "steps": STEPS, "clipping": 1.0,
+                            "adjacency": "add-remove", "unit": "patient"}  # fmt: skip
+    plain, scored = (Plan.calibrate(**same, score_report=report) for report in (None, ScoreReport(20.0)))
+    assert scored.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert scored.epsilon <= 1.0
+    assert 1.0 < scored.noise_multiplier / plain.noise_multiplier < 1.05
+
+
+def test_the_first_charge_pays_for_the_score_by_its_renyi_divergence(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        run = session(ledger)
+        for batch in run.batches():
+            run.step(batch)
+        score_held_out(run, *records(40, 7))
+        costs = [entry.body["cost"] for entry in ledger.history("d") if entry.kind == "reserve"]
+        first, second, memo = costs
+        assert memo == [0] * len(memo)
+        extra = [a - b for a, b in zip(first, second, strict=True)]
+        for order, units in zip(RENYI.orders, extra, strict=False):
+            assert units == pytest.approx(order / (2 * NOISE**2) * 1e12, rel=1e-9)
+        assert ledger.verify("d").ok
+
+
+@pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf])
+def test_noise_that_is_none_is_refused(noise: float) -> None:
+    with pytest.raises(InvalidInput, match="noise"):
+        ScoreReport(noise)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_a_score_needs_add_remove(adjacency: str) -> None:
+    with pytest.raises(PrivacyRefusal, match="no guarantee under"):
+        plan(adjacency=adjacency)
+
+
+# --- once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "budget", [RENYI, APPROXIMATE, ZeroConcentratedBudget(9.0, 1e-5)], ids=["renyi", "approximate", "zcdp"]
+)
+def test_a_run_has_one_score_whatever_is_asked_later(tmp_path: Path, budget: Budget) -> None:
+    with closing(opened(tmp_path, budget)) as ledger:
+        whole = plan()
+        charges = StepCharges(ledger, "d", whole, generator=seeded_generator(1))
+        model = nn.Linear(4, 2)
+        run = PrivateSession(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.5),
+            records(),
+            whole,
+            loss=losses,
+            charges=charges,
+        )
+        for batch in run.batches():
+            run.step(batch)
+        spent = ledger.status("d").spent
+        one = score_held_out(run, *records(40, 7))
+        assert ledger.status("d").spent == spent
+        assert score_held_out(run, *records(40, 7)) == one
+        assert score_held_out(run, *records(30, 8)) == one
+        assert (one.steps, one.noise, one.loss, one.per_class) == (STEPS, NOISE, None, ())
+
+
+def test_what_crashed_before_the_ledger_had_it_is_drawn_anew_and_later_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        run = session(ledger)
+        run.step(next(run.batches()))
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                score_held_out(run, *records(40, 7))
+        found = score_held_out(run, *records(40, 7))
+        assert found.steps == 1
+        for batch in run.batches():
+            run.step(batch)
+        assert score_held_out(run, *records(40, 7)) == found  # of the model then: a run has one
+
+
+def test_noise_is_fresh_for_a_run_with_a_key_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Had it been the run's own, a crash and another test set would give two sums under one noise."""
+    seen: list[tuple[bytes, bool]] = []
+    kept = scoring._noisy
+
+    def noisy(raw: Tensor, noise: float, generator: Any) -> list[int]:
+        seen.append(generator.secret_state())
+        return kept(raw, noise, generator)
+
+    monkeypatch.setattr(scoring, "_noisy", noisy)
+    with closing(opened(tmp_path)) as ledger:
+        model = nn.Linear(4, 2)
+        charges = StepCharges(ledger, "d", plan())
+        run = PrivateSession(
+            model, torch.optim.SGD(model.parameters(), lr=0.5), records(), plan(), loss=losses,
+            charges=charges,
+        )  # fmt: skip
+        run.step(next(run.batches()))
+        score_held_out(run, *records(40, 7))
+        assert seen[0][1]
+        assert seen[0][0] != charges.generator.secret_state()[0]
+
+
+def test_of_two_processes_one_may_show_its_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        slow, fast = session(ledger), session(ledger)
+        for run in (slow, fast):
+            run.step(next(run.batches())) if run is fast else None
+        kept = scoring._noisy
+
+        def meanwhile(raw: Tensor, noise: float, generator: Any) -> list[int]:
+            monkeypatch.setattr(scoring, "_noisy", kept)
+            score_held_out(fast, *records(40, 7))
+            return [1, 1]
+
+        monkeypatch.setattr(scoring, "_noisy", meanwhile)
+        with pytest.raises(LeaseLost):
+            score_held_out(slow, *records(40, 7))
+
+
+def test_a_score_that_is_not_paid_for_is_refused(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        with pytest.raises(PrivacyRefusal, match="nothing is charged yet"):
+            score_held_out(session(ledger), *records(40, 7))
+        with pytest.raises(InvalidInput, match="score_report"):
+            score_held_out(session(ledger, which=plan(score_report=None)), *records(40, 7))
+    with pytest.raises(InvalidInput, match="charges"):
+        score_held_out(session(None), *records(40, 7))
+
+
+# --- the interval -------------------------------------------------------------------------------------------
+
+
+def coverage(share: float, *, claimed: float, true: float, count: int = 4000, n: int = 300) -> float:
+    rng = np.random.default_rng(11)
+    held = 0
+    for x, y in np.rint(rng.normal(0, true * 1000, (count, 2))) / 1000:
+        _, low, high = scoring.share_of(share * n + x, (1 - share) * n + y, claimed)
+        held += low <= share <= high
+    return held / count
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.93, 1.0])
+def test_intervals_hold_the_share_in_95_of_100(share: float) -> None:
+    found = coverage(share, claimed=9.0, true=9.0)
+    assert 0.94 < found < 0.982  # at the ends, half of the misses are cut off
+    assert coverage(share, claimed=6.0, true=9.0) < 0.93
+
+
+def test_where_noise_swallows_the_records_nothing_is_said() -> None:
+    assert scoring.share_of(-3.0, 2.0, 20.0) == (0.5, 0.0, 1.0)
+    value, low, high = scoring.share_of(25.0, -3.0, 20.0)
+    assert (value, high) == (1.0, 1.0)
+    assert low == 0.0
+
+
+# --- the statement ------------------------------------------------------------------------------------------
+
+
+def scored_statement(ledger: Ledger) -> dict[str, Any]:
+    run = session(ledger)
+    for batch in run.batches():
+        run.step(batch)
+    assert run.charges is not None
+    made = make_statement(
+        run.plan,
+        steps_done=STEPS,
+        randomness=run.randomness,
+        private=run.private,
+        ledger=run.charges.so_far(),
+    )
+    found: dict[str, Any] = json.loads(made.to_json())
+    return found
+
+
+def test_the_statement_says_that_the_score_is_covered_and_is_verified(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        data = scored_statement(ledger)
+        assert any("one score on test records" in line for line in data["covered"])
+        assert not any("exact" in line for line in data["not_covered"])
+        assert verify_statement(data).agrees
+        assert against_its_ledger(data, ledger) == []
+
+
+def test_a_statement_that_hides_the_score_or_what_it_costs_is_found(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        whole = json.dumps(scored_statement(ledger))
+    for change in ("none", "ScoreReport(noise=9.0)", "ScoreReport(noise=-1.0)"):
+        data = json.loads(whole)
+        data["mechanism"]["score_report"] = change
+        assert verify_statement(data).verdict == "contradicts itself"
+    data = json.loads(whole)
+    plain = plan(score_report=None)
+    data["event"] = json.loads(
+        make_statement(plain, steps_done=STEPS, randomness="", private=False).to_json()
+    )["event"]
+    assert not verify_statement(data).agrees
+
+
+def test_a_ledger_that_was_paid_for_the_steps_alone_does_not_pay_for_the_score(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as ledger:
+        run = session(ledger, which=plan(score_report=None))
+        for batch in run.batches():
+            run.step(batch)
+        assert run.charges is not None
+        made = make_statement(
+            plan(), steps_done=STEPS, randomness=run.randomness, private=False, ledger=run.charges.so_far()
+        )
+        assert any("its event costs" in text for text in against_its_ledger(made.data, ledger))
+
+
+def test_statements_of_before_have_no_score_and_are_verified() -> None:
+    made = make_statement(plan(score_report=None), steps_done=STEPS, randomness="x", private=True).data
+    del made["mechanism"]["score_report"]
+    assert verify_statement(made).agrees
+
+
+def test_the_event_is_the_release() -> None:
+    assert ScoreReport(3.0).event == Gaussian(3.0)
+    assert plan(preparation=[Gaussian(9.0)]).beside == (Gaussian(9.0), Gaussian(NOISE))
