@@ -31,25 +31,31 @@ class MemoryBudget:
             gradients, which are let go of in exchange; beyond once, only if they fit in ``small_bytes``.
         small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
             forming them again is slow.
+        pass_bytes: activations of the records that go through the model at once, on a CPU; a larger batch
+            takes several passes, which saves time too. At least 8 times the parameters.
         chunk_bytes: per-record gradients that are formed at once where they are not kept.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True
     """
 
-    linear_slack: float = 2.0
+    linear_slack: float = 1.75
     convolution_slack: float = 1.5
     small_bytes: int = 32 * 2**20
+    pass_bytes: int = 128 * 2**20
     chunk_bytes: int = 32 * 2**20
 
     def __post_init__(self) -> None:
         check_real("linear_slack", self.linear_slack, low=0.0)
         check_real("convolution_slack", self.convolution_slack, low=0.0)
         check_integer("small_bytes", self.small_bytes, low=0)
+        check_integer("pass_bytes", self.pass_bytes, low=1)
         check_integer("chunk_bytes", self.chunk_bytes, low=1)
 
 
 FAST = MemoryBudget()
 """The default: as fast as it goes, with at most a few times the memory of a plain step."""
-LEAN = MemoryBudget(linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, chunk_bytes=8 * 2**20)
+LEAN = MemoryBudget(
+    linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, pass_bytes=32 * 2**20, chunk_bytes=8 * 2**20
+)
 """About the memory of a plain step."""

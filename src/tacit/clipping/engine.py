@@ -91,6 +91,9 @@ class GradientEngine(ABC):
         self._survey = Survey(model)
         self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
         self._probed: set[tuple[bool, ...]] = set()
+        self.measured: dict[str, int] = {}
+        """What batches are cut by.  Where they are cut decides which random numbers dropout draws: an engine
+        that does steps again, which must be the same release, needs what the first one measured."""
 
     def add_clipped_sum(
         self,
@@ -119,8 +122,9 @@ class GradientEngine(ABC):
         if batch[0].shape[0] > 0:
             with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
-                norms, losses = self._add(accumulator, batch, thresholds, scale)
-                losses = losses.to(thresholds)
+                found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
+            norms = torch.cat([of_part for of_part, _ in found])
+            losses = torch.cat([of_part for _, of_part in found]).to(thresholds)
         if present is not None:
             norms, losses = (
                 part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
@@ -132,6 +136,10 @@ class GradientEngine(ABC):
         if self._survey.flags not in self._probed:
             validate.mixing_probe(self.model, self.per_example_loss, batch, views=self.views)
             self._probed.add(self._survey.flags)
+
+    def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """Return the batch in the parts that go through the model at once."""
+        return [batch]
 
     @abstractmethod
     def _add(

@@ -35,6 +35,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
+from tacit.clipping.passes import Passes
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import UnsupportedModel
@@ -103,12 +104,20 @@ class FastEngine(GradientEngine):
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._unseen: str | None = None
+        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._known_ways: set[tuple[tuple[bool, ...], tuple[str, ...]]] = set()
 
     @property
     def route(self) -> str:
         """``"fast"``, or why batches go to the reference engine."""
         return "fast" if self._unseen is None else f"reference: {self._unseen}"
+
+    def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        if self._unseen is not None or any(p.is_cuda for p in self.parameters.values()):
+            return [batch]
+        kind = "".join(str(int(flag)) for flag in self._survey.flags)
+        return self._cuts.cut(batch, lambda rows: self.per_example_loss(self.model, *rows), kind)
 
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
@@ -227,10 +236,9 @@ class FastEngine(GradientEngine):
         gradients = _gradients(self.parameters, tape)
         number = group_index(self.groups)
         norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
-        finite = _finite(norms)
-        if not finite.all():
+        if not _all_finite(norms):
             gradients.clear()
-            return self._without(~finite, norms, accumulator, batch, thresholds, scale)
+            return self._without(~_finite(norms), norms, accumulator, batch, thresholds, scale)
         factors = self._factors(norms, thresholds, scale).unbind(1)
         try:
             for name in self._small_first:
@@ -325,6 +333,11 @@ def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, 
         name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)])
         for name, p in parameters.items()
     }
+
+
+def _all_finite(norms: Tensor) -> bool:
+    """Whether all norms are finite; one sum says it but where finite norms overflow together."""
+    return float(norms.sum()) < torch.inf or bool(_finite(norms).all())
 
 
 def _finite(norms: Tensor) -> Tensor:

@@ -13,6 +13,7 @@
 // A tile: PAIRS radii of 64 bits and PAIRS angles of 32; from them PAIRS cosines and PAIRS sines.
 constexpr int PAIRS = 1024;
 constexpr int BLOCKS = 3 * PAIRS / 4;
+constexpr int TILES_PER_THREAD = 8;  // fewer are drawn before another thread has woken up
 
 #define LEVEL avx2
 #define TARGET __attribute__((target("avx2,fma,aes")))
@@ -56,7 +57,7 @@ EXPORT void tacit_noise(const uint8_t* key, const uint8_t* counter, float std, i
 #if defined(__x86_64__)
     const auto tiles = level == 2 ? avx512::tiles : avx2::tiles;
     const int64_t total = (count + 2 * PAIRS - 1) / (2 * PAIRS);
-    const int64_t parts = total < threads ? total : threads;
+    const int64_t worth = total / TILES_PER_THREAD + 1, parts = worth < threads ? worth : threads;
 #pragma omp parallel for num_threads(int(parts)) if (parts > 1)
     for (int64_t p = 0; p < parts; p++) tiles(key, counter, total * p / parts, total * (p + 1) / parts, count, std, out);
 #endif

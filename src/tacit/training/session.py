@@ -51,7 +51,7 @@ from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
-_STATE_FORMAT = 3
+_STATE_FORMAT = 4
 _TRIED = 4  # records on which an augmentation is tried
 _MOVING: set[int] = set()
 """The ids of optimizers that a session moves at this moment."""
@@ -358,6 +358,7 @@ class PrivateSession:
                 "secure": secure,
                 "done": self._done,
                 "thresholds": list(self._thresholds),
+                "measured": dict(self._engine.measured),
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "averaged": None if self._averaged is None else self._averaged.weights,
@@ -390,6 +391,8 @@ class PrivateSession:
         self._generator = generator
         self._done, self._torn = state["done"], False
         self._thresholds = state["thresholds"]
+        self._engine.measured.clear()
+        self._engine.measured.update(state["measured"])
         self.model.load_state_dict(state["model"])
         _restore_optimizer(self.optimizer, state["optimizer"])
         if self._averaged is not None:

@@ -37,6 +37,8 @@ BLOCK_ROWS = 64
 """Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
 LOOP_FROM = 64
 """Positions from which a weighted sum is taken record by record, rather than copied into order first."""
+ONEDNN_ROWS = 8
+"""Rows of a product from which on it is left to oneDNN."""
 
 
 def outer(left: Tensor, right: Tensor, slack: float, rows: tuple[Rows, Rows] | None = None) -> Use:
@@ -199,7 +201,7 @@ def _map(
     W, b = tape.plain(weight), tape.plain(bias)
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        y = F.linear(x, W, b)
+        y = _product(x, W, b)
         if y._is_view():  # of what is out of sight: then it could not be changed in place
             y = torch.ops.aten._unsafe_view(y, y.shape)
         return y, (x.to(y.dtype),)
@@ -223,4 +225,27 @@ def _map(
 def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
     """Return g W from (B, ..., p) and (p, d)."""
     W = W.to(g.dtype)
-    return torch.bmm(g, W.expand(len(g), *W.shape)) if _positions_last(g) else g @ W
+    return torch.bmm(g, W.expand(len(g), *W.shape)) if _positions_last(g) else _product(g, W.T)
+
+
+def _product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+    """Return x W^T + b from (B, ..., d), (p, d) and (p,), where autograd does not watch.
+
+    By oneDNN where it takes them: on AMD's processors it needs up to a quarter less time than MKL, with which
+    ``F.linear`` computes; a few rows alone it does not do faster.
+    """
+    if _for_onednn(x, W, b):
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, W, b, "none", [], "")
+        return found
+    return F.linear(x, W, b)
+
+
+def _for_onednn(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
+    single = x.dtype == W.dtype == torch.float32 and (b is None or b.dtype == torch.float32)
+    fits = single and x.is_cpu and W.is_cpu and x.numel() >= ONEDNN_ROWS * x.shape[-1] > 0
+    return fits and _has_onednn() and not torch.is_autocast_enabled("cpu")
+
+
+def _has_onednn() -> bool:
+    switched_on: bool = torch._C._get_mkldnn_enabled()
+    return switched_on and hasattr(torch.ops.mkldnn, "_linear_pointwise")

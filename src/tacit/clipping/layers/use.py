@@ -7,7 +7,7 @@ each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import final
 
 import torch
@@ -138,7 +138,12 @@ def over_positions(x: Tensor) -> Tensor:
 def row_squares(x: Tensor) -> Tensor:
     """Return |x|^2 over the last dimension, with an allowance for squares that underflow."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1)  # forms no square of x, which takes 10 times as long
-    return norms.mul_(norms).add_(allowance(x))
+    return torch.addcmul(_constant(allowance(x), x.dtype, x.device), norms, norms)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 def allowance(x: Tensor) -> float:

@@ -1,0 +1,98 @@
+"""How many records go through the model at once: a batch in several passes is often faster than in one.
+
+Activations of a large batch are blocks of tens of MiB, which the system gives out anew in each step, page by
+page: to touch fresh pages takes longer than to compute what is in them.  In a pass that is small enough all
+memory is that of the pass before, and the second half of it is still in the cache.  Each pass costs the calls
+that it makes and once the reading and writing of all sums, so it must not be too small either.
+
+Letters: n records; K views; B = n K rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["Passes", "forward_bytes"]
+
+_TRIED = 2
+"""Records by which activations are measured."""
+_TIMES_PARAMETERS = 8
+"""A pass has activations of at least so many times the parameters, whose sums it reads and writes."""
+
+
+@final
+class Passes:
+    """Cuts batches into passes of at most ``most`` bytes of activations, or some times the parameters'.
+
+    What a record takes is measured once for records of a shape, and kept in ``measured``.
+    """
+
+    def __init__(self, most: int, parameter_bytes: int, views: int, measured: dict[str, int]) -> None:
+        self._most = max(most, _TIMES_PARAMETERS * parameter_bytes)
+        self._views = views
+        self._measured = measured
+
+    def cut(
+        self, batch: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
+    ) -> list[tuple[Tensor, ...]]:
+        """Return the batch (B, ...) in equal parts of whole records.
+
+        ``forward`` computes the losses of some rows; ``kind`` says what else activations depend on beside the
+        shapes of the rows.
+        """
+        n = len(batch[0]) // self._views
+        bytes_of_one = self._bytes_of_one(batch, forward, kind)
+        passes = min(n, -(-n * bytes_of_one // self._most))
+        if passes <= 1:
+            return [batch]
+        edges = [n * i // passes * self._views for i in range(passes + 1)]
+        return [tuple(t[a:b] for t in batch) for a, b in pairwise(edges)]
+
+    def _bytes_of_one(
+        self, batch: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
+    ) -> int:
+        shapes = " ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in batch)
+        key = f"{shapes} {kind}"
+        if key not in self._measured:
+            rows = min(len(batch[0]), _TRIED * self._views)
+            found = forward_bytes(forward, tuple(t[:rows] for t in batch))
+            self._measured[key] = -(-found * self._views // rows)
+        return self._measured[key]
+
+
+def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[Tensor, ...]) -> int:
+    """Return the bytes of all results on the way through ``forward``; random numbers are left as they were.
+
+    >>> forward_bytes(lambda batch: batch[0].double().tanh(), (torch.zeros(3, dtype=torch.float32),))
+    48
+    """
+    counting = _Counting()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), counting:
+        torch.default_generator.manual_seed(0)
+        forward(batch)
+    return counting.total
+
+
+class _Counting(TorchDispatchMode):
+    """Adds up the memory of the tensors that operations make, views and what is changed in place left out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
+                self.total += tensor.untyped_storage().nbytes()
+        return found

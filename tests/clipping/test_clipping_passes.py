@@ -1,0 +1,158 @@
+"""A batch in several passes: the same sum, norms and losses, in the same order, and the same cuts again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.clipping import FAST, ClippingRule, FlatClipping, PerLayerClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.passes import Passes, forward_bytes
+from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import PrivacyRefusal
+from tacit.plan import Plan
+from tacit.training import PrivateSession
+
+TINY = replace(FAST, pass_bytes=1)
+THRESHOLD = 0.3
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def network(*, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Dropout(dropout), nn.Flatten(), nn.Dropout(dropout)]
+    layers.append(nn.Linear(48, 3))
+    return nn.Sequential(*layers).double()
+
+
+def data(rows: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(2)
+    return torch.randn(rows, 1, 6, 6, dtype=torch.float64), torch.arange(rows) % 3
+
+
+def record_by_record(engine: FastEngine) -> FastEngine:
+    """The engine with passes of one record each."""
+    engine._cuts = Passes(1, 0, engine.views, engine.measured)
+    return engine
+
+
+@given(n=st.integers(1, 40), views=st.integers(1, 3), most=st.integers(1, 400))
+def test_the_cuts_are_even_and_leave_records_whole(n: int, views: int, most: int) -> None:
+    batch = (torch.arange(n * views, dtype=torch.int64), torch.zeros(n * views, 2))
+    cuts = Passes(most, 0, views, {})
+    parts = cuts.cut(batch, lambda rows: rows[0] + 1, "")  # 8 bytes a row
+    sizes = [len(x) for x, _ in parts]
+    assert torch.equal(torch.cat([x for x, _ in parts]), batch[0])
+    assert all(size % views == 0 for size in sizes)
+    assert max(sizes) - min(sizes) <= views
+    assert len(parts) == min(n, -(-8 * views * n // most))
+
+
+def test_parameters_set_the_least_size_of_a_pass() -> None:
+    batch = (torch.zeros(10, dtype=torch.int64),)
+    assert len(Passes(1, 0, 1, {}).cut(batch, lambda rows: rows[0] + 1, "")) == 10
+    assert len(Passes(1, 5, 1, {}).cut(batch, lambda rows: rows[0] + 1, "")) == 2
+
+
+def test_what_an_operation_makes_is_counted_once() -> None:
+    x = torch.randn(4, 8)
+    layer = nn.Linear(8, 16)
+    of_layer = 4 * 16 * 4
+    assert forward_bytes(lambda rows: layer(rows[0]), (x,)) == of_layer
+    assert forward_bytes(lambda rows: layer(rows[0]).view(-1)[3:], (x,)) == of_layer
+    assert forward_bytes(lambda rows: layer(rows[0]).relu_(), (x,)) == of_layer
+    assert forward_bytes(lambda rows: layer(rows[0]).relu(), (x,)) == 2 * of_layer
+
+
+def test_counting_leaves_random_numbers_as_they_were() -> None:
+    before = torch.default_generator.get_state()
+    forward_bytes(lambda rows: F.dropout(rows[0]), (torch.zeros(3),))
+    assert torch.equal(before, torch.default_generator.get_state())
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("rule", [FlatClipping(THRESHOLD), PerLayerClipping(THRESHOLD)])
+def test_passes_give_the_sum_norms_and_losses_of_one(views: int, rule: ClippingRule) -> None:
+    batch = data(6 * views)
+    model = network()
+    reference = ReferenceEngine(model, losses, rule, views=views)
+    fast = record_by_record(FastEngine(model, losses, rule, views=views))
+    found = []
+    for engine in (reference, fast):
+        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+        limits = torch.tensor(rule.initial_thresholds(engine.names), dtype=torch.float64)
+        found.append((sums, engine.add_clipped_sum(sums, batch, None, limits)))
+    (one, of_one), (other, of_other) = found
+    assert len(fast._passes(batch)) == 6
+    for name, total in one.items():
+        torch.testing.assert_close(other[name], total, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(of_other.raw_norms, of_one.raw_norms, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(of_other.raw_losses, of_one.raw_losses, rtol=1e-12, atol=1e-12)
+
+
+def test_a_record_that_is_not_finite_leaves_its_pass_alone() -> None:
+    x, y = data(5)
+    x[3, 0, 0, 0] = torch.inf
+    model = network()
+    engine = record_by_record(FastEngine(model, losses, FlatClipping(THRESHOLD)))
+    sums, others = ({name: torch.zeros_like(p) for name, p in engine.parameters.items()} for _ in range(2))
+    limits = torch.tensor([THRESHOLD], dtype=torch.float64)
+    statistics = engine.add_clipped_sum(sums, (x, y), None, limits)
+    keep = torch.arange(5) != 3
+    engine.add_clipped_sum(others, (x[keep], y[keep]), None, limits)
+    assert statistics.raw_norms.isinf().flatten().tolist() == [False, False, False, True, False]
+    for name, total in sums.items():
+        torch.testing.assert_close(total, others[name])
+
+
+def session(path: Path | None = None, measured: dict[str, int] | None = None) -> PrivateSession:
+    model = network(dropout=0.5).float()
+    x, y = data(40)
+    plan = Plan.with_noise(
+        noise_multiplier=1.0, delta=1e-3, records=40, batch_size=None, steps=4, clipping=0.5,
+        adjacency="add-remove", unit="row",
+    )  # fmt: skip
+    run = PrivateSession(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), (x.float(), y), plan, loss=losses, memory=TINY
+    )
+    if path is not None:
+        run.load(path)
+    run._engine.measured.update(measured or {})
+    return run
+
+
+def test_a_resumed_run_cuts_where_the_first_did(tmp_path: Path) -> None:
+    first = session()
+    turns = first.batches()
+    first.step(next(turns))
+    assert first._engine.measured
+    first.save(tmp_path / "state")
+    second = session(tmp_path / "state")
+    assert second._engine.measured == first._engine.measured
+    for turn in turns:
+        first.step(turn)
+    for turn in second.batches():  # under dropout other cuts would be another release, which is refused
+        second.step(turn)
+    for name, p in first.model.named_parameters():
+        assert torch.equal(p, second.model.get_parameter(name))
+
+
+def test_other_cuts_would_be_another_release(tmp_path: Path) -> None:
+    first = session()
+    turns = first.batches()
+    first.step(next(turns))
+    first.save(tmp_path / "state")
+    first.step(next(turns))
+    second = session(tmp_path / "state", dict.fromkeys(first._engine.measured, 1))
+    with pytest.raises(PrivacyRefusal, match="released something else"):
+        second.step(next(second.batches()))
