@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, fast, rules
+from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, fast, rules
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine, _Gradient
 from tacit.clipping.layers import linear
@@ -85,6 +85,19 @@ def a_large_threshold_gives_the_plain_gradient(model: nn.Module | None = None) -
     engine = engine_for(nn.Linear(6, 6) if model is None else model, FlatClipping(1e9))
     plain = torch.autograd.grad(squares(engine.model, rows()).sum(), list(engine.model.parameters()))
     assert norm(minus(release(engine, rows()), dict(zip(engine.names, plain, strict=True)))) < 1e-9
+
+
+def plain_of_positions() -> None:
+    def at_positions(model: nn.Module, x: Tensor) -> Tensor:
+        out: Tensor = model(x.view(-1, 2, 3))
+        return out.square().sum((1, 2))
+
+    model = nn.Linear(3, 3).double()
+    engine = FastEngine(model, at_positions, FlatClipping(1e9), budget=MemoryBudget(linear_slack=0.0))
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    engine.add_clipped_sum(sums, (rows(),), None, torch.tensor([1e9]))
+    plain = torch.autograd.grad(at_positions(model, rows()).sum(), list(model.parameters()))
+    assert norm(minus(sums, dict(zip(engine.names, plain, strict=True)))) < 1e-9
 
 
 def plain_of_tied() -> None:
@@ -210,6 +223,7 @@ SEPARATE: Patch = (linear, "merged", lambda uses: None)
 bound = one_record_moves_the_sum_by_at_most_the_bound
 split = a_sum_does_not_depend_on_the_split
 plain = a_large_threshold_gives_the_plain_gradient
+positions = plain_of_positions
 broken = a_broken_record_leaves_the_others_as_they_are
 cancelling = cancelling_positions_stay_within_the_bound
 quantile = the_threshold_follows_the_quantile
@@ -218,9 +232,10 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
     "clip skipped for one layer": (bound, [(_Gradient, "add_weighted", clip_skipped_for_one_layer)]),
     "clamp at 2C": (bound, [(FlatClipping, "factors", clamp_at_twice_the_threshold)]),
     "factors up to 2": (plain, [(FlatClipping, "factors", clamp_factors_at_two)]),
-    "mean for sum, weight": (split, [(linear.Outer, "add_weighted", mean_for_sum)]),
+    "mean for sum, weight": (split, [(linear.Pair, "add_weighted", mean_for_sum)]),
+    "mean for sum, positions": (positions, [(linear.Outer, "add_weighted", mean_for_sum)]),
     "mean for sum, bias": (split, [(Kept, "add_weighted", mean_for_sum)]),
-    "mean for sum, scale": (plain, [(linear.Outer, "add_weighted", mean_for_sum)]),
+    "mean for sum, scale": (plain, [(linear.Pair, "add_weighted", mean_for_sum)]),
     "tied layer counted once": (bound, [SEPARATE, (_Gradient, "squared_norms", tied_layer_counted_once)]),
     "squares of tied uses added": (bound, [SEPARATE, (_Gradient, "squared_norms", tied_squares_added)]),
     "second use lost": (plain_of_tied, [(linear, "merged", first_use_only)]),

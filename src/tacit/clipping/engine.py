@@ -118,13 +118,13 @@ class GradientEngine(ABC):
         if mask is not None and present is not None:  # padding is left out, not multiplied: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
-        norms, losses = thresholds.new_zeros(0, len(self.groups)), thresholds.new_zeros(0)
+        found: list[tuple[Tensor, Tensor]] = []
         if batch[0].shape[0] > 0:
             with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
                 found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
-            norms = torch.cat([of_part for of_part, _ in found])
-            losses = torch.cat([of_part for _, of_part in found]).to(thresholds)
+        norms = _joined([of_part for of_part, _ in found], thresholds, len(self.groups))
+        losses = _joined([of_part.to(thresholds) for _, of_part in found], thresholds)
         if present is not None:
             norms, losses = (
                 part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
@@ -254,6 +254,11 @@ class GradientEngine(ABC):
                 "a sum of small contributions is lost in narrow types."
             )
         return buffer
+
+
+def _joined(parts: Sequence[Tensor], like: Tensor, *width: int) -> Tensor:
+    """Return what the passes found, (n, *width)."""
+    return parts[0] if len(parts) == 1 else torch.cat([like.new_zeros(0, *width), *parts])
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

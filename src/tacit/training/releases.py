@@ -58,9 +58,18 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
 
 def _trace(gradients: Mapping[str, Tensor]) -> tuple[float, float]:
     """A weighted sum of s of the P numbers, which hardly any change leaves as it is; and their norm."""
-    steps = ((g.detach().reshape(-1), max(1, g.numel() // _LOOKED_AT)) for g in gradients.values())
-    looked_at = np.concatenate([numbers[::step].cpu().numpy() for numbers, step in steps], dtype=np.float64)
+    looked_at = np.concatenate([_some(g) for g in gradients.values()], dtype=np.float64)
     return float(looked_at @ _weights(len(looked_at))), math.sqrt(looked_at @ looked_at)
+
+
+def _some(gradient: Tensor) -> NDArray[np.floating]:
+    """The numbers of one parameter that are looked at."""
+    step = max(1, gradient.numel() // _LOOKED_AT)
+    if gradient.is_cpu:
+        numbers: NDArray[np.floating] = gradient.numpy().reshape(-1)[::step]
+        return numbers
+    on_cpu: NDArray[np.floating] = gradient.reshape(-1)[::step].cpu().numpy()
+    return on_cpu
 
 
 @lru_cache(maxsize=8)

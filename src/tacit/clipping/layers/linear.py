@@ -25,9 +25,18 @@ from torch import Tensor
 
 from tacit.clipping.layers import triton_outer
 from tacit.clipping.layers.tape import Tape, Unseen
-from tacit.clipping.layers.use import Kept, Rows, Use, allowance, cancellation, over_positions, widened
+from tacit.clipping.layers.use import (
+    Kept,
+    Rows,
+    Use,
+    allowance,
+    cancellation,
+    over_positions,
+    row_squares,
+    widened,
+)
 
-__all__ = ["Outer", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
+__all__ = ["Outer", "Pair", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
 
 _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
 
@@ -41,13 +50,10 @@ ONEDNN_ROWS = 8
 """Rows of a product from which on it is left to oneDNN."""
 
 
-def outer(left: Tensor, right: Tensor, slack: float, rows: tuple[Rows, Rows] | None = None) -> Use:
-    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
-
-    ``rows``: the same two at T = 1, if other uses may ask for their norms too.
-    """
+def outer(left: Tensor, right: Tensor, slack: float) -> Use:
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not."""
     T, p, d = left.shape[1], left.shape[2], right.shape[2]
-    unkept = Outer(left, right, slack, rows)
+    unkept = Outer(left, right, slack)
     keep = T > 1 and p * d <= slack * T * (p + d)
     return Kept(unkept.gradients(0, len(left))) if keep else unkept
 
@@ -56,17 +62,14 @@ def outer(left: Tensor, right: Tensor, slack: float, rows: tuple[Rows, Rows] | N
 class Outer(Use):
     """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
 
-    def __init__(
-        self, left: Tensor, right: Tensor, slack: float, rows: tuple[Rows, Rows] | None = None
-    ) -> None:
-        self.left, self.right, self.slack, self._rows = left, right, slack, rows
+    def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
+        self.left, self.right, self.slack = left, right, slack
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         left, right = self.left, self.right
         if left.shape[1] == 1:
-            rows = self._rows or (_only_rows(left), _only_rows(right))
-            return rows[0].squares * rows[1].squares
+            return row_squares(widened(left).squeeze(1)) * row_squares(widened(right).squeeze(1))
         if triton_outer.takes(left, right):
             return triton_outer.squared_norms(left, right)
         return ghost_squared_norms(widened(left), widened(right))
@@ -97,9 +100,33 @@ class Outer(Use):
             accumulator.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
 
 
-def _only_rows(x: Tensor) -> Rows:
-    """(n, 1, d) as rows (n, d)."""
-    return Rows(widened(x).squeeze(1))
+@final
+class Pair(Use):
+    """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron."""
+
+    def __init__(self, left: Rows, right: Rows, slack: float) -> None:
+        self._left, self._right, self._slack = left, right, slack
+
+    def squared_norms(self) -> Tensor:
+        """Return |G_i|^2, (n,)."""
+        return self._left.squares * self._right.squares
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return G_i, (m, p, d)."""
+        return self._left.rows[start:stop, :, None] * self._right.rows[start:stop, None]
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
+        left, right = self._left.rows.to(accumulator.dtype), self._right.rows.to(accumulator.dtype)
+        if left.shape[1] < right.shape[1]:
+            left = left * factors[:, None]
+        else:
+            right = right * factors[:, None]
+        accumulator.addmm_(left.T, right)
+
+    def at_positions(self) -> Outer:
+        """The same with a dimension of positions."""
+        return Outer(self._left.rows[:, None], self._right.rows[:, None], self._slack)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
@@ -154,6 +181,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
     """Return several uses of one weight as one use at all their positions, if no gradient is formed yet."""
     if len(uses) == 1:
         return uses[0]
+    uses = [use.at_positions() if isinstance(use, Pair) else use for use in uses]
     unkept = [use for use in uses if isinstance(use, Outer)]
     if not uses or len(unkept) < len(uses):
         return None
@@ -211,13 +239,19 @@ def _map(
         return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x))
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        slack = tape.budget.linear_slack
+        if g.dim() == 2 and tape.views == 1 and widened(g) is g:
+            of_g, of_x = Rows(g), Rows(x)
+            if tape.owns(source):
+                yield source, Pair(of_g, of_x, slack) if source is weight else Pair(of_x, of_g, slack)
+            if bias is not None and tape.owns(bias):
+                yield bias, Kept(g, of_g)
+            return
         left, right = tape.positions(g), tape.positions(x)
-        rows = (_only_rows(left), _only_rows(right)) if left.shape[1] == 1 else None
         if tape.owns(source):
-            factors, own = ((left, right), rows) if source is weight else ((right, left), rows and rows[::-1])
-            yield source, outer(*factors, tape.budget.linear_slack, own)
+            yield source, outer(left, right, slack) if source is weight else outer(right, left, slack)
         if bias is not None and tape.owns(bias):
-            yield bias, Kept(over_positions(widened(left)), rows and rows[0])
+            yield bias, Kept(over_positions(widened(left)))
 
     return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
 

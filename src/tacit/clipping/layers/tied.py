@@ -46,6 +46,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
     if not others:
         return table
     head = linear.merged(others)
+    head = head.at_positions() if isinstance(head, linear.Pair) else head
     return _Tied(head, table) if isinstance(head, Outer) else None
 
 
