@@ -228,7 +228,7 @@ GPU_WORKLOADS: dict[str, Callable[[], Workload]] = {
 }
 
 TINY: dict[str, Callable[[], Workload]] = {
-    "MLP": lambda: pictures("MLP", mlp, 4, 784),
+    "MLP": lambda: pictures("MLP", mlp, 8, 784),  # as many as take the same libraries as many more
     "tanh CNN": lambda: pictures("tanh CNN", papernot_mnist_cnn, 4, 1, 28, 28),
     "VGG": lambda: pictures("VGG", vgg, 2, 3, 32, 32),
     "GPT": lambda: tokens("GPT", 2, 8, 50, width=32, depth=1),

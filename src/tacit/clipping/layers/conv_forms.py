@@ -79,7 +79,7 @@ def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, Tensor]]:
     """Yield some rows, and what each output position sees of them: (rows, T, k C), channels last."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
-    last = F.pad(x, pads).movedim(1, -1).contiguous()  # (B, s..., C)
+    last = (F.pad(x, pads) if any(pads) else x).movedim(1, -1).contiguous()  # (B, s..., C)
     places, C, (row, *steps, one) = g.shape[2:], x.shape[1], last.stride()
     shape = (*places, *geometry.kernel, C)
     strides = (
