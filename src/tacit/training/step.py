@@ -21,7 +21,9 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.clipping.engine import GradientEngine, RawStatistics
+from tacit.clipping.engine import Buffers, GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.noise.ahead import NoiseAhead
 from tacit.noise.gaussian import StepNoise, gaussian
@@ -43,6 +45,9 @@ from tacit.training.reading import Request
 from tacit.training.records import Records
 
 __all__ = ["NoisyStep", "noisy_step", "requests"]
+
+_LARGE = 2**18
+"""Draws that a thread of their own is worth."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,13 @@ def noisy_step(
 
 
 @final
-class _NoiseBuffers(Mapping[str, Tensor]):
+class _NoiseBuffers(Buffers):
     """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
 
     The engine asks when it has a parameter's sum to add, and by then holds no more of its activations, so
     that the buffers take memory that is free again.  With ``ahead`` they are drawn meanwhile, in the
-    background: the same draws, for a device beside which the processor is idle.
+    background: the same draws, for a device beside which the processor is idle.  On a CPU, a large one that
+    is needed soon is, by one thread, beside the norms and factors.
     """
 
     def __init__(
@@ -116,7 +122,9 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
         self._noise = StepNoise(generator, std=std, step=step)
+        self._alone = StepNoise(generator, std=std, step=step, threads=1)
         self._drawn: dict[str, Tensor] = {}
+        self._coming: dict[str, Future[Tensor]] = {}
         self._ahead = NoiseAhead(generator, parameters) if ahead else None
         if self._ahead is not None:
             self._ahead.start(step=step, std=std)
@@ -125,14 +133,22 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         if name not in self._drawn and self._ahead is not None:
             self._drawn[name] = self._ahead.take(name)
         elif name not in self._drawn:
-            self._drawn[name] = self._draw(name)
+            coming = self._coming.pop(name, None)
+            self._drawn[name] = self._draw(name, self._noise) if coming is None else coming.result()
         return self._drawn[name]
 
-    def _draw(self, name: str) -> Tensor:
+    def soon(self, name: str) -> None:
+        """Draw it in the background, if that takes much longer than to hand it over."""
+        parameter = self._parameters[name]
+        large = parameter.is_cpu and parameter.numel() >= _LARGE and self._noise.native
+        if large and name not in self._drawn and name not in self._coming and torch.get_num_threads() > 1:
+            self._coming[name] = _background(os.getpid()).submit(self._draw, name, self._alone)
+
+    def _draw(self, name: str, noise: StepNoise) -> Tensor:
         parameter = self._parameters[name]
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         buffer = torch.empty(tuple(parameter.shape), dtype=dtype)
-        self._noise.fill(buffer, self._index[name])
+        noise.fill(buffer, self._index[name])
         return buffer if parameter.is_cpu else buffer.to(parameter.device)
 
     def __iter__(self) -> Iterator[str]:
@@ -140,6 +156,13 @@ class _NoiseBuffers(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._parameters)
+
+
+@lru_cache(maxsize=1)
+def _background(process: int) -> ThreadPoolExecutor:
+    """The thread of this process; a fork has none of its parent's threads."""
+    del process
+    return ThreadPoolExecutor(1, thread_name_prefix="tacit-noise")
 
 
 @lru_cache(maxsize=16)
