@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle threads sleep in the others' turns
+
 import noise_law as law
 import numpy as np
 import results
@@ -26,7 +28,7 @@ from rich.table import Table
 
 from tacit import native
 from tacit.noise import kernel
-from tacit.noise.box_muller import DRAWS_PER_TILE, box_muller
+from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller
 from tacit.noise.gaussian import fill_gaussian
 from tacit.noise.generator import Generator
 
@@ -99,7 +101,9 @@ def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
 
     def by_numpy(words: NDArray[np.uint8]) -> Floats:
         out = np.empty((1, 2, 1024), np.float32)
-        box_muller(words[np.newaxis].copy(), 1.0, out)
+        room = Room(1, out.dtype)
+        room.words[0] = words
+        box_muller(room, 1.0, out)
         return out[0]
 
     def by_kernel(words: NDArray[np.uint8]) -> Floats:

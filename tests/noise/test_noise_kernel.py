@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tacit import native
 from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, box_muller
+from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, Room, box_muller
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
@@ -29,13 +29,17 @@ Transform = Callable[[NDArray[np.uint8], float], NDArray[np.floating]]
 
 def by_numpy(words: NDArray[np.uint8], std: float) -> NDArray[np.floating]:
     out = np.empty((1, 2, 1024), np.float32)
-    box_muller(words[np.newaxis].copy(), std, out)
+    room = Room(1, out.dtype)
+    room.words[0] = words
+    box_muller(room, std, out)
     return out.reshape(2, 1024)
 
 
 def in_double(words: NDArray[np.uint8], std: float) -> NDArray[np.floating]:
     out = np.empty((1, 2, 1024))
-    box_muller(words[np.newaxis].copy(), std, out)
+    room = Room(1, out.dtype)
+    room.words[0] = words
+    box_muller(room, std, out)
     return out.reshape(2, 1024)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tacit import native
 from tacit.noise import kernel
-from tacit.noise.box_muller import DRAWS_PER_TILE, box_muller
+from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller
 from tacit.noise.gaussian import gaussian
 from tacit.testing import seeded_generator
 
@@ -82,7 +82,9 @@ def test_the_law_is_accepted(draws: Floats) -> None:
 
 def by_numpy(words: NDArray[np.uint8]) -> Floats:
     out = np.empty((1, 2, 1024), np.float32)
-    box_muller(words[np.newaxis].copy(), 1.0, out)
+    room = Room(1, out.dtype)
+    room.words[0] = words
+    box_muller(room, 1.0, out)
     return out.reshape(2, 1024)
 
 

@@ -3,7 +3,7 @@
 :mod:`tacit.noise.box_muller` defines how words become draws, and does it in NumPy.  In single precision a
 native kernel does the same (``native/noise.cpp``) where it was built and the processor has AES instructions:
 from the same words, the same values up to rounding.  The kernel takes about a fifth of the time of
-``Tensor.normal_``, NumPy about the whole of it.
+``Tensor.normal_``, NumPy about two thirds of it on two threads and the whole of it on one.
 
 Floats are not the ideal normal law: this noise is for training, where the released values are sums of floats
 anyway, not for exact queries.
@@ -12,9 +12,12 @@ anyway, not for exact queries.
 from __future__ import annotations
 
 import math
+import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import final
 
 import numpy as np
@@ -24,17 +27,18 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, box_muller
+from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Room, box_muller
 from tacit.noise.generator import Generator, Purpose
 
 __all__ = ["StepNoise", "fill_gaussian", "gaussian"]
 
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
-# NumPy draws a chunk at a time, so that its words and what is made of them stay in the cache.  A thread with
-# less than a few chunks to draw would not be worth its start, nor its turns at the interpreter.
-_TILES_PER_CHUNK = 64
-_CHUNKS_PER_THREAD = 8
+# NumPy's threads meet at the interpreter between any two operations, and who waits there wakes after tens of
+# microseconds: chunks are as large as makes the operations few and long, and no larger, as each tile takes
+# 24 KiB.  Fewer tiles than these are drawn before another thread has woken.
+_MOST_TILES_IN_A_CHUNK = 96
+_TILES_FOR_A_THREAD = 32
 
 
 def gaussian(
@@ -167,28 +171,55 @@ def _checked(dtype: torch.dtype) -> torch.dtype:
 
 def _fill(out: NDArray[np.floating], words: Callable[..., None], std: float, threads: int) -> None:
     """``out`` (count,) becomes draws of N(0, std^2), by NumPy."""
-    tiles = math.ceil(len(out) / DRAWS_PER_TILE)
-    chunks = range(0, tiles, _TILES_PER_CHUNK)
-    parts = min(threads, len(chunks) // _CHUNKS_PER_THREAD)
-    if parts <= 1:
-        _fill_chunks(out, words, std, chunks)
+    if len(out) == 0:
         return
-    with ThreadPoolExecutor(parts) as pool:  # NumPy and the cipher let other threads run meanwhile
-        shares = [chunks[len(chunks) * i // parts : len(chunks) * (i + 1) // parts] for i in range(parts)]
-        for done in [pool.submit(_fill_chunks, out, words, std, share) for share in shares]:
-            done.result()
+    tiles = math.ceil(len(out) / DRAWS_PER_TILE)
+    parts = max(1, min(threads, tiles // _TILES_FOR_A_THREAD))
+    turns = math.ceil(tiles / (parts * _MOST_TILES_IN_A_CHUNK))
+    size = math.ceil(tiles / (parts * turns))
+    todo = deque(range(0, tiles, size))
+    draw = partial(_fill_chunks, out, words, std, todo, size)
+    helpers = [_helpers(os.getpid()).submit(draw) for _ in range(parts - 1)]
+    draw()
+    for helper in helpers:
+        if not helper.cancel():  # it has begun, and may be at work on the last chunk
+            helper.result()
 
 
-def _fill_chunks(out: NDArray[np.floating], words: Callable[..., None], std: float, chunks: range) -> None:
-    """The chunks of ``out`` that begin at the tiles ``chunks``."""
-    raw = np.empty((min(_TILES_PER_CHUNK, math.ceil(len(out) / DRAWS_PER_TILE)), BYTES_PER_TILE), np.uint8)
-    for tile in chunks:
-        part = out[tile * DRAWS_PER_TILE : (tile + _TILES_PER_CHUNK) * DRAWS_PER_TILE]
+def _fill_chunks(
+    out: NDArray[np.floating], words: Callable[..., None], std: float, todo: deque[int], size: int
+) -> None:
+    """Draw chunks of ``out``, of ``size`` tiles and named by the first of them, until none is left to do."""
+    room = _room(size, out.dtype)
+    while todo:
+        try:
+            tile = todo.popleft()
+        except IndexError:  # another thread was faster
+            return
+        part = out[tile * DRAWS_PER_TILE : (tile + size) * DRAWS_PER_TILE]
         whole = math.ceil(len(part) / DRAWS_PER_TILE)
-        words(raw[:whole].data, first_block=tile * BLOCKS_PER_TILE)
+        words(room.words[:whole].data, first_block=tile * BLOCKS_PER_TILE)
         if len(part) == whole * DRAWS_PER_TILE:
-            box_muller(raw[:whole], std, part.reshape(whole, 2, -1))
+            box_muller(room, std, part.reshape(whole, 2, -1))
         else:
             draws = np.empty(whole * DRAWS_PER_TILE, out.dtype)
-            box_muller(raw[:whole], std, draws.reshape(whole, 2, -1))
+            box_muller(room, std, draws.reshape(whole, 2, -1))
             part[:] = draws[: len(part)]
+
+
+_rooms = threading.local()
+
+
+def _room(tiles: int, dtype: np.dtype[np.floating]) -> Room:
+    """Room for at least so many tiles, of this thread; kept, as fresh memory costs about as much time."""
+    kept: dict[str, Room] = _rooms.__dict__
+    room = kept.get(dtype.char)
+    if room is None or len(room.words) < tiles:
+        room = kept[dtype.char] = Room(tiles, dtype)
+    return room
+
+
+@cache
+def _helpers(process: int) -> ThreadPoolExecutor:
+    """Threads of one process, as a fork does not inherit them.  They stay: starting one takes too long."""
+    return ThreadPoolExecutor(os.cpu_count(), f"tacit-noise-{process}")
