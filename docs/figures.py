@@ -13,6 +13,7 @@ __all__ = ["PLAIN", "scaling", "steps"]
 
 PLAIN = "plain PyTorch"
 COLOURS = {
+    "plain PyTorch, in passes": "#333333",
     "Tacit": "#0b5394",
     "Tacit, lean": "#3d85c6",
     "Tacit, no compiler": "#6fa8dc",
@@ -62,8 +63,9 @@ def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
         axes.bar(places, [h - 1.0 for h in heights], width, bottom=1.0, color=COLOURS[engine], label=engine)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_yscale("log")
-    top = 1.3 * max(values.values(), default=1.0)
-    ticks = [tick for tick in (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200) if tick <= top]
+    top, bottom = 1.3 * max(values.values(), default=1.0), 0.9 * min(values.values(), default=1.0)
+    round_ones = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200)
+    ticks = [tick for tick in round_ones if bottom <= tick <= top]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     axes.set_xticks(range(len(workloads)), workloads)
@@ -97,6 +99,6 @@ def _lines(axes: Axes, points: list[dict[str, Any]]) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.axhline(1.3, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log", base=2)
-    axes.set_ylim(bottom=0.8)
+    axes.set_ylim(bottom=0.5)
     axes.legend(frameon=False, fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
