@@ -269,7 +269,8 @@ def _product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
     ``F.linear`` computes; a few rows alone it does not do faster.
     """
     if _for_onednn(x, W, b):
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, W, b, "none", [], "")
+        bias = None if b is None else b.contiguous()  # whose stride it does not look at
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, W, bias, "none", [], "")
         return found
     return F.linear(x, W, b)
 
