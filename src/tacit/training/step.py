@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import final
 
 import numpy as np
@@ -121,8 +121,8 @@ class _NoiseBuffers(Buffers):
     ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
-        self._noise = StepNoise(generator, std=std, step=step)
-        self._alone = StepNoise(generator, std=std, step=step, threads=1)
+        self._of_step = partial(StepNoise, generator, std=std, step=step)
+        self._noise = self._of_step()
         self._drawn: dict[str, Tensor] = {}
         self._coming: dict[str, Future[Tensor]] = {}
         self._ahead = NoiseAhead(generator, parameters) if ahead else None
@@ -142,7 +142,7 @@ class _NoiseBuffers(Buffers):
         parameter = self._parameters[name]
         large = parameter.is_cpu and parameter.numel() >= _LARGE and self._noise.native
         if large and name not in self._drawn and name not in self._coming and torch.get_num_threads() > 1:
-            self._coming[name] = _background(os.getpid()).submit(self._draw, name, self._alone)
+            self._coming[name] = _background(os.getpid()).submit(self._draw, name, self._of_step(threads=1))
 
     def _draw(self, name: str, noise: StepNoise) -> Tensor:
         parameter = self._parameters[name]
