@@ -676,18 +676,3 @@ def test_noise_drawn_ahead_is_the_same_noise() -> None:
     for name in named:
         assert torch.equal(inline[name], ahead[name])
         assert ahead[name] is ahead[name]  # once drawn, it is the buffer that sums are added to
-
-
-def test_a_buffer_drawn_in_the_background_has_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "_LARGE", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    generator, named = seeded_generator(0), dict(nn.Linear(300, 40).named_parameters())
-    told, untold = (step._NoiseBuffers(named, generator, 2.0, 5, ahead=False) for _ in range(2))
-    told.soon("weight")
-    assert set(told._coming) == ({"weight"} if told._noise.native else set())
-    told.soon("weight")
-    for name in named:
-        assert torch.equal(told[name], untold[name])
-    assert not told._coming
-    told.soon("weight")  # there already
-    assert not told._coming

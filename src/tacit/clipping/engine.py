@@ -25,7 +25,7 @@ from tacit.clipping.rules import ClippingRule
 from tacit.clipping.survey import Survey
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
 
-__all__ = ["Buffers", "GradientEngine", "PerExampleLoss", "RawStatistics"]
+__all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
 
 PerExampleLoss: TypeAlias = Callable[..., Tensor]
 """``(model, *batch) -> (B,)`` losses, one per row of the batch, not reduced."""
@@ -56,14 +56,6 @@ class RawStatistics:
         """(G,), the sum over records that are not padding of 1[norm <= C_g] - 1/2."""
         norms = self.raw_norms if self.present is None else self.raw_norms[self.present]
         return (norms <= self.thresholds).sum(0, dtype=norms.dtype) - 0.5 * len(norms)
-
-
-class Buffers(Mapping[str, Tensor]):
-    """Buffers that are made when they are first asked for, and may be told before."""
-
-    @abstractmethod
-    def soon(self, name: str) -> None:
-        """Be told that this buffer will be asked for after some small operations, which leave cores idle."""
 
 
 class GradientEngine(ABC):

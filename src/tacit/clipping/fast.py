@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.engine import Buffers, GradientEngine, PerExampleLoss, full_precision, group_index
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.layers import (
     affine,
     attention,
@@ -234,8 +234,6 @@ class FastEngine(GradientEngine):
         first: buffers that are made on demand then take the place of the activations.
         """
         gradients = _gradients(self.parameters, tape)
-        if isinstance(accumulator, Buffers):
-            accumulator.soon(self._small_first[-1])
         number = group_index(self.groups)
         norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
         if not _all_finite(norms):

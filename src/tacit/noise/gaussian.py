@@ -141,11 +141,6 @@ class StepNoise:
         self._threads = torch.get_num_threads() if threads is None else threads
         self._native = kernel.loaded()
 
-    @property
-    def native(self) -> bool:
-        """Whether single precision is drawn by the kernel, which leaves the interpreter to other threads."""
-        return self._native is not None
-
     def fill(self, out: Tensor, index: int) -> None:
         """``out``, contiguous and on the CPU, becomes the noise of this index."""
         check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)

@@ -21,19 +21,17 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.clipping.engine import Buffers, GradientEngine, RawStatistics
+from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.noise.ahead import NoiseAhead
 from tacit.noise.gaussian import StepNoise, gaussian
@@ -45,9 +43,6 @@ from tacit.training.reading import Request
 from tacit.training.records import Records
 
 __all__ = ["NoisyStep", "noisy_step", "requests"]
-
-_LARGE = 2**18
-"""Draws that a thread of their own is worth."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +96,12 @@ def noisy_step(
 
 
 @final
-class _NoiseBuffers(Buffers):
+class _NoiseBuffers(Mapping[str, Tensor]):
     """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
 
     The engine asks when it has a parameter's sum to add, and by then holds no more of its activations, so
     that the buffers take memory that is free again.  With ``ahead`` they are drawn meanwhile, in the
-    background: the same draws, for a device beside which the processor is idle.  On a CPU, a large one that
-    is needed soon is, by one thread, beside the norms and factors.
+    background: the same draws, for a device beside which the processor is idle.
     """
 
     def __init__(
@@ -121,10 +115,8 @@ class _NoiseBuffers(Buffers):
     ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
-        self._of_step = partial(StepNoise, generator, std=std, step=step)
-        self._noise = self._of_step()
+        self._noise = StepNoise(generator, std=std, step=step)
         self._drawn: dict[str, Tensor] = {}
-        self._coming: dict[str, Future[Tensor]] = {}
         self._ahead = NoiseAhead(generator, parameters) if ahead else None
         if self._ahead is not None:
             self._ahead.start(step=step, std=std)
@@ -133,22 +125,14 @@ class _NoiseBuffers(Buffers):
         if name not in self._drawn and self._ahead is not None:
             self._drawn[name] = self._ahead.take(name)
         elif name not in self._drawn:
-            coming = self._coming.pop(name, None)
-            self._drawn[name] = self._draw(name, self._noise) if coming is None else coming.result()
+            self._drawn[name] = self._draw(name)
         return self._drawn[name]
 
-    def soon(self, name: str) -> None:
-        """Draw it in the background, if that takes much longer than to hand it over."""
-        parameter = self._parameters[name]
-        large = parameter.is_cpu and parameter.numel() >= _LARGE and self._noise.native
-        if large and name not in self._drawn and name not in self._coming and torch.get_num_threads() > 1:
-            self._coming[name] = _background(os.getpid()).submit(self._draw, name, self._of_step(threads=1))
-
-    def _draw(self, name: str, noise: StepNoise) -> Tensor:
+    def _draw(self, name: str) -> Tensor:
         parameter = self._parameters[name]
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         buffer = torch.empty(tuple(parameter.shape), dtype=dtype)
-        noise.fill(buffer, self._index[name])
+        self._noise.fill(buffer, self._index[name])
         return buffer if parameter.is_cpu else buffer.to(parameter.device)
 
     def __iter__(self) -> Iterator[str]:
@@ -156,13 +140,6 @@ class _NoiseBuffers(Buffers):
 
     def __len__(self) -> int:
         return len(self._parameters)
-
-
-@lru_cache(maxsize=1)
-def _background(process: int) -> ThreadPoolExecutor:
-    """The thread of this process; a fork has none of its parent's threads."""
-    del process
-    return ThreadPoolExecutor(1, thread_name_prefix="tacit-noise")
 
 
 @lru_cache(maxsize=16)
