@@ -56,6 +56,6 @@ class MemoryBudget:
 FAST = MemoryBudget()
 """The default: as fast as it goes, with at most a few times the memory of a plain step."""
 LEAN = MemoryBudget(
-    linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, pass_bytes=64 * 2**20, chunk_bytes=8 * 2**20
+    linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, pass_bytes=128 * 2**20, chunk_bytes=8 * 2**20
 )
-"""About the memory of a plain step."""
+"""At most about the memory of a plain step, where passes are many less."""
