@@ -58,4 +58,4 @@ FAST = MemoryBudget()
 LEAN = MemoryBudget(
     linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, pass_bytes=128 * 2**20, chunk_bytes=8 * 2**20
 )
-"""At most about the memory of a plain step, where passes are many less."""
+"""At most about the memory of a plain step; where a batch takes several passes, much less."""
