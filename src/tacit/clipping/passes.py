@@ -1,9 +1,9 @@
 """How many records go through the model at once: a batch in several passes is often faster than in one.
 
 Activations of a large batch are blocks of tens of MiB, which the system gives out anew in each step, page by
-page: to touch fresh pages takes longer than to compute what is in them.  In a pass that is small enough all
-memory is that of the pass before, and the second half of it is still in the cache.  Each pass costs the calls
-that it makes and once the reading and writing of all sums, so it must not be too small either.
+page: to touch fresh pages may take longer than to compute what is in them.  In a pass that is small enough,
+all memory is that of the pass before.  Each pass costs the calls that it makes and once the reading and
+writing of all sums, so it must not be too small either.
 
 Letters: n records; K views; B = n K rows.
 """
