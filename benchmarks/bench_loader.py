@@ -8,7 +8,6 @@ batches comes a step of 20 ms that computes elsewhere, as on a GPU.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
@@ -19,8 +18,6 @@ from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import measure
 import numpy as np

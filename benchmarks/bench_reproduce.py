@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 __all__ = ["MODELS", "Experiment", "seconds_per_step"]
 
 
@@ -96,7 +94,7 @@ def seconds_per_step(experiment: Experiment, steps: int) -> float:
 
 def child(source: Path, name: str, steps: int) -> float:
     """The same in a process with the Tacit in ``source``."""
-    environment = dict(os.environ, PYTHONPATH=str(source), OMP_WAIT_POLICY="passive")
+    environment = dict(os.environ, PYTHONPATH=str(source))
     command = [sys.executable, __file__, "--model", name, "--steps", str(steps)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(json.loads(done.stdout)["seconds"])

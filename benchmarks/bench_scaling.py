@@ -8,15 +8,12 @@ weights into more and narrower layers.  Ratios are of steps that take turns in o
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import measure
 import results

@@ -34,7 +34,7 @@ Rows = list[dict[str, Any]]
 
 def worker(what: str, workload: str, engines: Sequence[str], options: Sequence[str]) -> Rows:
     """What ``measure.py`` finds, in a fresh process with the environment that the engines need."""
-    environment = dict(os.environ, OMP_WAIT_POLICY="passive")
+    environment = dict(os.environ)
     for name in engines:
         environment |= ENGINES[name].environment
     if what == "memory":  # give memory back at once when it is freed: the peak is that of what is held

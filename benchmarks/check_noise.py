@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle threads sleep in the others' turns
-
 import noise_law as law
 import numpy as np
 import results

@@ -3,8 +3,9 @@
 Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and SGD.
 The batch is one physical batch for all, and each peer runs at its own best settings.  Ours takes a batch of
 many activations in several passes, as it does for users who set nothing; ``plain PyTorch, in passes`` shows
-what the plain step gains by accumulating gradients over the same passes.  Ours draws cryptographic noise; the
-peers draw torch's own (Opacus' secure mode has no build for current PyTorch).
+what the plain step gains by accumulating gradients over the same passes.  Threads wait for work as they do by
+default, which is awake; ``Tacit, sleeping threads`` and a plain step beside it let them sleep.  Ours draws
+cryptographic noise; the peers draw torch's own (Opacus' secure mode has no build for current PyTorch).
 """
 
 from __future__ import annotations
@@ -190,6 +191,7 @@ ENGINES: dict[str, Engine] = {
     "plain PyTorch, in passes": Engine(in_passes),
     "Tacit": Engine(tacit),
     "Tacit, lean": Engine(lambda load: tacit(load, memory=LEAN)),
+    "Tacit, sleeping threads": Engine(tacit, environment={"OMP_WAIT_POLICY": "passive"}),
     "Tacit, no compiler": Engine(tacit, environment={"TACIT_NATIVE": "0"}),
     "Tacit, reference": Engine(lambda load: tacit(load, "reference")),
     "Opacus, hooks": Engine(lambda load: opacus(load, "hooks"), "opacus"),

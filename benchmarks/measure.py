@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import random
 import statistics
 import sys
@@ -23,8 +22,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle threads sleep in the others' turns
 
 import torch
 from engines import ENGINES, PLAIN, Step

@@ -16,6 +16,7 @@ COLOURS = {
     "plain PyTorch, in passes": "#333333",
     "Tacit": "#0b5394",
     "Tacit, lean": "#3d85c6",
+    "Tacit, sleeping threads": "#674ea7",
     "Tacit, no compiler": "#6fa8dc",
     "Tacit, reference": "#cfe2f3",
     "Opacus, hooks": "#b45f06",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,14 @@ from tacit.clipping.layers import linear
 
 LAYOUTS = ("plain", "transposed", "every second", "one row again and again", "one number again and again")
 EPS = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def large_enough() -> Iterator[None]:
+    """Leave small products to oneDNN too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "ONEDNN_PRODUCTS", 1)
+        yield
 
 
 def numbers(layout: str, rows: int, columns: int) -> Tensor:
@@ -74,9 +84,14 @@ def test_onednn_is_used_where_it_takes_the_tensors(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", watch)
     x, W, b = torch.randn(32, 12), torch.randn(6, 12), torch.randn(6)
+    with monkeypatch.context() as patch:
+        patch.setattr(linear, "ONEDNN_PRODUCTS", 32 * 12 * 6 + 1)
+        linear._product(x, W, b)
+    assert not asked
+    monkeypatch.setattr(linear, "ONEDNN_PRODUCTS", 32 * 12 * 6)
     for rows, weight, bias in (
-        (x.double(), W.double(), b.double()), (x[:7], W, b), (x.bfloat16(), W.bfloat16(), b.bfloat16()),
-        (x.double(), W.double(), None), (x[:0], W, b),
+        (x.double(), W.double(), b.double()), (x.bfloat16(), W.bfloat16(), b.bfloat16()),
+        (x.double(), W.double(), None), (x[:0], W, b), (x[:7].repeat(1, 9), W.repeat(1, 9), b),
     ):  # fmt: skip
         linear._product(rows, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):

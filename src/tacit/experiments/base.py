@@ -261,6 +261,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
+        "waiting_threads": os.environ.get("OMP_WAIT_POLICY", "default"),
         "system": f"{platform.system()} {platform.machine()}",
     }
     if torch.cuda.is_available():

@@ -25,7 +25,7 @@ from tacit.noise.generator import Generator
 
 __all__ = ["check_release"]
 
-_LOOKED_AT, _AT_LEAST = 4096, 64  # numbers of all parameters, and of each; evenly spaced
+_LOOKED_AT, _AT_LEAST = 1024, 64  # numbers of all parameters, and of each; evenly spaced
 _ROUNDING = 1e-6  # of their norm: what the order of additions may change from one time to the next
 _TRACES: dict[bytes, array[float]] = {}
 """Digest of a key -> one number for each step that was released under it, NaN for those that were not."""

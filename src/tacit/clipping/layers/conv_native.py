@@ -10,6 +10,7 @@ record's gradient is the same to the last bit whether its norm is asked for, or 
 from __future__ import annotations
 
 from ctypes import Array, c_int64
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -102,11 +103,16 @@ def _call(
 
 
 def _shape(x: Tensor, g: Tensor, geometry: Geometry, views: int) -> Array[c_int64]:
-    """Return what the kernels call Shape."""
-    numbers = [len(x) // views, views, x.shape[1], g.shape[1]]
+    """Return what the kernels call Shape, which is only read."""
+    return _numbers(tuple(x.shape), tuple(g.shape), geometry, views)
+
+
+@lru_cache(maxsize=256)
+def _numbers(x: tuple[int, ...], g: tuple[int, ...], geometry: Geometry, views: int) -> Array[c_int64]:
+    numbers = [x[0] // views, views, x[1], g[1]]
     for values, missing in (
-        (x.shape[2:], 1), (geometry.kernel, 1), (geometry.stride, 1),
-        (geometry.padding, 0), (geometry.dilation, 1), (g.shape[2:], 1),
+        (x[2:], 1), (geometry.kernel, 1), (geometry.stride, 1),
+        (geometry.padding, 0), (geometry.dilation, 1), (g[2:], 1),
     ):  # fmt: skip
         numbers += [*[missing] * (3 - len(values)), *values]
     return (c_int64 * len(numbers))(*numbers)

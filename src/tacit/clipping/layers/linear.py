@@ -46,8 +46,8 @@ BLOCK_ROWS = 64
 """Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
 LOOP_FROM = 64
 """Positions from which a weighted sum is taken record by record, rather than copied into order first."""
-ONEDNN_ROWS = 8
-"""Rows of a product from which on it is left to oneDNN."""
+ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**20
+"""Rows of a product, and products of numbers in it, from which on it is left to oneDNN."""
 
 
 def outer(left: Tensor, right: Tensor, slack: float) -> Use:
@@ -117,7 +117,9 @@ class Pair(Use):
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
-        left, right = self._left.rows.to(accumulator.dtype), self._right.rows.to(accumulator.dtype)
+        left, right = self._left.rows, self._right.rows
+        if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
+            left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
         if left.shape[1] < right.shape[1]:
             left = left * factors[:, None]
         else:
@@ -266,7 +268,7 @@ def _product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
     """Return x W^T + b from (B, ..., d), (p, d) and (p,), where autograd does not watch.
 
     By oneDNN where it takes them: on AMD's processors it needs up to a quarter less time than MKL, with which
-    ``F.linear`` computes; a few rows alone it does not do faster.
+    ``F.linear`` computes; small products it does not do faster, and each call of it takes 20 us.
     """
     if _for_onednn(x, W, b):
         bias = None if b is None else b.contiguous()  # whose stride it does not look at
@@ -277,7 +279,8 @@ def _product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
 
 def _for_onednn(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     single = x.dtype == W.dtype == torch.float32 and (b is None or b.dtype == torch.float32)
-    fits = single and x.is_cpu and W.is_cpu and x.numel() >= ONEDNN_ROWS * x.shape[-1] > 0
+    large = x.numel() >= ONEDNN_ROWS * x.shape[-1] > 0 and x.numel() * len(W) >= ONEDNN_PRODUCTS
+    fits = single and large and x.is_cpu and W.is_cpu
     return fits and _has_onednn() and not torch.is_autocast_enabled("cpu")
 
 
