@@ -135,6 +135,55 @@ def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pyt
     assert all(p.isfinite().all() for p in model.parameters())
 
 
+class Mixed(nn.Module):
+    """Layers with parameters of several types, each fed in its own."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            weight = next(layer.parameters(), None)
+            x = layer(x if weight is None else x.to(weight.dtype))
+        return x
+
+
+MIXED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "float32, then float64": (lambda: Mixed(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3).double()), (6,)),
+    "float64, then float32": (lambda: Mixed(nn.Linear(6, 5).double(), nn.Tanh(), nn.Linear(5, 3)), (6,)),
+    "positions": (lambda: Mixed(nn.Linear(6, 5), nn.LayerNorm(5).double(), nn.Linear(5, 3)), (7, 6)),
+    "convolutions": (
+        lambda: Mixed(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3).double(), nn.Conv2d(3, 2, 2)),
+        (2, 6, 6),
+    ),
+    "narrow and wide": (lambda: Mixed(nn.Linear(6, 5).bfloat16(), nn.Linear(5, 3).double()), (6,)),
+}
+
+
+@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+@pytest.mark.parametrize(("make", "shape"), MIXED.values(), ids=MIXED)
+def test_parameters_of_several_types_are_summed_each_in_its_own(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], kind: type[GradientEngine]
+) -> None:
+    model, x = make(), torch.randn(6, *shape, dtype=torch.float64)
+    engine = kind(model, squares, FlatClipping(C))
+    wide = {name: torch.promote_types(p.dtype, torch.float32) for name, p in engine.parameters.items()}
+
+    def summed(rows: Tensor) -> Sums:
+        sums = {name: torch.zeros(p.shape, dtype=wide[name]) for name, p in engine.parameters.items()}
+        engine.add_clipped_sum(sums, (rows,), None, torch.tensor([C], dtype=torch.float64))
+        return sums
+
+    narrow = any(p.dtype == torch.bfloat16 for p in model.parameters())
+    for name, value in loop(model, squares, x).items():
+        torch.testing.assert_close(
+            summed(x)[name].double(), value, rtol=0.03 if narrow else 1e-5, atol=0.01 if narrow else 1e-6
+        )
+    for i in range(6):
+        assert sum(float(v.double().square().sum()) for v in summed(x[i : i + 1]).values()) <= C**2
+
+
 class Recomputed(nn.Module):
     """Two layers that are computed anew in the backward pass, each time that they are used."""
 

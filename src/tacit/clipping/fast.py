@@ -311,6 +311,8 @@ class _Gradient:
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to the accumulator, in place."""
+        if factors.dtype != accumulator.dtype:  # of a model with parameters of several types
+            factors = factors.to(accumulator.dtype)
         for use in self._own:
             use.add_weighted(accumulator, factors)
         for source, uses in self._derived:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.clipping import validate
-from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, widened_type
 from tacit.clipping.layers.use import row_squares
 
 __all__ = ["ReferenceEngine"]
@@ -72,7 +72,8 @@ class ReferenceEngine(GradientEngine):
         kept = norms.isfinite().all(dim=1).nonzero().squeeze(1)
         for number, group in enumerate(self.groups):
             for name in group:
-                scaled = torch.tensordot(factors[kept, number], gradients[name][kept], dims=1)
+                gradient = gradients[name][kept]
+                scaled = torch.tensordot(factors[kept, number].to(gradient.dtype), gradient, dims=1)
                 self._buffer(accumulator, name).add_(scaled)
         return norms
 
@@ -141,4 +142,4 @@ class _Loss(nn.Module):
 
 def _widen(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the gradients in float32 or wider."""
-    return {name: g.to(torch.promote_types(g.dtype, torch.float32)) for name, g in gradients.items()}
+    return {name: g.to(widened_type(g.dtype)) for name, g in gradients.items()}
