@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
+from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget, fast
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import HANDLERS, FastEngine
 from tacit.clipping.layers.tape import Tape
@@ -129,6 +129,42 @@ def test_budgets() -> None:
     for field in ("linear_slack", "convolution_slack", "small_bytes", "chunk_bytes"):
         with pytest.raises(InvalidInput, match=field):
             replace(FAST, **{field: -1})
+
+
+class Doubled(nn.Module):
+    """One weight, used as it is and turned round: its gradients are formed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + torch.sin(x @ self.weight.t())
+
+
+@pytest.mark.parametrize(("chunk_bytes", "sizes"), [(1, {1}), (2 * 16 * 4, {2, 1}), (2**20, {5})])
+def test_gradients_that_are_not_kept_are_formed_in_chunks_of_the_budget(
+    chunk_bytes: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formed: list[int] = []
+    real = fast._Gradient._formed
+
+    def watched(gradient: fast._Gradient, start: int, stop: int) -> Tensor:
+        formed.append(stop - start)
+        return real(gradient, start, stop)
+
+    monkeypatch.setattr(fast._Gradient, "_formed", watched)
+    torch.manual_seed(0)
+    model, x = Doubled(), torch.randn(5, 4)
+    found = []
+    for engine in (
+        FastEngine(model, squares, FlatClipping(1.0), budget=replace(FAST, chunk_bytes=chunk_bytes)),
+        ReferenceEngine(model, squares, FlatClipping(1.0)),
+    ):
+        found.append({"weight": torch.zeros(4, 4)})
+        add(engine, found[-1], x)
+    assert set(formed) == sizes
+    torch.testing.assert_close(*found)
 
 
 def test_an_operation_may_bring_its_backward_pass() -> None:

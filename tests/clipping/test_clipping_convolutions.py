@@ -84,7 +84,7 @@ def forced(form: str, fold_from: float = 100) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conv, "_choice", lambda *_, **__: (form == "kept", form == "ghost"))
         patch.setattr(conv, "FOLD_FROM", fold_from)
-        patch.setattr(conv, "chunks", lambda n, _: [(i, min(i + 2, n)) for i in range(0, n, 2)])
+        patch.setattr(conv, "chunks", lambda n, *_: [(i, min(i + 2, n)) for i in range(0, n, 2)])
         patch.setattr(conv, "FEW_CHANNELS", 0 if fold_from == 0 else conv.FEW_CHANNELS)
         yield
 

@@ -233,7 +233,7 @@ class FastEngine(GradientEngine):
         What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
         first: buffers that are made on demand then take the place of the activations.
         """
-        gradients = _gradients(self.parameters, tape)
+        gradients = _gradients(self.parameters, tape, self.budget.chunk_bytes)
         number = group_index(self.groups)
         norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
         if not _all_finite(norms):
@@ -280,9 +280,10 @@ class _Gradient:
     """All uses of one parameter, its own and those of sources derived from it."""
 
     def __init__(
-        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]]
+        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]], most: int
     ) -> None:
         self._parameter = parameter
+        self._chunk_bytes = most
         one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived = derived
@@ -297,7 +298,8 @@ class _Gradient:
         if len(self._own) == 1 and not self._derived:
             return self._own[0].squared_norms()
         size = self._parameter.numel() * self._parameter.element_size()
-        return torch.cat([Kept(self._formed(start, stop)).squared_norms() for start, stop in chunks(n, size)])
+        parts = chunks(n, size, self._chunk_bytes)
+        return torch.cat([Kept(self._formed(start, stop)).squared_norms() for start, stop in parts])
 
     def _formed(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape)."""
@@ -324,7 +326,7 @@ class _Gradient:
             accumulator.add_(pulled)
 
 
-def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, _Gradient]:
+def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape, most: int) -> dict[str, _Gradient]:
     """Take the uses from the tape: those of each parameter, and those of what is derived from it."""
     uses = dict(tape.uses)
     tape.uses.clear()
@@ -332,7 +334,7 @@ def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, 
         (source, uses[key]) for key, source in tape.sources.items() if key in uses and not source.is_leaf
     ]
     return {
-        name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)])
+        name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)], most)
         for name, p in parameters.items()
     }
 

@@ -88,7 +88,7 @@ class _Convolution(Use):
     def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
         self._x, self._g, self._geometry, self._views = widened(x), widened(g), geometry, views
         n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
-        self._chunks = chunks(n, size * self._g.element_size() * views)
+        self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
         self._native = conv_native.available(self._x, self._g, geometry)
         few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
         self._channels_last = self._native or (geometry.groups == 1 and few)

@@ -27,14 +27,20 @@ __all__ = ["island"]
 class _Alone(Use):
     """Gradients of one source from ``each(source, *rows)`` on one record's rows; y is that on the batch.
 
-    y, its gradient g and each of ``rows`` are (n, k, ...).
+    y, its gradient g and each of ``rows`` are (n, k, ...).  ``most``: bytes of the gradients of a chunk.
     """
 
     def __init__(
-        self, each: Callable[..., Tensor], source: Tensor, y: Tensor, g: Tensor, rows: tuple[Tensor, ...]
+        self,
+        each: Callable[..., Tensor],
+        source: Tensor,
+        y: Tensor,
+        g: Tensor,
+        rows: tuple[Tensor, ...],
+        most: int,
     ) -> None:
         self._each, self._source, self._y, self._g, self._rows = each, source.detach(), y, g, rows
-        self._chunks = chunks(len(g), source.numel() * source.element_size())
+        self._chunks = chunks(len(g), source.numel() * source.element_size(), most)
 
     def squared_norms(self) -> Tensor:
         """Return |g_i|^2, (n,), from gradients formed in chunks."""
@@ -96,7 +102,7 @@ def island(
                 result: Tensor = call({**values, **dict(zip(by_row, own, strict=True)), i: source})
                 return result
 
-            yield leaves[i], _Alone(each, leaves[i], y, g, tuple(rows))
+            yield leaves[i], _Alone(each, leaves[i], y, g, tuple(rows), tape.budget.chunk_bytes)
 
     saved = (y.detach().clone(), *(leaves[i].detach() for i in by_row))
     return tape.tap(name, y.clone(), uses, saved=saved, sources=tuple(leaves[i] for i in private))

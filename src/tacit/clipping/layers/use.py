@@ -26,10 +26,6 @@ __all__ = [
     "widened",
 ]
 
-CHUNK_BYTES = 32 * 2**20
-"""Per-record gradients that are formed at once where they are not kept."""
-
-
 PARTS = 8
 """Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
 SPLIT_FROM = 2**20
@@ -109,13 +105,13 @@ def cancellation(dtype: torch.dtype, length: int) -> float:
     return float(8 * torch.finfo(dtype).eps * (1 + length / 64) ** 0.5)
 
 
-def chunks(n: int, bytes_per_record: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of chunks of records whose gradients fit in ``CHUNK_BYTES``.
+def chunks(n: int, bytes_per_record: int, most: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of chunks of records whose gradients take no more than ``most`` bytes.
 
-    >>> chunks(5, CHUNK_BYTES // 2)
+    >>> chunks(5, 4, 9)
     [(0, 2), (2, 4), (4, 5)]
     """
-    m = max(1, CHUNK_BYTES // max(1, bytes_per_record))
+    m = max(1, most // max(1, bytes_per_record))
     return [(start, min(start + m, n)) for start in range(0, n, m)]
 
 
