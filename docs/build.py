@@ -496,6 +496,8 @@ STEPS = (
     "Engines take turns in one process for each workload; a ratio is to the plain step of the same round. "
     "Every step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as one physical "
     "batch and each peer at its best settings. Our noise is cryptographic, that of the peers is torch's own. "
+    "Threads wait for work as they do by default, awake; where they sleep (`OMP_WAIT_POLICY=passive`), the "
+    "ratio is to a plain step whose threads sleep too. "
     "Memory: one process for each engine; the working set is the peak of a step above a process that has "
     "imported everything and run a tiny model."
 )
