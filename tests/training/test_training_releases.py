@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,3 +268,26 @@ def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
     else:
         with pytest.raises(UnsupportedModel, match="views that MixUp makes"):
             run.step(next(run.batches()))
+
+
+AWAKE = """
+import time
+import torch
+from tacit.noise.generator import Generator
+from tacit.training.releases import check_release
+
+generator, gradients = Generator.from_os(), {str(i): torch.ones(64) for i in range(400)}
+for step in range(20):
+    check_release(generator, step, gradients)
+start = time.process_time()
+time.sleep(0.05)
+print(time.process_time() - start)
+"""
+
+
+def test_the_check_leaves_no_threads_awake() -> None:
+    """Those of NumPy's BLAS stay awake for tens of milliseconds, in which they slow down the next step."""
+    freely = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    run = [sys.executable, "-c", AWAKE]
+    found = subprocess.run(run, env=freely, capture_output=True, text=True, check=True)
+    assert float(found.stdout) < 0.01
