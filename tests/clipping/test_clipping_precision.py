@@ -184,6 +184,18 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
         assert sum(float(v.double().square().sum()) for v in summed(x[i : i + 1]).values()) <= C**2
 
 
+@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+def test_a_model_that_is_narrowed_later_is_clipped_by_what_its_new_type_rounds_to(
+    kind: type[GradientEngine],
+) -> None:
+    model, x = nn.Linear(40, 30).double(), torch.randn(50, 40)
+    engine = kind(model, squares, FlatClipping(C))
+    model.float()
+    for i in range(50):
+        sums = add(engine, x[i : i + 1], dtype=torch.float32)
+        assert sum(float(v.double().square().sum()) for v in sums.values()) <= C**2
+
+
 class Recomputed(nn.Module):
     """Two layers that are computed anew in the backward pass, each time that they are used."""
 

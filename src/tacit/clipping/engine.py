@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.keeping import same
+from tacit.clipping.layers.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.survey import Survey
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
@@ -91,7 +92,6 @@ class GradientEngine(ABC):
         self._survey = Survey(model)
         self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
         self._probed: set[tuple[bool, ...]] = set()
-        self._eps = max(torch.finfo(widened_type(p.dtype)).eps for p in self.parameters.values())
         self.measured: dict[str, int] = {}
         """What batches are cut by.  Where they are cut decides which random numbers dropout draws: an engine
         that does steps again, which must be the same release, needs what the first one measured."""
@@ -160,7 +160,8 @@ class GradientEngine(ABC):
 
         A record with a norm that is not finite has none: the engines leave it out, as 0 * inf is NaN.
         """
-        enlarged = norms * (1 + ROUNDING * self._eps)
+        types = {widened_type(parameter.dtype) for parameter in self.parameters.values()}
+        enlarged = norms * (1 + ROUNDING * max(torch.finfo(dtype).eps for dtype in types))
         return self.rule.factors(enlarged, thresholds) * scale
 
     def _norm_dtype(self) -> torch.dtype:
@@ -255,11 +256,6 @@ class GradientEngine(ABC):
                 "a sum of small contributions is lost in narrow types."
             )
         return buffer
-
-
-def widened_type(dtype: torch.dtype) -> torch.dtype:
-    """The type in which gradients of parameters of this type are computed with: float32 or wider."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor, *width: int) -> Tensor:

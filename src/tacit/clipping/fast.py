@@ -233,7 +233,7 @@ class FastEngine(GradientEngine):
         What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
         first: buffers that are made on demand then take the place of the activations.
         """
-        gradients = _gradients(self.parameters, tape, self.budget.chunk_bytes)
+        gradients = _gradients(self.parameters, tape)
         number = group_index(self.groups)
         norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
         if not _all_finite(norms):
@@ -251,9 +251,9 @@ class FastEngine(GradientEngine):
 
     def _norms(self, gradients: Mapping[str, _Gradient], n: int, thresholds: Tensor) -> Tensor:
         """Return the (n, G) norms, in the type of the thresholds."""
-        squares = []
+        squares, most = [], self.budget.chunk_bytes
         for group in self.groups:
-            used = [gradients[name].squared_norms(n) for name in group if gradients[name].used]
+            used = [gradients[name].squared_norms(n, most) for name in group if gradients[name].used]
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()
@@ -280,10 +280,9 @@ class _Gradient:
     """All uses of one parameter, its own and those of sources derived from it."""
 
     def __init__(
-        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]], most: int
+        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]]
     ) -> None:
         self._parameter = parameter
-        self._chunk_bytes = most
         one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived = derived
@@ -293,12 +292,12 @@ class _Gradient:
         """Whether any gradient reaches the parameter."""
         return bool(self._own or self._derived)
 
-    def squared_norms(self, n: int) -> Tensor:
-        """Return |g_i|^2, (n,); uses are summed before they are squared."""
+    def squared_norms(self, n: int, most: int) -> Tensor:
+        """Return |g_i|^2, (n,); uses are summed before they are squared, ``most`` bytes at once."""
         if len(self._own) == 1 and not self._derived:
             return self._own[0].squared_norms()
         size = self._parameter.numel() * self._parameter.element_size()
-        parts = chunks(n, size, self._chunk_bytes)
+        parts = chunks(n, size, most)
         return torch.cat([Kept(self._formed(start, stop)).squared_norms() for start, stop in parts])
 
     def _formed(self, start: int, stop: int) -> Tensor:
@@ -313,8 +312,7 @@ class _Gradient:
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to the accumulator, in place."""
-        if factors.dtype != accumulator.dtype:  # of a model with parameters of several types
-            factors = factors.to(accumulator.dtype)
+        factors = factors.to(accumulator.dtype)  # another in a model with parameters of several types
         for use in self._own:
             use.add_weighted(accumulator, factors)
         for source, uses in self._derived:
@@ -326,7 +324,7 @@ class _Gradient:
             accumulator.add_(pulled)
 
 
-def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape, most: int) -> dict[str, _Gradient]:
+def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, _Gradient]:
     """Take the uses from the tape: those of each parameter, and those of what is derived from it."""
     uses = dict(tape.uses)
     tape.uses.clear()
@@ -334,7 +332,7 @@ def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape, most: int) ->
         (source, uses[key]) for key, source in tape.sources.items() if key in uses and not source.is_leaf
     ]
     return {
-        name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)], most)
+        name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)])
         for name, p in parameters.items()
     }
 

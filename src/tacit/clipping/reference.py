@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.clipping import validate
-from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, widened_type
-from tacit.clipping.layers.use import row_squares
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision
+from tacit.clipping.layers.use import row_squares, widened
 
 __all__ = ["ReferenceEngine"]
 
@@ -142,4 +142,4 @@ class _Loss(nn.Module):
 
 def _widen(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the gradients in float32 or wider."""
-    return {name: g.to(widened_type(g.dtype)) for name, g in gradients.items()}
+    return {name: widened(g) for name, g in gradients.items()}

@@ -25,7 +25,7 @@ from tacit.noise.generator import Generator
 
 __all__ = ["check_release"]
 
-_LOOKED_AT, _AT_LEAST = 1024, 64  # numbers of all parameters, and of each; evenly spaced
+_LOOKED_AT = 1024  # numbers of each parameter, evenly spaced
 _ROUNDING = 1e-6  # of their norm: what the order of additions may change from one time to the next
 _TRACES: dict[bytes, array[float]] = {}
 """Digest of a key -> one number for each step that was released under it, NaN for those that were not."""
@@ -58,15 +58,14 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
 
 def _trace(gradients: Mapping[str, Tensor]) -> tuple[float, float]:
     """A weighted sum of s of the P numbers, which hardly any change leaves as it is; and their norm."""
-    each = max(_AT_LEAST, _LOOKED_AT // len(gradients))
-    looked_at = np.concatenate([_some(g, each) for g in gradients.values()], dtype=np.float64)
+    looked_at = np.concatenate([_some(g) for g in gradients.values()], dtype=np.float64)
     # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
     return float((looked_at * _weights(len(looked_at))).sum()), math.sqrt(np.square(looked_at).sum())
 
 
-def _some(gradient: Tensor, count: int) -> NDArray[np.floating]:
-    """About ``count`` numbers of one parameter; up to twice as many."""
-    step = max(1, gradient.numel() // count)
+def _some(gradient: Tensor) -> NDArray[np.floating]:
+    """The numbers of one parameter that are looked at."""
+    step = max(1, gradient.numel() // _LOOKED_AT)
     if gradient.is_cpu:
         numbers: NDArray[np.floating] = gradient.numpy().reshape(-1)[::step]
         return numbers

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.engine import PerExampleLoss
+from tacit.clipping.layers.use import widened_type
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
@@ -228,8 +229,7 @@ class Planted:
             self.model, self.loss, rule, views=K
         )  # its own: an engine learns from what it sees
         sums = {
-            name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
-            for name, p in engine.parameters.items()
+            name: torch.zeros_like(p, dtype=widened_type(p.dtype)) for name, p in engine.parameters.items()
         }
         limits = torch.tensor(rule.initial_thresholds(engine.names), dtype=torch.float64, device=device)
         present = torch.ones(1, dtype=torch.bool, device=device)

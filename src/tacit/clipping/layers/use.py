@@ -24,6 +24,7 @@ __all__ = [
     "over_views",
     "row_squares",
     "widened",
+    "widened_type",
 ]
 
 PARTS = 8
@@ -151,4 +152,9 @@ def widened(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 or wider: norms and sums are never formed in less."""
     if tensor.dtype == torch.float32 or tensor.dtype == torch.float64:
         return tensor
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor.to(widened_type(tensor.dtype))
+
+
+def widened_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which gradients of parameters of this type are computed with: float32 or wider."""
+    return torch.promote_types(dtype, torch.float32)
