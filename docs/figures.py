@@ -13,7 +13,7 @@ __all__ = ["PLAIN", "scaling", "steps"]
 
 PLAIN = "plain PyTorch"
 COLOURS = {
-    "plain PyTorch, in passes": "#333333",
+    "plain PyTorch, our passes and pools": "#333333",
     "Tacit": "#0b5394",
     "Tacit, lean": "#3d85c6",
     "Tacit, sleeping threads": "#674ea7",

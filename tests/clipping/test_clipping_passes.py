@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,3 +159,35 @@ def test_other_cuts_would_be_another_release(tmp_path: Path) -> None:
     second = session(tmp_path / "state", dict.fromkeys(first._engine.measured, 1))
     with pytest.raises(PrivacyRefusal, match="released something else"):
         second.step(next(second.batches()))
+
+
+MAPPED_BLOCKS = """
+import ctypes, sys, torch
+from torch import nn
+from tacit.clipping import FlatClipping
+from tacit.clipping.fast import FastEngine
+
+class Info(ctypes.Structure):  # mallinfo2(3)
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Info
+if sys.argv[1] == "engine":
+    FastEngine(nn.Linear(2, 2), lambda model, x: model(x).sum(1), FlatClipping(1.0))
+before = mallinfo().hblks
+block = torch.empty(5 * 2**20)
+print(mallinfo().hblks - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
+def test_blocks_of_tens_of_mib_are_kept_once_there_is_an_engine() -> None:
+    """What malloc maps it gives back at once, and what it takes from its heap it keeps."""
+
+    def mapped(kind: str) -> int:
+        ran = subprocess.run([sys.executable, "-c", MAPPED_BLOCKS, kind], capture_output=True, check=True)
+        return int(ran.stdout)
+
+    assert mapped("none") == 1  # or the test sees nothing
+    assert mapped("engine") == 0

@@ -35,7 +35,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
-from tacit.clipping.passes import Passes
+from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import UnsupportedModel
@@ -101,6 +101,7 @@ class FastEngine(GradientEngine):
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views)
         self.budget = budget
+        keep_memory()
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._unseen: str | None = None

@@ -34,6 +34,7 @@ from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.layers.order import WATCHED
+from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.layers.use import Use
 
 __all__ = ["Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
@@ -98,7 +99,7 @@ class Tape(TorchFunctionMode):
         if watch is not None and self._state.disorder is None and not self._is_table(tensors[0]):
             self._state.disorder = watch(self.rows, *args, **kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
+            return FASTER.get(func, func)(*args, **kwargs)
         if func is Tensor.expand:
             return self._handlers[func](self, *args, **kwargs)
         if all(self.owns(t) or self.fixed(t) for t in tensors):

@@ -1,0 +1,159 @@
+"""Max pooling with the channels side by side: torch's values and gradients to the last bit, ties included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import pooling
+from tacit.clipping.reference import ReferenceEngine
+
+
+@pytest.fixture(autouse=True)
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Take small inputs too, in parts of a few rows; give the numbers of rows that were pooled."""
+    seen: list[int] = []
+    original = pooling._side_by_side
+
+    def counted(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        seen.append(len(x))
+        return original(x, settings)
+
+    monkeypatch.setattr(pooling, "NUMBERS", 1)
+    monkeypatch.setattr(pooling, "CACHE_BYTES", 12_000)
+    monkeypatch.setattr(pooling, "_side_by_side", counted)
+    return seen
+
+
+def pair(low: int, high: int) -> st.SearchStrategy[Any]:
+    numbers = st.integers(low, high)
+    return numbers | st.tuples(numbers, numbers) | st.lists(numbers, min_size=2, max_size=2)
+
+
+def picture(seed: int, B: int, C: int, size: tuple[int, int], content: str) -> Tensor:
+    torch.manual_seed(seed)
+    x = torch.randn(B, C, *size)
+    if content == "ties":
+        return x.round()
+    if content == "not finite":
+        strange = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        return torch.where(torch.rand_like(x) < 0.3, strange[torch.randint(3, x.shape)], x)
+    return x
+
+
+@given(
+    seed=st.integers(0, 2**20), B=st.integers(1, 9), C=st.integers(8, 17),
+    size=st.tuples(st.integers(7, 11), st.integers(7, 11)), kernel=pair(2, 3), padding=pair(0, 1),
+    stride=st.none() | pair(1, 3), dilation=pair(1, 2), ceil=st.booleans(),
+    content=st.sampled_from(["plain", "ties", "not finite"]),
+)  # fmt: skip
+def test_values_and_gradients_are_torchs_own(
+    seed: int, B: int, C: int, size: tuple[int, int], kernel: Any, padding: Any, stride: Any, dilation: Any,
+    ceil: bool, content: str,
+) -> None:  # fmt: skip
+    x = picture(seed, B, C, size, content)
+    ours, torchs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    found = pooling.max_pool2d(ours, kernel, stride, padding, dilation, ceil)
+    wanted = F.max_pool2d(torchs, kernel, stride, padding, dilation, ceil)
+    assert found.shape == wanted.shape
+    assert found.is_contiguous()
+    assert torch.equal(found.nan_to_num(nan=123.0), wanted.nan_to_num(nan=123.0))
+    g = torch.randn_like(wanted)
+    (of_ours,), (of_torchs,) = torch.autograd.grad(found, ours, g), torch.autograd.grad(wanted, torchs, g)
+    assert torch.equal(of_ours, of_torchs)
+
+
+def test_large_inputs_are_pooled_in_parts(in_parts: list[int]) -> None:
+    pooling.max_pool2d(torch.randn(10, 8, 9, 9), 2)
+    assert in_parts == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(4, 7, 6, 6),
+        torch.randn(8, 6, 6),
+        torch.randn(4, 8, 6, 6, dtype=torch.float64),
+        torch.randn(4, 8, 6, 6).to(torch.bfloat16),
+        torch.randn(4, 8, 6, 6).contiguous(memory_format=torch.channels_last),
+        torch.randn(4, 8, 12, 6)[:, :, ::2],
+        torch.randn(0, 8, 6, 6),
+    ],
+    ids=["few channels", "no batch", "double", "narrow", "channels last", "strided", "empty"],
+)
+def test_other_inputs_are_left_to_torch(x: Tensor, in_parts: list[int]) -> None:
+    assert torch.equal(pooling.max_pool2d(x, 2), F.max_pool2d(x, 2))
+    assert in_parts == []
+
+
+def test_indices_are_left_to_torch(in_parts: list[int]) -> None:
+    x = torch.randn(4, 8, 6, 6)
+    for found, wanted in zip(
+        pooling.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x, 2, return_indices=True), strict=True
+    ):
+        assert torch.equal(found, wanted)
+    assert in_parts == []
+
+
+def test_wrong_arguments_end_as_in_torch() -> None:
+    x = torch.randn(4, 8, 6, 6)
+    for arguments in ((9,), (2, 0), (2, 1, 2)):
+        with pytest.raises(RuntimeError) as wanted:
+            F.max_pool2d(x, *arguments)
+        with pytest.raises(RuntimeError) as found:
+            pooling.max_pool2d(x, *arguments)
+        assert str(found.value) == str(wanted.value)
+
+
+def test_the_gradient_has_a_gradient() -> None:
+    x = torch.randn(3, 8, 5, 5, requires_grad=True)
+    weights = torch.randn(3, 8, 2, 2, requires_grad=True)
+    rows = []
+    for pool in (pooling.max_pool2d, F.max_pool2d):
+        (g,) = torch.autograd.grad((pool(x, 2) * weights).sum(), x, create_graph=True)
+        rows.append(torch.autograd.grad(g.square().sum(), weights)[0])
+    assert torch.equal(*rows)
+
+
+def test_under_vmap_it_is_torchs() -> None:
+    x = torch.randn(3, 2, 8, 6, 6)
+    assert torch.equal(
+        torch.func.vmap(lambda one: pooling.max_pool2d(one, 2))(x),
+        torch.func.vmap(lambda one: F.max_pool2d(one, 2))(x),
+    )
+
+
+class Pooled(nn.Module):
+    """Both ways in which a model asks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 9, 3)
+        self.pool, self.head = nn.MaxPool2d(2, stride=1), nn.Linear(9 * 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, (B, 3)."""
+        x = self.pool(torch.tanh(self.first(x)))
+        return self.head(torch.max_pool2d(torch.tanh(self.second(x)), 2).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_the_engine_pools_this_way(in_parts: list[int]) -> None:
+    torch.manual_seed(3)
+    model, x, y = Pooled(), torch.randn(6, 1, 10, 10), torch.arange(6) % 3
+    sums = []
+    for kind in (FastEngine, ReferenceEngine):
+        engine = kind(model, lambda m, a, b: F.cross_entropy(m(a), b, reduction="none"), FlatClipping(0.1))
+        sums.append({name: torch.zeros_like(p) for name, p in model.named_parameters()})
+        in_parts.clear()
+        engine.add_clipped_sum(sums[-1], (x, y), None, torch.tensor([0.1]))
+        assert bool(in_parts) == (kind is FastEngine)
+    for name, fast in sums[0].items():
+        torch.testing.assert_close(fast, sums[1][name], rtol=1e-5, atol=1e-7)
