@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -160,9 +161,8 @@ class GradientEngine(ABC):
 
         A record with a norm that is not finite has none: the engines leave it out, as 0 * inf is NaN.
         """
-        types = {widened_type(parameter.dtype) for parameter in self.parameters.values()}
-        enlarged = norms * (1 + ROUNDING * max(torch.finfo(dtype).eps for dtype in types))
-        return self.rule.factors(enlarged, thresholds) * scale
+        types = frozenset([parameter.dtype for parameter in self.parameters.values()])
+        return self.rule.factors(norms * _enlargement(types), thresholds) * scale
 
     def _norm_dtype(self) -> torch.dtype:
         wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
@@ -256,6 +256,12 @@ class GradientEngine(ABC):
                 "a sum of small contributions is lost in narrow types."
             )
         return buffer
+
+
+@lru_cache(maxsize=16)
+def _enlargement(types: frozenset[torch.dtype]) -> float:
+    """Return by how much the norms of parameters of these types are enlarged, for what rounding may do."""
+    return 1 + ROUNDING * max(torch.finfo(widened_type(dtype)).eps for dtype in types)
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor, *width: int) -> Tensor:

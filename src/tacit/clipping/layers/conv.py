@@ -10,7 +10,8 @@ has the gradient of a convolution with x and g in each other's place.
 **Norms**, by shape and :class:`~tacit.clipping.budget.MemoryBudget` alone, in this order:
 
 * G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are let go of in exchange;
-  or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows.
+  or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows; or if all rows stay in
+  the cache.
 * *Ghost* norms if they take less than half the work of forming G, P D T products; where groups = K = 1.
 * Without the native kernels, G is kept if that takes no more than ``small_bytes`` for all rows.
 * Ghost norms if they take less work than forming G at all.
@@ -77,6 +78,8 @@ FEW_CHANNELS = 4
 FOLD_FROM = 100
 ELEMENT = 64
 """Products of a matrix product that take the time of one addition in memory."""
+KEPT_IN_CACHE = 2**21
+"""Bytes of G for all rows that stay in the second caches."""
 NATIVE_ELEMENT = 4
 """The same in the native kernel, which stays in the cache, for both orders of a pair."""
 
@@ -168,6 +171,8 @@ def _choice(
     ghost = _ghost_work(x, g, geometry, native=fast_twice) if geometry.groups == views == 1 else 2 * work
     kept, replaced = len(x) // views * P * D, x.numel() + g.numel()
     small = kept * g.element_size() <= budget.small_bytes
+    if small and kept * g.element_size() <= KEPT_IN_CACHE:
+        return True, False
     if kept <= budget.convolution_slack * replaced and (small or kept <= replaced):
         return True, False
     if 2 * ghost > work and small and not fast_twice:

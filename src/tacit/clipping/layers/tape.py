@@ -29,7 +29,6 @@ from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
@@ -230,8 +229,8 @@ class Tape(TorchFunctionMode):
         self.sources.clear()
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
-        """Keep the uses of the backward pass under their source."""
-        if not self._state.in_backward:
+        """Keep the uses of the backward pass under their source; they are not differentiated again."""
+        if not self._state.in_backward or torch.is_grad_enabled():
             raise Unseen("a gradient is taken within the forward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)
@@ -249,7 +248,6 @@ class _Tap(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
         with torch._C.DisableTorchFunction():
@@ -271,7 +269,6 @@ class _Function(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         with torch._C.DisableTorchFunction():

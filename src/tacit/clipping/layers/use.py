@@ -80,7 +80,7 @@ class Kept(Use):
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""
-        gradients = self._gradients.reshape(len(self._gradients), -1)
+        gradients = self._gradients.reshape(self._gradients.shape[0], -1)
         if gradients.dtype != accumulator.dtype or factors.dtype != accumulator.dtype:
             gradients, factors = gradients.to(accumulator.dtype), factors.to(accumulator.dtype)
         if not accumulator.is_contiguous():
