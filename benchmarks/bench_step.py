@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--suite", choices=tuple(SUITES), default="cpu")
     parser.add_argument("--workload", nargs="+", metavar="NAME", help="only these of the suite")
     parser.add_argument("--engine", nargs="+", metavar="NAME", help=f"only these of {', '.join(ENGINES)}")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", help="a torch device; by default that of the suite")
     parser.add_argument("--tiny", action="store_true", help="next to nothing, to see that it runs")
     parser.add_argument("--no-memory", action="store_true")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tacit.clipping import FAST, ClippingRule, FlatClipping, PerLayerClipping
+from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, passes
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.passes import Passes, forward_bytes
+from tacit.clipping.passes import Passes, forward_bytes, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import PrivacyRefusal
 from tacit.plan import Plan
@@ -165,7 +166,7 @@ def test_other_cuts_would_be_another_release(tmp_path: Path) -> None:
 FREED_BLOCKS = """
 import ctypes, sys, torch
 from torch import nn
-from tacit.clipping import FlatClipping
+from tacit.clipping import FAST, LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
 
 class Info(ctypes.Structure):  # mallinfo2(3)
@@ -174,10 +175,11 @@ class Info(ctypes.Structure):  # mallinfo2(3)
 
 mallinfo = ctypes.CDLL(None).mallinfo2
 mallinfo.restype = Info
-if sys.argv[1] == "engine":
-    FastEngine(nn.Linear(2, 2), lambda model, x: model(x).sum(1), FlatClipping(1.0))
+for name in sys.argv[1:]:
+    budget = {"fast": FAST, "lean": LEAN}[name]
+    FastEngine(nn.Linear(2, 2), lambda model, x: model(x).sum(1), FlatClipping(1.0), budget=budget)
 before = mallinfo().fordblks
-blocks = [torch.empty(5 * 2**20) for _ in range(5)]  # 20 MiB each
+blocks = [torch.empty(5 * 2**20) for _ in range(8)]  # 20 MiB each
 del blocks
 print((mallinfo().fordblks - before) // 2**20)
 """
@@ -185,18 +187,42 @@ print((mallinfo().fordblks - before) // 2**20)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
 @pytest.mark.parametrize(
-    ("made", "chosen", "least", "most"),
+    ("engines", "chosen", "least", "most"),
     [
-        ("engine", {}, 95, 105),
-        ("nothing", {}, -20, 60),
-        ("engine", {"MALLOC_TRIM_THRESHOLD_": "131072"}, -20, 60),
+        (["fast"], {}, 155, 165),
+        (["fast", "lean"], {}, 155, 165),
+        ([], {}, -20, 65),
+        (["fast"], {"MALLOC_TRIM_THRESHOLD_": "131072"}, -20, 65),
     ],
 )
 def test_freed_memory_stays_once_there_is_an_engine(
-    made: str, chosen: dict[str, str], least: int, most: int
+    engines: list[str], chosen: dict[str, str], least: int, most: int
 ) -> None:
+    """How many of 160 MiB malloc has left after they were freed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    ran = subprocess.run(
-        [sys.executable, "-c", FREED_BLOCKS, made], capture_output=True, check=True, env=environment | chosen
-    )
+    command = [sys.executable, "-c", FREED_BLOCKS, *engines]
+    ran = subprocess.run(command, capture_output=True, check=True, env=environment | chosen)
     assert least <= int(ran.stdout) <= most
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ([LEAN.pass_bytes, FAST.pass_bytes, LEAN.pass_bytes], [2**27, 2**28]),
+        ([1], [2**25]),
+        ([2**40], [2**31 - 1]),
+    ],
+)
+def test_malloc_is_told_the_most_that_any_engine_asks_for(
+    monkeypatch: pytest.MonkeyPatch, asked: list[int], kept: list[int]
+) -> None:
+    told: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *call: told.append(call))
+    monkeypatch.setattr(passes, "_told", set())
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    for most in asked:
+        keep_memory(most)
+    assert told == [call for most in kept for call in ((-1, most), (-3, 2**25))]

@@ -32,7 +32,8 @@ class MemoryBudget:
         small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
             forming them again is slow.
         pass_bytes: activations of the records that go through the model at once, on a CPU; a larger batch
-            takes several passes, which saves time too. At least 8 times the parameters.
+            takes several passes, which saves time too. At least 8 times the parameters. The C library is
+            asked to keep as much of what a pass frees (:func:`tacit.clipping.passes.keep_memory`).
         chunk_bytes: per-record gradients that are formed at once where they are not kept.
 
     >>> LEAN.linear_slack < FAST.linear_slack

@@ -101,7 +101,7 @@ class FastEngine(GradientEngine):
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views)
         self.budget = budget
-        keep_memory()
+        keep_memory(budget.pass_bytes)
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._unseen: str | None = None

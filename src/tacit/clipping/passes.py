@@ -15,7 +15,6 @@ import ctypes
 import os
 import platform
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 from typing import Any, final
 
@@ -32,28 +31,29 @@ _TIMES_PARAMETERS = 8
 """A pass has activations of at least so many times the parameters, whose sums it reads and writes."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_KEPT = 256 * 2**20
 _LARGEST_BLOCK = 32 * 2**20  # the most that glibc takes
+_told: set[int] = set()  # what it was asked to keep
 
 
-@cache
-def keep_memory() -> bool:
-    """Let malloc keep up to 256 MiB of what is freed, as the next step asks for it again; whether it does.
+def keep_memory(most: int) -> None:
+    """Let malloc keep up to ``most`` bytes of what is freed, at least 32 MiB: the next step asks for it.
 
     By itself glibc gives what is freed at the end of its heap back to the system, beyond twice the largest
     block that was ever freed and at most beyond 64 MiB, and larger blocks at once.  Steps then touch tens of
-    thousands of fresh pages, at 1.3 us each: up to a third of the time of a convolutional net.  Nothing is
-    done for other C libraries, or where ``MALLOC_TRIM_THRESHOLD_`` or ``MALLOC_MMAP_THRESHOLD_`` says what
-    the user wants.
+    thousands of fresh pages, at 1.3 us each: up to a third of the time of a convolutional net.  Of several
+    calls in a process the largest counts.  Nothing is done for other C libraries, or where
+    ``MALLOC_TRIM_THRESHOLD_`` or ``MALLOC_MMAP_THRESHOLD_`` says what the user wants.
 
-    >>> keep_memory() in (False, True)
-    True
+    >>> keep_memory(64 * 2**20)
     """
+    kept = min(max(most, _LARGEST_BLOCK), 2**31 - 1)
     chosen = os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
-    if chosen or platform.libc_ver()[0] != "glibc":
-        return False
+    if kept <= max(_told, default=0) or chosen or platform.libc_ver()[0] != "glibc":
+        return
+    _told.add(kept)
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(_TRIM_THRESHOLD, _KEPT) and mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK))
+    mallopt(_TRIM_THRESHOLD, kept)
+    mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
 
 
 @final
