@@ -523,3 +523,20 @@ def test_a_group_norm_under_autocast_gives_what_torch_gives(dtype: torch.dtype) 
     assert len(set(types)) == 1
     for value, gradient in zip(found.values(), wanted, strict=True):
         torch.testing.assert_close(value, gradient, rtol=0.05, atol=0.5 if dtype == torch.bfloat16 else 1e-3)
+
+
+@given(
+    shape=st.tuples(
+        st.sampled_from([1, 3, 16, 64, 128]), st.sampled_from([8, 32, 64, 128]), st.integers(4, 32),
+        st.integers(1, 4), st.integers(1, 2), st.integers(0, 2),
+    ),
+    rows=st.integers(1, 20_000), kernels=st.booleans(), slack=st.sampled_from([0.0, 1.0, 1.5, 1.7]),
+    small=st.sampled_from([0, 2**20, 2**25]),
+)  # fmt: skip
+def test_one_record_more_does_not_turn_exact_norms_into_ghost_norms(
+    shape: tuple[int, ...], rows: int, kernels: bool, slack: float, small: int
+) -> None:
+    """Else all records are clipped to something else because of one, and the sum changes by more than C."""
+    budget = MemoryBudget(convolution_slack=slack, small_bytes=small)
+    kinds = {layer(shape, budget, kernels, n) == "ghost" for n in (1, rows, 10**6)}
+    assert len(kinds) == 1

@@ -30,7 +30,7 @@ class MemoryBudget:
         convolution_slack: those of a convolution are kept up to this many times its inputs and output
             gradients, which are let go of in exchange; beyond once, only if they fit in ``small_bytes``.
         small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
-            forming them again is slow.
+            forming them again is slow and ghost norms are no faster.
         pass_bytes: activations of the records that go through the model at once, on a CPU; a larger batch
             takes several passes, which saves time too. At least 8 times the parameters. The C library is
             asked to keep as much of what a pass frees (:func:`tacit.clipping.passes.keep_memory`).

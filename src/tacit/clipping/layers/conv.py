@@ -10,13 +10,14 @@ has the gradient of a convolution with x and g in each other's place.
 **Norms**, by shape and :class:`~tacit.clipping.budget.MemoryBudget` alone, in this order:
 
 * G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are let go of in exchange;
-  or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows; or if all rows stay in
-  the cache.
-* *Ghost* norms if they take less than half the work of forming G, P D T products; where groups = K = 1.
-* Without the native kernels, G is kept if that takes no more than ``small_bytes`` for all rows.
-* Ghost norms if they take less work than forming G at all.
-* Otherwise G is formed *twice*, for the norms and for the sum, a record or a chunk at a time.  It is twice
-  the same to the last bit, so positions that cancel do no harm, as they do none to what is kept.
+  or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows, else formed twice.
+* *Ghost* norms if they take less work than forming G, P D T products; where groups = K = 1.
+* Otherwise G is kept if all rows stay in the cache, or without the native kernels take no more than
+  ``small_bytes``; else it is formed *twice*, for the norms and for the sum, a record or a chunk at a time.
+  It is twice the same to the last bit, so positions that cancel do no harm, as they do none to what is kept.
+
+Whether norms are exact or ghost norms, which are larger by what rounding may do, never hangs on the number
+of records: one more would change what all others are clipped to.
 
 After ghost norms the sum is one weight gradient of the whole batch, with the factors in x or g.
 
@@ -61,6 +62,7 @@ from torch import Tensor
 from tacit.clipping.budget import MemoryBudget
 from tacit.clipping.layers import conv_native
 from tacit.clipping.layers.conv_forms import (
+    CACHE_BYTES,
     Geometry,
     fold,
     from_patches,
@@ -78,8 +80,6 @@ FEW_CHANNELS = 4
 FOLD_FROM = 100
 ELEMENT = 64
 """Products of a matrix product that take the time of one addition in memory."""
-KEPT_IN_CACHE = 2**21
-"""Bytes of G for all rows that stay in the second caches."""
 NATIVE_ELEMENT = 4
 """The same in the native kernel, which stays in the cache, for both orders of a pair."""
 
@@ -165,19 +165,20 @@ class _Convolution(Use):
 def _choice(
     x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, *, fast_twice: bool
 ) -> tuple[bool, bool]:
-    """Return whether G is kept, and else whether its norms are ghost norms."""
+    """Return whether G is kept, and else whether its norms are ghost norms.
+
+    Ghost norms are larger than exact ones, by what rounding may do.  So which of the two it is must not hang
+    on how many records there are: one record more would change what all others are clipped to.
+    """
     P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
-    work = P * D * T
+    work, replaced = P * D * T, views * (prod(x.shape[1:]) + P * T)
     ghost = _ghost_work(x, g, geometry, native=fast_twice) if geometry.groups == views == 1 else 2 * work
-    kept, replaced = len(x) // views * P * D, x.numel() + g.numel()
-    small = kept * g.element_size() <= budget.small_bytes
-    if small and kept * g.element_size() <= KEPT_IN_CACHE:
-        return True, False
-    if kept <= budget.convolution_slack * replaced and (small or kept <= replaced):
-        return True, False
-    if 2 * ghost > work and small and not fast_twice:
-        return True, False
-    return False, ghost < work
+    within = budget.convolution_slack * replaced >= P * D
+    if not within and ghost < work:
+        return False, True
+    most = budget.small_bytes if within or not fast_twice else min(CACHE_BYTES, budget.small_bytes)
+    fits = len(x) // views * P * D * g.element_size() <= most
+    return fits or (within and replaced >= P * D), False
 
 
 def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
