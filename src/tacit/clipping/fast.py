@@ -5,8 +5,15 @@ Letters: n records; K views; B = n K rows; G groups of parameters.
 **What is done how.**  A :class:`~tacit.clipping.layers.tape.Tape` sees every operation that reads a trainable
 parameter.  Operations in ``HANDLERS`` have a rule in :mod:`tacit.clipping.layers`; operations that read
 parameters alone are differentiated per record, others carried out once more per record; where neither can
-be, the whole batch goes to the reference engine, and ``FastEngine.route`` says why.  A gradient that
-reaches a parameter by a way that the tape did not see raises.
+be, the model goes to the reference engine, and ``FastEngine.route`` says why.  A gradient that reaches a
+parameter by a way that the tape did not see raises.
+
+**What a norm may hang on.**  Norms are rounded up, by more in some forms than in others and not at all in the
+reference engine.  So the way in which a record's norm is found follows from the model and from the record
+itself, never from the records beside it: one record more would change what all the others are clipped to.
+Whether a model goes to the reference engine is judged on records of zeros, before any other is seen.  A batch
+that does not go through as a whole is taken in parts, in the end record by record, each by the rules by which
+it is taken in any other batch.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Kept, Use, chunks
-from tacit.clipping.passes import Passes, keep_memory
+from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import UnsupportedModel
@@ -105,14 +112,28 @@ class FastEngine(GradientEngine):
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._unseen: str | None = None
+        self._apart: str | None = None
+        self._judged_flags: set[tuple[bool, ...]] = set()
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._known_ways: set[tuple[tuple[bool, ...], tuple[str, ...]]] = set()
 
     @property
     def route(self) -> str:
-        """``"fast"``, or why batches go to the reference engine."""
-        return "fast" if self._unseen is None else f"reference: {self._unseen}"
+        """``"fast"``, or why batches go to the reference engine, or some of them record by record."""
+        if self._unseen is not None:
+            return f"reference: {self._unseen}"
+        return "fast" if self._apart is None else f"record by record: {self._apart}"
+
+    def _probe(self, batch: tuple[Tensor, ...]) -> None:
+        """Refuse models that mix rows; find out on zeros whether this one goes to the reference engine."""
+        super()._probe(batch)
+        if self._unseen is None and self._survey.flags not in self._judged_flags:
+            self._judged_flags.add(self._survey.flags)
+            try:
+                self._reached(tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch))
+            except Unseen as reason:
+                self._unseen = str(reason)
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         if self._unseen is not None or any(p.is_cuda for p in self.parameters.values()):
@@ -123,19 +144,25 @@ class FastEngine(GradientEngine):
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
+        parts = 1
         if self._unseen is None:
             try:
                 with self._run(batch) as (tape, losses):
                     if self._rows_are_owned(tape, batch, losses, thresholds):
                         with full_precision():
                             return self._add_from(tape, accumulator, batch, thresholds, scale), losses
+                parts = 2
             except Unseen as reason:
-                self._unseen = str(reason)
-        return self._reference._add(accumulator, batch, thresholds, scale)
+                self._apart, parts = str(reason), len(batch[0]) // self.views
+        if parts == 1:
+            return self._reference._add(accumulator, batch, thresholds, scale)
+        found = [self._add(accumulator, part, thresholds, scale) for part in cut(batch, parts, self.views)]
+        norms, of_parts = zip(*found, strict=True)
+        return torch.cat(norms), torch.cat(of_parts)
 
     @contextmanager
-    def _run(self, batch: tuple[Tensor, ...], weights: Tensor | None = None) -> Iterator[tuple[Tape, Tensor]]:
-        """Forward, and backward of the sum of ``weights`` (n,) times losses; give the tape, (n,) losses."""
+    def _run(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[tuple[Tape, Tensor]]:
+        """Forward, and backward of the sum of the losses or of one record's; give the tape, (n,) losses."""
         rows = len(batch[0])
         trainable = list(self.parameters.values())
         constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
@@ -150,12 +177,12 @@ class FastEngine(GradientEngine):
             other=island.island,
         )
         try:
-            yield tape, self._recorded(tape, trainable, batch, weights)
+            yield tape, self._recorded(tape, trainable, batch, only)
         finally:
             tape.clear()
 
     def _recorded(
-        self, tape: Tape, trainable: list[nn.Parameter], batch: tuple[Tensor, ...], weights: Tensor | None
+        self, tape: Tape, trainable: list[nn.Parameter], batch: tuple[Tensor, ...], only: int | None
     ) -> Tensor:
         """Fill the tape; return the (n,) losses."""
         with torch.enable_grad():
@@ -164,7 +191,10 @@ class FastEngine(GradientEngine):
             losses = validate.check_losses(losses, len(batch[0]))
             means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
-                weights = torch.ones_like(means) if weights is None else weights
+                weights = torch.ones_like(means)
+                if only is not None:
+                    weights = torch.zeros_like(means)
+                    weights[only] = 1.0
                 tape.start_backward()
                 # What torch.autograd.backward calls, which itself would leave the tape: checkpointed layers
                 # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
@@ -180,45 +210,61 @@ class FastEngine(GradientEngine):
     ) -> bool:
         """Whether what was recorded lies with the record that it belongs to; once for each way through.
 
-        Proven on two and on three records: the gradient of one record's loss must be exactly 0 in what was
-        recorded for the others, and in its own what it is when all losses are summed: a backward pass that is
-        not linear, such as one that scales gradients by their largest, mixes records too.  That, a first
-        dimension that counts something else, rows in another order and positions that go by time before
-        record are found by it, and all batches go to the reference engine.
-        If these records go another way, or leave a use without a gradient that is not ``NEGLIGIBLE`` in
-        others, this batch does.
+        Proven on three of the records (:meth:`_reached`).  If these go another way than the batch, or leave a
+        use without a gradient that is not ``NEGLIGIBLE`` in others, nothing is proven.  One record alone
+        needs no proof.
         """
-        sites = tuple(tape.sites)
-        if (self._survey.flags, sites) in self._known_ways:
+        sites, uses = tuple(tape.sites), list(tape.all_uses())
+        if len(losses) == 1 or (self._survey.flags, sites) in self._known_ways:
             return True
-        silent = set(range(len(list(tape.all_uses()))))
-        three = _three_of(losses)
-        for chosen in (three[:2].flip(0), three):
-            rows = (chosen[:, None] * self.views + torch.arange(self.views, device=chosen.device)).flatten()
-            part = tuple(t[rows.to(t.device)] for t in batch)
-            with self._run_seeded(part, None) as probe:
-                if tuple(probe.sites) != sites:
-                    return False
-                summed = [[_sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
-            for j, weights in enumerate(torch.eye(len(chosen), dtype=losses.dtype, device=losses.device)):
-                with self._run_seeded(part, weights) as probe:
-                    if tuple(probe.sites) != sites:
-                        return False
-                    silent -= _owned_uses(probe, j, summed)
-        unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k in silent]
+        three = self._rows_of(_three_of(losses))
+        reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
+        if reached is None:
+            return False
+        unproven = [use.squared_norms() for k, use in enumerate(uses) if k not in reached]
         negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
         if not all(bool((squares <= negligible).all()) for squares in unproven):
             return False
-        if not silent:
+        if not unproven:
             self._known_ways.add((self._survey.flags, sites))
         return True
 
+    def _reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None = None) -> set[int] | None:
+        """Return the numbers of the uses in which three records have gradients, each record its own.
+
+        The gradient of one record's loss must be exactly 0 in what was recorded for the others, and in its
+        own what it is when all losses are summed: a backward pass that is not linear, such as one that scales
+        gradients by their largest, mixes records too.  That, a first dimension that counts something else,
+        rows in another order and positions that go by time before record are found by it, on two of the
+        records and on all, and :class:`Unseen` is raised.  None is returned if they go different ways, or
+        others than ``sites``.
+        """
+        reached: set[int] = set()
+        for chosen in (torch.tensor([1, 0]), torch.arange(3)):
+            rows = self._rows_of(chosen)
+            part = tuple(t[rows.to(t.device)] for t in three)
+            with self._run_seeded(part) as probe:
+                sites = tuple(probe.sites) if sites is None else sites
+                if tuple(probe.sites) != sites:
+                    return None
+                summed = [[_sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
+            for j in range(len(chosen)):
+                with self._run_seeded(part, j) as probe:
+                    if tuple(probe.sites) != sites:
+                        return None
+                    reached |= _owned_uses(probe, j, summed)
+        return reached
+
+    def _rows_of(self, records: Tensor) -> Tensor:
+        """Return the numbers of the rows of these records."""
+        return (records[:, None] * self.views + torch.arange(self.views, device=records.device)).flatten()
+
     @contextmanager
-    def _run_seeded(self, batch: tuple[Tensor, ...], weights: Tensor | None) -> Iterator[Tape]:
+    def _run_seeded(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[Tape]:
         """Run with fixed random numbers, and leave the generators as they were."""
         with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
             torch.manual_seed(0)
-            with self._run(batch, weights) as (tape, _):
+            with self._run(batch, only) as (tape, _):
                 yield tape
 
     def _add_from(
@@ -369,14 +415,14 @@ def _owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
     total = sum(float(sketches[j][0]) for sketches in summed)
     for number, (use, sketches) in enumerate(zip(probe.all_uses(), summed, strict=True)):
         n, beside = len(sketches), sketches[j]
-        difference = float((_sketch(use, j) - beside).norm())
-        if difference > LINEAR * float(beside.norm()) + ROUNDED * total:
-            raise Unseen("the backward pass of a record depends on the other records")
         # NaN is what 0 times infinity leaves; it does not come from another record's loss
         for i in (i for i in range(n) if bool(use.gradients(i, i + 1).nan_to_num(nan=0.0).any())):
             if i != j:
                 raise Unseen("the model does not keep the rows of a record together, or reorders them")
             reached.add(number)
+        difference = float((_sketch(use, j) - beside).norm())
+        if difference > LINEAR * float(beside.norm()) + ROUNDED * total:
+            raise Unseen("the backward pass of a record depends on the other records")
     return reached
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Passes", "forward_bytes", "keep_memory"]
+__all__ = ["Passes", "cut", "forward_bytes", "keep_memory"]
 
 _TRIED = 2
 """Records by which activations are measured."""
@@ -56,6 +56,17 @@ def keep_memory(most: int) -> None:
     mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
 
 
+def cut(batch: tuple[Tensor, ...], parts: int, views: int) -> list[tuple[Tensor, ...]]:
+    """Return the batch (B, ...) in ``parts`` about equal parts of whole records.
+
+    >>> [len(rows) for (rows,) in cut((torch.zeros(10, 3),), 2, views=2)]
+    [4, 6]
+    """
+    n = len(batch[0]) // views
+    edges = [n * i // parts * views for i in range(parts + 1)]
+    return [tuple(t[a:b] for t in batch) for a, b in pairwise(edges)]
+
+
 @final
 class Passes:
     """Cuts batches into passes of at most ``most`` bytes of activations, or some times the parameters'.
@@ -81,8 +92,7 @@ class Passes:
         passes = min(n, -(-n * bytes_of_one // self._most))
         if passes <= 1:
             return [batch]
-        edges = [n * i // passes * self._views for i in range(passes + 1)]
-        return [tuple(t[a:b] for t in batch) for a, b in pairwise(edges)]
+        return cut(batch, passes, self._views)
 
     def _bytes_of_one(
         self, batch: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str

@@ -11,12 +11,13 @@ A tape is a scoped ``TorchFunctionMode``; the model is not touched.  Operations 
   ``W.t()``, weight normalisation or a penalty.  Its output is a source of its own, which known operations
   may read; per-record gradients are pulled back through it one by one.
 * *Others* are carried out on the batch and, for their gradients, once more on the rows of each record
-  (:mod:`tacit.clipping.layers.island`).  If that cannot be, :class:`Unseen` is raised, and the batch goes to
-  the reference engine.
+  (:mod:`tacit.clipping.layers.island`).  If that cannot be, :class:`Unseen` is raised, and the records go
+  one by one, or to the reference engine.
 
 The rows of an operation's input are found by their number: B of them, or B T if positions were flattened
 into the first dimension.  That they are in the order of the batch is proven by the engine on a few records,
-and :mod:`tacit.clipping.layers.order` watches what could make it untrue for others.
+and :mod:`tacit.clipping.layers.order` watches what could make it untrue for others.  In a batch of one record
+all rows are its own.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Tape(TorchFunctionMode):
         self.sites: list[str] = []
         self._state = _State()
         self._flattened = False
+        self._alone = rows == views  # all rows are one record's: their order says nothing
         self._constants = {id(c) for c in constants}
         self._handlers, self._other = handlers, other
 
@@ -95,7 +97,12 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         tensors = _tensors(args, kwargs)
         watch = WATCHED.get(func)
-        if watch is not None and self._state.disorder is None and not self._is_table(tensors[0]):
+        if (
+            watch is not None
+            and not self._alone
+            and self._state.disorder is None
+            and not self._is_table(tensors[0])
+        ):
             self._state.disorder = watch(self.rows, *args, **kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
             return FASTER.get(func, func)(*args, **kwargs)

@@ -1,0 +1,141 @@
+"""A record's norm is found in one way, whichever records stand beside it and came before it.
+
+Ghost norms are rounded up, exact ones are not.  Where it hangs on the other records which of the two a record
+gets, one record more changes what all the others are clipped to, and the sum changes by more than C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.reference import ReferenceEngine
+
+T, D = 8, 64
+RARE = 9
+"""The first token of records that go another way."""
+
+
+class Words(nn.Module):
+    """Words at T places; ``rarely`` is done to a batch in which there is a record that begins with RARE."""
+
+    def __init__(self, rarely: Callable[[Words, Tensor, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(20, D), nn.Embedding(T, D)
+        self.inner, self.outer, self.extra = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, D)
+        nn.init.normal_(self.places.weight, std=1e-3)
+        self.rarely = rarely
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.words(tokens) + self.places(torch.arange(T))
+        rare = tokens[:, 0] == RARE
+        if self.rarely is not None and bool(rare.any()):
+            h = self.rarely(self, h, rare)
+        return self.outer(self.inner(h).tanh())  # type: ignore[no-any-return]
+
+
+def gated(model: Words, h: Tensor, rare: Tensor) -> Tensor:
+    return torch.where(rare[:, None, None], h + model.extra(h), h)
+
+
+def masked(model: Words, h: Tensor, rare: Tensor) -> Tensor:
+    h = h.clone()
+    h[rare] = model.extra(h[rare])
+    return h
+
+
+def written(model: Words, h: Tensor, rare: Tensor) -> Tensor:
+    return h.clone().add_(rare[:, None, None] * model.extra.bias)
+
+
+def gone(model: Words, h: Tensor, rare: Tensor) -> Tensor:
+    return h / torch.where(rare, 0.0, 1.0)[:, None, None]
+
+
+WAYS = {"one way": None, "gated": gated, "masked": masked, "in place": written, "not finite": gone}
+
+
+def losses(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Gradients of neighbouring positions point against each other, as where rounding shows most."""
+    signs = torch.tensor([1.0, -1.0]).repeat(T // 2)
+    found: Tensor = model(tokens).sum(2) @ signs
+    return found
+
+
+def records(n: int) -> Tensor:
+    """n times T equal tokens; every fifth record is a rare one."""
+    numbers = torch.arange(n)
+    return torch.where(numbers % 5 == 4, RARE, numbers % 8)[:, None].expand(n, T)
+
+
+def norms(engine: FastEngine | ReferenceEngine, tokens: Tensor) -> Tensor:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    return engine.add_clipped_sum(sums, (tokens,), None, torch.ones(1)).raw_norms[:, 0]
+
+
+def model_of(way: str) -> Words:
+    torch.manual_seed(0)
+    return Words(WAYS[way])
+
+
+@cache
+def alone(way: str) -> Tensor:
+    """The norm of each of 12 records, with an engine of its own for each."""
+    engines = (FastEngine(model_of(way), losses, FlatClipping(1.0)) for _ in range(12))
+    return torch.cat([norms(engine, one) for engine, one in zip(engines, records(12)[:, None], strict=True)])
+
+
+def test_exact_and_ghost_norms_differ_here() -> None:
+    """Else the tests below would show nothing."""
+    tokens = records(4)
+    exact = norms(ReferenceEngine(model_of("one way"), losses, FlatClipping(1.0)), tokens)
+    assert bool((alone("one way")[:4] > 1.001 * exact).all())
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=12, deadline=None)
+@given(batches=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=T + 3), min_size=1, max_size=4))
+def test_norms_hang_on_nothing_beside_the_record(way: str, batches: list[list[int]]) -> None:
+    tokens = records(12)
+    wanted, engine = alone(way), FastEngine(model_of(way), losses, FlatClipping(1.0))
+    for batch in batches:
+        torch.testing.assert_close(norms(engine, tokens[batch]), wanted[batch], rtol=2e-5, atol=0.0)
+
+
+def test_a_batch_as_long_as_the_table_of_places_is_as_any_other() -> None:
+    """Its places could be taken for the records' own numbers."""
+    tokens = records(T + 1)
+    for n in (T, T + 1):
+        engine = FastEngine(model_of("one way"), losses, FlatClipping(1.0))
+        torch.testing.assert_close(norms(engine, tokens[:n]), alone("one way")[:n], rtol=2e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("way", ["gated", "masked", "in place"])
+def test_a_rare_record_sends_only_itself_another_way(way: str) -> None:
+    """And the sum without it is, up to rounding, the sum with it but for its own part."""
+    tokens = records(30)[[*range(4), *range(5, 9), *range(10, 14), 4]]
+    engine = FastEngine(model_of(way), losses, FlatClipping(1e-3))
+    found = []
+    for part in (tokens, tokens[:-1], tokens[-1:]):
+        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+        engine.add_clipped_sum(sums, (part,), None, torch.tensor([1e-3]))
+        found.append(torch.cat([s.flatten() for s in sums.values()]))
+    everybody, others, one = found
+    assert float((everybody - others - one).norm()) < 1e-5 * 1e-3
+    assert float(one.norm()) <= 1e-3
+
+
+def test_the_route_says_what_went_record_by_record() -> None:
+    engine = FastEngine(model_of("masked"), losses, FlatClipping(1.0))
+    norms(engine, records(4))
+    assert engine.route == "fast"
+    norms(engine, records(5))
+    assert engine.route == "record by record: operation 'linear' comes after positions are chosen by a mask"
