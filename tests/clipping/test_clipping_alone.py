@@ -139,3 +139,48 @@ def test_the_route_says_what_went_record_by_record() -> None:
     assert engine.route == "fast"
     norms(engine, records(5))
     assert engine.route == "record by record: operation 'linear' comes after positions are chosen by a mask"
+
+
+def test_whether_a_record_is_kept_does_not_hang_on_another_that_is_not() -> None:
+    """Dropout makes the first record's gradient infinite half of the time.  Done again without the second,
+    which never is finite, it would have to be finite twice."""
+    out = nn.Linear(1, 1)
+    model = nn.Sequential(nn.Dropout(), out).double()
+    engine = FastEngine(model, lambda m, x: m(x).squeeze(1).exp(), FlatClipping(1.0))
+    x = torch.tensor([[1e4], [torch.nan]], dtype=torch.float64)
+    nn.init.ones_(out.weight)
+    torch.manual_seed(0)
+    for batch in (x, x[:1]):
+        kept = 0
+        for _ in range(200):
+            sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+            limits = torch.ones(1, dtype=torch.float64)
+            kept += bool(engine.add_clipped_sum(sums, (batch,), None, limits).raw_norms[0].isfinite())
+            assert all(total.isfinite().all() for total in sums.values())
+        assert 75 <= kept <= 125  # 3.5 standard deviations; twice in a row would be 50
+
+
+class Layerdrop(nn.Module):
+    """A layer that half of the batches go through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x) if torch.rand(()) < 0.5 else x)  # type: ignore[no-any-return]
+
+
+def test_a_random_way_is_found_before_any_record_is_seen() -> None:
+    model = Layerdrop().double()
+    engine = FastEngine(model, lambda m, x: m(x).square().sum(1), FlatClipping(1.0))
+    x = torch.randn(64, 3, dtype=torch.float64)
+    state = torch.default_generator.get_state()
+    through = 0
+    for _ in range(4):
+        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+        engine.add_clipped_sum(sums, (x,), None, torch.ones(1, dtype=torch.float64))
+        through += bool(sums["layer.weight"].any())
+    assert engine.route == "reference: the way through the model is random"
+    assert through == 4  # each record goes its own way, and half of 64 through the layer
+    assert not torch.equal(state, torch.default_generator.get_state())

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget, fast
+from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import HANDLERS, FastEngine
+from tacit.clipping.layers.gradient import Gradient
 from tacit.clipping.layers.tape import Tape
 from tacit.clipping.layers.use import Kept, Use
 from tacit.clipping.reference import ReferenceEngine
@@ -147,13 +148,13 @@ def test_gradients_that_are_not_kept_are_formed_in_chunks_of_the_budget(
     chunk_bytes: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formed: list[int] = []
-    real = fast._Gradient._formed
+    real = Gradient._formed
 
-    def watched(gradient: fast._Gradient, start: int, stop: int) -> Tensor:
+    def watched(gradient: Gradient, start: int, stop: int) -> Tensor:
         formed.append(stop - start)
         return real(gradient, start, stop)
 
-    monkeypatch.setattr(fast._Gradient, "_formed", watched)
+    monkeypatch.setattr(Gradient, "_formed", watched)
     torch.manual_seed(0)
     model, x = Doubled(), torch.randn(5, 4)
     found = []

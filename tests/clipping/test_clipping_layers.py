@@ -496,6 +496,24 @@ def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> N
 
 
 @pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(case: Case, views: int) -> None:
+    torch.manual_seed(0)
+    model, inputs, rule = case.make().double(), case.inputs(), FlatClipping(0.3)
+    weights = torch.ones(len(inputs[0]), dtype=torch.float64)
+    broken = torch.arange(len(weights)) // views == 1
+    weights[broken] = torch.inf
+
+    def losses(model: nn.Module, *batch: Tensor) -> Tensor:
+        return squares(model, *batch[:-1]) * batch[-1]
+
+    wanted = loop_oracle(model, squares, rule, tuple(t[~broken] for t in inputs), views)
+    found = clipped_sum(FastEngine(model, losses, rule, views=views), (*inputs, weights))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("slack", [0.0, 1e9], ids=["ghost", "kept"])
 @pytest.mark.parametrize(
     "case", ["linear T", "linear 4-D", "gpt", "lstm", "attention", "reused linear", "tied"]

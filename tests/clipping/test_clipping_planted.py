@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, fast, rules
 from tacit.clipping.engine import GradientEngine
-from tacit.clipping.fast import FastEngine, _Gradient
+from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers import linear
+from tacit.clipping.layers.gradient import Gradient
+from tacit.clipping.layers.tape import Tape
 from tacit.clipping.layers.use import Kept, Use
 
 Checker = Callable[[], None]
@@ -139,7 +141,7 @@ def the_threshold_follows_the_quantile() -> None:
     assert rules.split_noise(z, s_b) ** -2 + (2 * s_b) ** -2 == pytest.approx(z**-2)
 
 
-def clip_skipped_for_one_layer(gradient: _Gradient, accumulator: Tensor, factors: Tensor) -> None:
+def clip_skipped_for_one_layer(gradient: Gradient, accumulator: Tensor, factors: Tensor) -> None:
     bias = accumulator.dim() == 1
     for use in gradient._own:
         use.add_weighted(accumulator, torch.ones_like(factors) if bias else factors)
@@ -157,11 +159,11 @@ def mean_for_sum(use: Any, accumulator: Tensor, factors: Tensor) -> None:
     accumulator.add_(torch.tensordot(factors, use.gradients(0, len(factors)), dims=1) / len(factors))
 
 
-def tied_layer_counted_once(gradient: _Gradient, n: int, most: int) -> Tensor | float:
+def tied_layer_counted_once(gradient: Gradient, n: int, most: int) -> Tensor | float:
     return gradient._own[0].squared_norms() if gradient._own else 0.0
 
 
-def tied_squares_added(gradient: _Gradient, n: int, most: int) -> Tensor | float:
+def tied_squares_added(gradient: Gradient, n: int, most: int) -> Tensor | float:
     found = torch.zeros(n, dtype=torch.float64)
     for use in gradient._own:
         found = found + use.squared_norms()
@@ -173,19 +175,12 @@ def first_use_only(uses: Sequence[Use]) -> Use | None:
 
 
 def changed_divisor(
-    engine: FastEngine,
-    dropped: Tensor,
-    norms: Tensor,
-    accumulator: Sums,
-    batch: Any,
-    thresholds: Tensor,
-    scale: float,
+    engine: FastEngine, tape: Tape, accumulator: Sums, n: int, thresholds: Tensor, scale: float
 ) -> Tensor:
-    kept = tuple(t[~dropped] for t in batch)
     part = {k: torch.zeros_like(v) for k, v in accumulator.items()}
-    engine._add(part, kept, thresholds, scale)
+    norms = FAST_ADD_FROM(engine, tape, part, n, thresholds, scale)
     for name, value in part.items():
-        accumulator[name].add_(value, alpha=len(dropped) / len(kept[0]))
+        accumulator[name].add_(value, alpha=n / int(norms.isfinite().all(1).sum()))
     return norms
 
 
@@ -218,6 +213,7 @@ def noise_not_split(noise_multiplier: float, count_noise: float) -> float:
 
 
 FAST_ADD = FastEngine._add
+FAST_ADD_FROM = FastEngine._add_from
 Patch = tuple[Any, str, Callable[..., Any]]
 SEPARATE: Patch = (linear, "merged", lambda uses: None)
 bound = one_record_moves_the_sum_by_at_most_the_bound
@@ -229,19 +225,19 @@ cancelling = cancelling_positions_stay_within_the_bound
 quantile = the_threshold_follows_the_quantile
 
 PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
-    "clip skipped for one layer": (bound, [(_Gradient, "add_weighted", clip_skipped_for_one_layer)]),
+    "clip skipped for one layer": (bound, [(Gradient, "add_weighted", clip_skipped_for_one_layer)]),
     "clamp at 2C": (bound, [(FlatClipping, "factors", clamp_at_twice_the_threshold)]),
     "factors up to 2": (plain, [(FlatClipping, "factors", clamp_factors_at_two)]),
     "mean for sum, weight": (split, [(linear.Pair, "add_weighted", mean_for_sum)]),
     "mean for sum, positions": (positions, [(linear.Outer, "add_weighted", mean_for_sum)]),
     "mean for sum, bias": (split, [(Kept, "add_weighted", mean_for_sum)]),
     "mean for sum, scale": (plain, [(linear.Pair, "add_weighted", mean_for_sum)]),
-    "tied layer counted once": (bound, [SEPARATE, (_Gradient, "squared_norms", tied_layer_counted_once)]),
-    "squares of tied uses added": (bound, [SEPARATE, (_Gradient, "squared_norms", tied_squares_added)]),
+    "tied layer counted once": (bound, [SEPARATE, (Gradient, "squared_norms", tied_layer_counted_once)]),
+    "squares of tied uses added": (bound, [SEPARATE, (Gradient, "squared_norms", tied_squares_added)]),
     "second use lost": (plain_of_tied, [(linear, "merged", first_use_only)]),
     "divisor follows dropped records": (
         broken,
-        [(FastEngine, "_without", changed_divisor)],
+        [(FastEngine, "_add_from", changed_divisor)],
     ),
     "broken record kept": (broken, [(fast, "_finite", broken_record_kept)]),
     "views clipped apart": (identical_views_count_once, [(FastEngine, "_add", views_clipped_apart)]),

@@ -38,10 +38,10 @@ from tacit.clipping.layers import (
     island,
     linear,
     recurrent,
-    tied,
 )
+from tacit.clipping.layers.gradient import Gradient, gradients_of
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
-from tacit.clipping.layers.use import Kept, Use, chunks
+from tacit.clipping.layers.use import Use
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -55,6 +55,8 @@ LINEAR = 1e-3
 """Gradients of a record alone and beside others may differ by this part of their norm."""
 ROUNDED = 1e-6
 """What is below this part of a record's whole gradient may be rounding of parts that cancel."""
+SEEDS = 8
+"""Random numbers with which a model is tried for random ways."""
 HANDLERS: Mapping[Any, Handler] = {
     F.linear: linear.linear,
     F.conv1d: conv.conv1d,
@@ -130,8 +132,10 @@ class FastEngine(GradientEngine):
         super()._probe(batch)
         if self._unseen is None and self._survey.flags not in self._judged_flags:
             self._judged_flags.add(self._survey.flags)
+            three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
             try:
-                self._reached(tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch))
+                self._refuse_random_ways(tuple(t[: self.views] for t in three))
+                self._reached(three)
             except Unseen as reason:
                 self._unseen = str(reason)
 
@@ -150,7 +154,7 @@ class FastEngine(GradientEngine):
                 with self._run(batch) as (tape, losses):
                     if self._rows_are_owned(tape, batch, losses, thresholds):
                         with full_precision():
-                            return self._add_from(tape, accumulator, batch, thresholds, scale), losses
+                            return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
                 parts = 2
             except Unseen as reason:
                 self._apart, parts = str(reason), len(batch[0]) // self.views
@@ -163,12 +167,17 @@ class FastEngine(GradientEngine):
     @contextmanager
     def _run(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[tuple[Tape, Tensor]]:
         """Forward, and backward of the sum of the losses or of one record's; give the tape, (n,) losses."""
-        rows = len(batch[0])
-        trainable = list(self.parameters.values())
+        tape = self._tape(len(batch[0]))
+        try:
+            yield tape, self._recorded(tape, batch, only)
+        finally:
+            tape.clear()
+
+    def _tape(self, rows: int) -> Tape:
         constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
         constants += [buffer for _, _, buffer in self._survey.buffers]
-        tape = Tape(
-            trainable,
+        return Tape(
+            self.parameters.values(),
             constants,
             HANDLERS,
             rows=rows,
@@ -176,14 +185,8 @@ class FastEngine(GradientEngine):
             budget=self.budget,
             other=island.island,
         )
-        try:
-            yield tape, self._recorded(tape, trainable, batch, only)
-        finally:
-            tape.clear()
 
-    def _recorded(
-        self, tape: Tape, trainable: list[nn.Parameter], batch: tuple[Tensor, ...], only: int | None
-    ) -> Tensor:
+    def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | None) -> Tensor:
         """Fill the tape; return the (n,) losses."""
         with torch.enable_grad():
             with tape:
@@ -200,7 +203,7 @@ class FastEngine(GradientEngine):
                 # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
                 with tape:
                     torch.autograd.Variable._execution_engine.run_backward(
-                        (means,), (weights,), False, False, tuple(trainable), True, True
+                        (means,), (weights,), False, False, tuple(self.parameters.values()), True, True
                     )
         _refuse_gradients(self.parameters)
         return means.detach()
@@ -255,38 +258,60 @@ class FastEngine(GradientEngine):
                     reached |= _owned_uses(probe, j, summed)
         return reached
 
+    def _refuse_random_ways(self, record: tuple[Tensor, ...]) -> None:
+        """Raise :class:`Unseen` if the model takes one of several ways, such as through some of its layers.
+
+        Whether a batch then goes another way than was proven, and is done again in parts, would hang on the
+        random numbers and on how many records there are; so would what is kept of its records.
+        """
+        ways = set()
+        for seed in range(SEEDS):
+            tape = self._tape(self.views)
+            try:
+                with _seeded(record, seed), torch.enable_grad(), tape:
+                    self.per_example_loss(self.model, *record)
+            finally:
+                tape.clear()
+            ways.add(tuple(tape.sites))
+        if len(ways) > 1:
+            raise Unseen("the way through the model is random")
+
     def _rows_of(self, records: Tensor) -> Tensor:
         """Return the numbers of the rows of these records."""
         return (records[:, None] * self.views + torch.arange(self.views, device=records.device)).flatten()
 
     @contextmanager
     def _run_seeded(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[Tape]:
-        """Run with fixed random numbers, and leave the generators as they were."""
-        with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
-            torch.manual_seed(0)
-            with self._run(batch, only) as (tape, _):
-                yield tape
+        with _seeded(batch), self._run(batch, only) as (tape, _):
+            yield tape
 
     def _add_from(
         self,
         tape: Tape,
         accumulator: Mapping[str, Tensor],
-        batch: tuple[Tensor, ...],
+        n: int,
         thresholds: Tensor,
         scale: float,
     ) -> Tensor:
-        """Add the clipped sum that the tape holds; return the (n, G) norms.
+        """Add the clipped sum of n records that the tape holds; return the (n, G) norms.
+
+        Records that are not finite are left out, as 0 * inf is NaN.  The others are as they were beside them:
+        done again without them, dropout would draw anew, and keep other records where that makes them finite.
 
         What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
         first: buffers that are made on demand then take the place of the activations.
         """
-        gradients = _gradients(self.parameters, tape)
+        gradients = gradients_of(self.parameters, tape)
         number = group_index(self.groups)
-        norms = self._norms(gradients, len(batch[0]) // self.views, thresholds)
+        norms = self._norms(gradients, n, thresholds)
+        kept = norms
         if not _all_finite(norms):
-            gradients.clear()
-            return self._without(~_finite(norms), norms, accumulator, batch, thresholds, scale)
-        factors = self._factors(norms, thresholds, scale).unbind(1)
+            finite = _finite(norms)
+            kept, norms[~finite] = norms[finite], torch.inf
+            if len(kept) == 0:
+                return norms
+            gradients = {name: gradients.pop(name).of(finite) for name in self.names}
+        factors = self._factors(kept, thresholds, scale).unbind(1)
         try:
             for name in self._small_first:
                 gradient = gradients.pop(name)
@@ -296,7 +321,7 @@ class FastEngine(GradientEngine):
             raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
         return norms
 
-    def _norms(self, gradients: Mapping[str, _Gradient], n: int, thresholds: Tensor) -> Tensor:
+    def _norms(self, gradients: Mapping[str, Gradient], n: int, thresholds: Tensor) -> Tensor:
         """Return the (n, G) norms, in the type of the thresholds."""
         squares, most = [], self.budget.chunk_bytes
         for group in self.groups:
@@ -305,83 +330,13 @@ class FastEngine(GradientEngine):
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()
 
-    def _without(
-        self,
-        dropped: Tensor,
-        norms: Tensor,
-        accumulator: Mapping[str, Tensor],
-        batch: tuple[Tensor, ...],
-        thresholds: Tensor,
-        scale: float,
-    ) -> Tensor:
-        """Add the batch without its records that are not finite: 0 * inf is NaN, so they cannot stay."""
-        norms[dropped] = torch.inf
-        if not dropped.all():
-            rows = (~dropped).repeat_interleave(self.views)
-            norms[~dropped], _ = self._add(accumulator, tuple(t[rows] for t in batch), thresholds, scale)
-        return norms
 
-
-@final
-class _Gradient:
-    """All uses of one parameter, its own and those of sources derived from it."""
-
-    def __init__(
-        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]]
-    ) -> None:
-        self._parameter = parameter
-        one = tied.merged(own)
-        self._own = own if one is None else [one]
-        self._derived = derived
-
-    @property
-    def used(self) -> bool:
-        """Whether any gradient reaches the parameter."""
-        return bool(self._own or self._derived)
-
-    def squared_norms(self, n: int, most: int) -> Tensor:
-        """Return |g_i|^2, (n,); uses are summed before they are squared, ``most`` bytes at once."""
-        if len(self._own) == 1 and not self._derived:
-            return self._own[0].squared_norms()
-        size = self._parameter.numel() * self._parameter.element_size()
-        parts = chunks(n, size, most)
-        return torch.cat([Kept(self._formed(start, stop)).squared_norms() for start, stop in parts])
-
-    def _formed(self, start: int, stop: int) -> Tensor:
-        """Return g_i of the records start to stop - 1, (m, *shape)."""
-        total = sum(use.gradients(start, stop) for use in self._own)
-        for source, uses in self._derived:
-            parts = torch.stack([use.gradients(start, stop) for use in uses]).sum(0)
-            pulled = [_pull(source, self._parameter, part) for part in parts]
-            total = total + torch.stack([g for g in pulled if g is not None])
-        assert isinstance(total, Tensor)
-        return total
-
-    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i g_i to the accumulator, in place."""
-        factors = factors.to(accumulator.dtype)  # another in a model with parameters of several types
-        for use in self._own:
-            use.add_weighted(accumulator, factors)
-        for source, uses in self._derived:
-            total = torch.zeros_like(source, dtype=accumulator.dtype)
-            for use in uses:
-                use.add_weighted(total, factors)
-            pulled = _pull(source, self._parameter, total)
-            assert pulled is not None
-            accumulator.add_(pulled)
-
-
-def _gradients(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, _Gradient]:
-    """Take the uses from the tape: those of each parameter, and those of what is derived from it."""
-    uses = dict(tape.uses)
-    tape.uses.clear()
-    derived = [
-        (source, uses[key]) for key, source in tape.sources.items() if key in uses and not source.is_leaf
-    ]
-    return {
-        name: _Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)])
-        for name, p in parameters.items()
-    }
+@contextmanager
+def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
+    """Draw fixed random numbers, and leave the generators as they were."""
+    with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
+        torch.manual_seed(seed)
+        yield
 
 
 def _all_finite(norms: Tensor) -> bool:
@@ -424,17 +379,6 @@ def _owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
         if difference > LINEAR * float(beside.norm()) + ROUNDED * total:
             raise Unseen("the backward pass of a record depends on the other records")
     return reached
-
-
-def _pull(source: Tensor, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
-    """Return the gradient of a derived source pulled back to a parameter it is derived from, else None."""
-    return torch.autograd.grad(
-        source, parameter, gradient.to(source.dtype), retain_graph=True, allow_unused=True
-    )[0]
-
-
-def _depends(source: Tensor, parameter: nn.Parameter) -> bool:
-    return _pull(source, parameter, torch.zeros_like(source)) is not None
 
 
 def _refuse_gradients(parameters: Mapping[str, nn.Parameter]) -> None:

@@ -91,6 +91,7 @@ class _Convolution(Use):
     def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
         self._x, self._g, self._geometry, self._views = widened(x), widened(g), geometry, views
         n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
+        self._budget = budget
         self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
         self._native = conv_native.available(self._x, self._g, geometry)
         few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
@@ -118,6 +119,13 @@ class _Convolution(Use):
         if self._kept is not None:
             return self._ordered(self._kept[0].gradients(start, stop), 2)
         return self._ordered(self._formed(start, stop)[0].gradients(0, stop - start), 2)
+
+    def of(self, records: Tensor) -> Use:
+        """Return the same of those records alone."""
+        if self._kept is not None:
+            return Kept(self.gradients(0, len(records))[records])
+        rows = records.repeat_interleave(self._views)
+        return _Convolution(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i: over what is kept or formed, or one weight gradient of the batch."""

@@ -45,6 +45,10 @@ class Lookup(Use):
             gradient.index_add_(0, numbers, g)
         return found
 
+    def of(self, records: Tensor) -> Lookup:
+        """Return what those records looked up."""
+        return Lookup(self.numbers[records], self.g[records], self.V)
+
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add each position's g, scaled by its record's factor, to its row of the table."""
         scaled = (self.g * factors[:, None, None]).flatten(0, 1)

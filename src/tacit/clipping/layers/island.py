@@ -40,6 +40,7 @@ class _Alone(Use):
         most: int,
     ) -> None:
         self._each, self._source, self._y, self._g, self._rows = each, source.detach(), y, g, rows
+        self._most = most
         self._chunks = chunks(len(g), source.numel() * source.element_size(), most)
 
     def squared_norms(self) -> Tensor:
@@ -65,6 +66,11 @@ class _Alone(Use):
         pull: Any
         found, pull = vjp(lambda source: self._each(source, *rows), self._source)[:2]
         return pull(g)[0], (found - y).abs().amax() <= 1e-3 * (1e-3 + y.abs().amax())
+
+    def of(self, records: Tensor) -> _Alone:
+        """Return the rows of those records alone."""
+        rows = tuple(row[records] for row in self._rows)
+        return _Alone(self._each, self._source, self._y[records], self._g[records], rows, self._most)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i from gradients formed in chunks."""

@@ -81,6 +81,10 @@ class Outer(Use):
             return triton_outer.gradients(left, right)
         return widened(left).transpose(1, 2) @ widened(right)
 
+    def of(self, records: Tensor) -> Outer:
+        """Return the positions of those records alone."""
+        return Outer(self.left[records], self.right[records], self.slack)
+
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
         if triton_outer.takes_16_bits(self.left, self.right):
@@ -114,6 +118,10 @@ class Pair(Use):
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
         return self._left.rows[start:stop, :, None] * self._right.rows[start:stop, None]
+
+    def of(self, records: Tensor) -> Pair:
+        """Return the rows of those records alone."""
+        return Pair(Rows(self._left.rows[records]), Rows(self._right.rows[records]), self._slack)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""

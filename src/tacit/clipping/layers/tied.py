@@ -73,6 +73,10 @@ class _Tied(Use):
         """Return H_i + E_i, (m, V, d)."""
         return self._head.gradients(start, stop) + self._table.gradients(start, stop)
 
+    def of(self, records: Tensor) -> _Tied:
+        """Return both of those records alone."""
+        return _Tied(self._head.of(records), self._table.of(records))
+
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add both weighted sums."""
         self._head.add_weighted(accumulator, factors)

@@ -48,6 +48,10 @@ class Use(ABC):
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to ``accumulator`` (*shape) in place; ``factors`` (n,)."""
 
+    @abstractmethod
+    def of(self, records: Tensor) -> Use:
+        """Return the same of some ``records``, (n,) bool."""
+
 
 @final
 class Rows:
@@ -77,6 +81,10 @@ class Kept(Use):
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""
         return self._gradients[start:stop]
+
+    def of(self, records: Tensor) -> Kept:
+        """Return those gradients alone."""
+        return Kept(self._gradients[records])
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""
