@@ -184,3 +184,12 @@ def test_a_random_way_is_found_before_any_record_is_seen() -> None:
     assert engine.route == "reference: the way through the model is random"
     assert through == 4  # each record goes its own way, and half of 64 through the layer
     assert not torch.equal(state, torch.default_generator.get_state())
+
+
+def test_no_batch_of_one_is_asked_for_by_itself() -> None:
+    """``squeeze()`` breaks on one record, which few runs ever draw."""
+    model = nn.Linear(3, 1).double()
+    engine = FastEngine(model, lambda m, x: m(x).squeeze().square(), FlatClipping(1.0))
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    engine.add_clipped_sum(sums, (torch.randn(5, 3, dtype=torch.float64),), None, torch.ones(1).double())
+    assert engine.route == "fast" and sums["weight"].any()

@@ -134,7 +134,7 @@ class FastEngine(GradientEngine):
             self._judged_flags.add(self._survey.flags)
             three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
             try:
-                self._refuse_random_ways(tuple(t[: self.views] for t in three))
+                self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
                 self._reached(three)
             except Unseen as reason:
                 self._unseen = str(reason)
@@ -258,7 +258,7 @@ class FastEngine(GradientEngine):
                     reached |= _owned_uses(probe, j, summed)
         return reached
 
-    def _refuse_random_ways(self, record: tuple[Tensor, ...]) -> None:
+    def _refuse_random_ways(self, batch: tuple[Tensor, ...]) -> None:
         """Raise :class:`Unseen` if the model takes one of several ways, such as through some of its layers.
 
         Whether a batch then goes another way than was proven, and is done again in parts, would hang on the
@@ -266,10 +266,10 @@ class FastEngine(GradientEngine):
         """
         ways = set()
         for seed in range(SEEDS):
-            tape = self._tape(self.views)
+            tape = self._tape(len(batch[0]))
             try:
-                with _seeded(record, seed), torch.enable_grad(), tape:
-                    self.per_example_loss(self.model, *record)
+                with _seeded(batch, seed), torch.enable_grad(), tape:
+                    self.per_example_loss(self.model, *batch)
             finally:
                 tape.clear()
             ways.add(tuple(tape.sites))
