@@ -192,4 +192,5 @@ def test_no_batch_of_one_is_asked_for_by_itself() -> None:
     engine = FastEngine(model, lambda m, x: m(x).squeeze().square(), FlatClipping(1.0))
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
     engine.add_clipped_sum(sums, (torch.randn(5, 3, dtype=torch.float64),), None, torch.ones(1).double())
-    assert engine.route == "fast" and sums["weight"].any()
+    assert engine.route == "fast"
+    assert sums["weight"].any()
