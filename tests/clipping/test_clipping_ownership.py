@@ -258,6 +258,21 @@ def test_a_use_that_only_other_records_have_is_taken_in_parts() -> None:
         assert same(add(engine, batch), wanted)
 
 
+def rest_apart(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    out = layers[0](torch.cat([x[:, :2].flatten(0, 1), x[:, 2:].flatten(0, 1)]))
+    first, last = out[: 2 * len(x)], out[2 * len(x) :]
+    return torch.cat([first.view(len(x), 2, 4), last.view(len(x), x.shape[1] - 2, 4)], dim=1)
+
+
+def test_a_way_is_judged_for_each_length() -> None:
+    """Records of two positions have no rest, and so lie in order."""
+    model = Model(rest_apart, nn.Linear(3, 4)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    for T in (2, 5):
+        x = rows(4, T, 3)
+        assert same(add(engine, x), oracle(model, x))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
     torch.manual_seed(0)

@@ -118,7 +118,7 @@ class FastEngine(GradientEngine):
         self._judged_flags: set[tuple[bool, ...]] = set()
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._known_ways: set[tuple[tuple[bool, ...], tuple[str, ...]]] = set()
+        self._known_ways: set[tuple[object, ...]] = set()
 
     @property
     def route(self) -> str:
@@ -218,7 +218,8 @@ class FastEngine(GradientEngine):
         needs no proof.
         """
         sites, uses = tuple(tape.sites), list(tape.all_uses())
-        if len(losses) == 1 or (self._survey.flags, sites) in self._known_ways:
+        way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch))
+        if len(losses) == 1 or way in self._known_ways:
             return True
         three = self._rows_of(_three_of(losses))
         reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
@@ -229,7 +230,7 @@ class FastEngine(GradientEngine):
         if not all(bool((squares <= negligible).all()) for squares in unproven):
             return False
         if not unproven:
-            self._known_ways.add((self._survey.flags, sites))
+            self._known_ways.add(way)
         return True
 
     def _reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None = None) -> set[int] | None:
