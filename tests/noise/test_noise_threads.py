@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ generator = seeded_generator(17)
 
 def words(out: memoryview, *, first_block: int) -> None:
     generator.fill(out, purpose=Purpose.NOISE, step=3, first_block=first_block)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_threads_for_little() -> Iterator[None]:
+    """As many threads take part in some 100,000 draws as by default in a million."""
+    with pytest.MonkeyPatch.context() as setting:
+        setting.setattr("tacit.noise.gaussian._TILES_FOR_A_THREAD", 32)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,10 @@ __all__ = ["StepNoise", "fill_gaussian", "gaussian"]
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
 # NumPy's threads meet at the interpreter between any two operations, and who waits there wakes after tens of
 # microseconds: chunks are as large as makes the operations few and long, and no larger, as each tile takes
-# 24 KiB.  Fewer tiles than these are drawn before another thread has woken.
+# 24 KiB.  Below so many tiles for each, two threads take longer than one; the more so within a step, where
+# torch's threads are awake.
 _MOST_TILES_IN_A_CHUNK = 96
-_TILES_FOR_A_THREAD = 32
+_TILES_FOR_A_THREAD = 256
 
 
 def gaussian(
