@@ -113,9 +113,8 @@ class FastEngine(GradientEngine):
         keep_memory(budget.pass_bytes)
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
-        self._unseen: str | None = None
+        self._judged_ways: dict[tuple[bool, ...], str | None] = {}
         self._apart: str | None = None
-        self._judged_flags: set[tuple[bool, ...]] = set()
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._known_ways: set[tuple[object, ...]] = set()
@@ -127,17 +126,23 @@ class FastEngine(GradientEngine):
             return f"reference: {self._unseen}"
         return "fast" if self._apart is None else f"record by record: {self._apart}"
 
+    @property
+    def _unseen(self) -> str | None:
+        """Why the model is not fast, by its present flags alone: a resumed run knows no others."""
+        return self._judged_ways.get(self._survey.flags)
+
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse models that mix rows; find out on zeros whether this one goes to the reference engine."""
         super()._probe(batch)
-        if self._unseen is None and self._survey.flags not in self._judged_flags:
-            self._judged_flags.add(self._survey.flags)
+        if self._survey.flags not in self._judged_ways:
+            reason = None
             three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
             try:
                 self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
                 self._reached(three)
-            except Unseen as reason:
-                self._unseen = str(reason)
+            except Unseen as unseen:
+                reason = str(unseen)
+            self._judged_ways[self._survey.flags] = reason
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         if self._unseen is not None or any(p.is_cuda for p in self.parameters.values()):
@@ -217,7 +222,7 @@ class FastEngine(GradientEngine):
         use without a gradient that is not ``NEGLIGIBLE`` in others, nothing is proven.  One record alone
         needs no proof.
         """
-        sites, uses = tuple(tape.sites), list(tape.all_uses())
+        sites = tuple(tape.sites)
         way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch))
         if len(losses) == 1 or way in self._known_ways:
             return True
@@ -225,7 +230,7 @@ class FastEngine(GradientEngine):
         reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
         if reached is None:
             return False
-        unproven = [use.squared_norms() for k, use in enumerate(uses) if k not in reached]
+        unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k not in reached]
         negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
         if not all(bool((squares <= negligible).all()) for squares in unproven):
             return False
