@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from tacit.clipping import LEAN
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
+from tacit.noise import on_device
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
@@ -642,10 +643,28 @@ def test_flip_and_crop_moves_and_mirrors() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_run_equals_the_cpu_run() -> None:
+def test_cuda_run_equals_the_cpu_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_device, "runs_on", lambda device: False)  # the device's draws are others
     here = weights(finish(session()).model)
     there = weights(finish(session(model().cuda())).model).cpu()
     assert torch.allclose(here, there, atol=1e-8)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, begun = (session(model().cuda(), generator=seeded_generator(9)) for _ in range(2))
+    finish(whole)
+    begun.step(next(begun.batches()))
+    begun.save(tmp_path / "state")
+    resumed = session(model().cuda())
+    resumed.load(tmp_path / "state")
+    assert torch.allclose(weights(finish(resumed).model), weights(whole.model), atol=1e-8)
+    with pytest.raises(PrivacyRefusal, match="other settings"):
+        session().load(tmp_path / "state")
+    monkeypatch.setattr(on_device, "runs_on", lambda device: False)
+    with pytest.raises(PrivacyRefusal, match="other settings"):
+        session(model().cuda()).load(tmp_path / "state")
 
 
 def test_optimizer_moves_in_the_session_alone_while_it_lives() -> None:
@@ -667,11 +686,12 @@ def test_optimizer_moves_in_the_session_alone_while_it_lives() -> None:
     assert not optimizer._optimizer_step_pre_hooks
 
 
-def test_noise_drawn_ahead_is_the_same_noise() -> None:
+def test_noise_drawn_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_device, "runs_on", lambda device: False)
     net, generator = model(), seeded_generator(3)
     named = dict(net.named_parameters())
     inline, ahead = (
-        step._NoiseBuffers(named, generator, 2.0, 5, ahead=in_background) for in_background in (False, True)
+        step._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind)) for kind in ("cpu", "cuda")
     )
     for name in named:
         assert torch.equal(inline[name], ahead[name])

@@ -60,6 +60,7 @@ class Purpose(IntEnum):
     LEDGER = 10
     CANARIES = 11
     SCORE = 12
+    DEVICE_KEY = 13
 
 
 class Generator:

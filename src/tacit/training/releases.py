@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -58,19 +59,16 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
 
 def _trace(gradients: Mapping[str, Tensor]) -> tuple[float, float]:
     """A weighted sum of s of the P numbers, which hardly any change leaves as it is; and their norm."""
-    looked_at = np.concatenate([_some(g) for g in gradients.values()], dtype=np.float64)
+    looked_at = _looked_at([g.reshape(-1)[:: max(1, g.numel() // _LOOKED_AT)] for g in gradients.values()])
     # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
     return float((looked_at * _weights(len(looked_at))).sum()), math.sqrt(np.square(looked_at).sum())
 
 
-def _some(gradient: Tensor) -> NDArray[np.floating]:
-    """The numbers of one parameter that are looked at."""
-    step = max(1, gradient.numel() // _LOOKED_AT)
-    if gradient.is_cpu:
-        numbers: NDArray[np.floating] = gradient.numpy().reshape(-1)[::step]
-        return numbers
-    on_cpu: NDArray[np.floating] = gradient.reshape(-1)[::step].cpu().numpy()
-    return on_cpu
+def _looked_at(parts: Sequence[Tensor]) -> NDArray[np.float64]:
+    """All parts in one array; from another device in one copy, as each waits for what the device does."""
+    if all(part.is_cpu for part in parts):
+        return np.concatenate([part.numpy() for part in parts], dtype=np.float64)
+    return torch.cat([part.double() for part in parts]).cpu().numpy()
 
 
 @lru_cache(maxsize=8)

@@ -36,6 +36,7 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.events import Adjacency, event_to_json
+from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import Indices
@@ -181,7 +182,12 @@ class PrivateSession:
     @property
     def randomness(self) -> str:
         """Where the random numbers come from, for the statement."""
-        return self._generator.name
+        name = self._generator.name
+        return f"{name}; noise by ChaCha20 under a key drawn from it" if self._noise_on_device else name
+
+    @property
+    def _noise_on_device(self) -> bool:
+        return on_device.runs_on(next(iter(self._trained.values())).device)
 
     @property
     def current_model(self) -> nn.Module:
@@ -417,6 +423,8 @@ class PrivateSession:
             "ema": None if self._averaged is None else self._averaged.decay,
             "slots": None if self._slots is None else repr(self._slots.request),
         }
+        if self._noise_on_device:
+            facts["noise"] = "ChaCha20"
         return json.dumps(facts, sort_keys=True)
 
     def _check_fit(self) -> None:

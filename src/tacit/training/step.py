@@ -21,10 +21,10 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import final
 
 import numpy as np
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
+from tacit.noise import on_device
 from tacit.noise.ahead import NoiseAhead
 from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator, Purpose
@@ -76,7 +77,7 @@ def noisy_step(
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    buffers = _NoiseBuffers(engine.parameters, generator, std, step, ahead=device.type == "cuda")
+    buffers = _NoiseBuffers(engine.parameters, generator, std, step, device)
     limits = _limits(tuple(thresholds), device)
     raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
@@ -100,8 +101,8 @@ class _NoiseBuffers(Mapping[str, Tensor]):
     """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
 
     The engine asks when it has a parameter's sum to add, and by then holds no more of its activations, so
-    that the buffers take memory that is free again.  With ``ahead`` they are drawn meanwhile, in the
-    background: the same draws, for a device beside which the processor is idle.
+    that the buffers take memory that is free again.  A CUDA device draws them itself, all at once.  Where it
+    cannot, they are drawn meanwhile in the background: the processor is idle beside it.
     """
 
     def __init__(
@@ -110,22 +111,26 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         generator: Generator,
         std: float,
         step: int,
-        *,
-        ahead: bool,
+        device: torch.device,
     ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
         self._noise = StepNoise(generator, std=std, step=step)
         self._drawn: dict[str, Tensor] = {}
-        self._ahead = NoiseAhead(generator, parameters) if ahead else None
-        if self._ahead is not None:
+        self._draw_all: Callable[[], dict[str, Tensor]] | None = None
+        self._ahead: NoiseAhead | None = None
+        if on_device.runs_on(device):
+            self._draw_all = partial(on_device.draw, generator, parameters, std=std, step=step)
+        elif device.type == "cuda":
+            self._ahead = NoiseAhead(generator, parameters)
             self._ahead.start(step=step, std=std)
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._drawn and self._ahead is not None:
-            self._drawn[name] = self._ahead.take(name)
-        elif name not in self._drawn:
-            self._drawn[name] = self._draw(name)
+        if name not in self._drawn:
+            if self._draw_all is not None:
+                self._drawn = self._draw_all()
+            else:
+                self._drawn[name] = self._draw(name) if self._ahead is None else self._ahead.take(name)
         return self._drawn[name]
 
     def _draw(self, name: str) -> Tensor:

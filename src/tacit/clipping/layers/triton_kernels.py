@@ -6,24 +6,7 @@ Importing this module imports Triton where it is installed.  Chains of 16-bit pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import triton.language as tl
-
-    def jit(kernel: Callable[..., tl.tensor | None]) -> Any:
-        """Compile a kernel at its first launch."""
-else:
-    try:
-        import triton.language as tl
-        from triton import jit
-    except ImportError:  # as in builds of torch without CUDA: nothing is launched
-
-        def jit(kernel):
-            """Leave the kernel as it is."""
-            return kernel
-
+from tacit.native.jit import jit, tl
 
 __all__ = ["contract", "direct", "ghost"]
 

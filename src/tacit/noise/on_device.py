@@ -1,0 +1,160 @@
+"""Normal tensors drawn on a CUDA device, by a counter-mode cipher as on the processor.
+
+A device draws a hundred times as fast as the processor, and nothing has to be copied to it.  AES wants tables
+or instructions that devices lack, so the cipher is ChaCha20 here (RFC 8439), of 32-bit additions, rotations
+and exclusive ors alone.  Its 256-bit key is drawn from the run's generator at an address of its own, and the
+last four words of its state are the address of the draws::
+
+    word    12                    13, 14, 15
+            number of the block   purpose | step | rank | index, as in tacit.noise.generator
+
+Of the 16 words of a block each four make a radius of 63 bits and an angle of 32, and so two draws as in
+:mod:`tacit.noise.box_muller`.  A tile is ``LANES`` blocks: first the cosines of each block's first pair, then
+the sines, then those of the second, and so on.
+
+The draws are others than the processor's, so a run is resumed where it was begun, or refused.
+
+Letters: P tensors; t tiles.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.errors import check_integer, check_real
+from tacit.noise.generator import Generator, Purpose
+
+__all__ = ["draw", "runs_on"]
+
+LANES: Final = 256
+DRAWS_PER_TILE: Final = 8 * LANES
+ALIGNED: Final = 32
+"""Numbers: each tensor begins at a multiple of 128 bytes."""
+MOST_DRAWS: Final = (1 << 32) * 8
+INDEX_BYTES: Final = slice(9, 12)
+"""Of an address."""
+
+Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+
+@cache
+def runs_on(device: torch.device) -> bool:
+    """Whether draws can be made there: Triton is installed, with the C compiler that it needs.
+
+    >>> runs_on(torch.device("cpu"))
+    False
+    """
+    if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
+        return False
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return compiler is not None and torch.cuda.get_device_capability(device) >= (7, 0)
+
+
+def draw(
+    generator: Generator,
+    like: Mapping[str, Tensor],
+    *,
+    std: float,
+    step: int,
+    rank: int = 0,
+    ranks: int = 1,
+    purpose: Purpose = Purpose.NOISE,
+) -> dict[str, Tensor]:
+    """Independent draws of N(0, std^2 / ranks) for each of the tensors, all on one device, in one launch.
+
+    Args:
+        like: name to a tensor of the shape, type and device that the noise is to have; the position in the
+            mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
+        std, step, rank, ranks, purpose: as in :func:`tacit.noise.gaussian.gaussian`.  The standard deviation
+            is rounded up to float32.
+
+    The guarantee is that of :func:`tacit.noise.gaussian.gaussian`.
+    """
+    check_integer("ranks", ranks, low=1)
+    check_integer("rank", rank, low=0, high=ranks - 1)
+    scale = _rounded_up(check_real("std", std, low=0.0) / math.sqrt(ranks))
+    device = next(iter(like.values())).device
+    key, addresses = _words(generator, step, rank, purpose, len(like), device)
+    found: dict[str, Tensor] = {}
+    for wide in (False, True):
+        shapes = tuple((name, t.shape, t.dtype) for name, t in like.items())
+        layout = _layout(shapes, wide, device)
+        if layout.names:
+            found |= layout.filled(key, addresses, scale)
+    return {name: found[name] for name in like}
+
+
+def _rounded_up(std: float) -> float:
+    """The smallest float32 that is not below ``std``: in this type the kernel takes it."""
+    single = np.float32(std)
+    return float(single if float(single) >= std else np.nextafter(single, np.float32(np.inf)))
+
+
+def _words(
+    generator: Generator, step: int, rank: int, purpose: Purpose, P: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The key, (8,), and the addresses, (P, 3), as 32-bit words on the device, sent there in one copy."""
+    words = np.empty(32 + 12 * P, np.uint8)
+    generator.fill(words[:32].data, purpose=Purpose.DEVICE_KEY, step=0)
+    addresses = words[32:].reshape(P, 12)
+    check_integer("number of tensors", P, low=1, high=1 << 24)
+    counter = generator.counter(purpose=purpose, step=step, rank=rank)
+    addresses[:] = np.frombuffer(counter, np.uint8)[:12]
+    addresses[:, INDEX_BYTES] = np.arange(P, dtype=">u4").view(np.uint8).reshape(P, 4)[:, 1:]
+    sent = torch.from_numpy(words.view("<i4").astype(np.int32)).to(device).view(torch.uint32)
+    return sent[:8], sent[8:]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the draws of each tensor lie in one block of memory; tables of the kernel."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]  # room for each, a multiple of ALIGNED
+    tables: tuple[Tensor, ...]  # owners (t,), and firsts, starts, counts (P,)
+    dtype: torch.dtype
+
+    def filled(self, key: Tensor, addresses: Tensor, std: float) -> dict[str, Tensor]:
+        """Draw them."""
+        from tacit.noise.triton_normal import normal
+
+        owners = self.tables[0]
+        memory = torch.empty(sum(self.sizes), dtype=self.dtype, device=owners.device)
+        if len(owners):
+            with torch.cuda.device_of(memory):  # type: ignore[no-untyped-call]
+                normal[(len(owners),)](memory, *self.tables, key, addresses, std, LANES=LANES, num_warps=4)
+        parts = zip(self.names, self.shapes, memory.split(self.sizes), strict=True)
+        return {name: part[: shape.numel()].view(shape) for name, shape, part in parts}
+
+
+@lru_cache(maxsize=32)
+def _layout(shapes: Shapes, wide: bool, device: torch.device) -> _Layout:
+    """The layout of those tensors that get float64 noise, or of those that get float32."""
+    of = [i for i, (_, _, dtype) in enumerate(shapes) if (dtype == torch.float64) == wide]
+    counts = np.array([shapes[i][1].numel() for i in of], np.int64)
+    for count in counts:
+        check_integer("number of draws", int(count), low=0, high=MOST_DRAWS)
+    sizes = -(-counts // ALIGNED) * ALIGNED
+    tiles = -(-counts // DRAWS_PER_TILE)
+    tables = np.zeros((3, len(shapes)), np.int64)
+    tables[:, of] = np.cumsum(tiles) - tiles, np.cumsum(sizes) - sizes, counts
+    owners = torch.from_numpy(np.repeat(np.array(of, np.int32), tiles)).to(device)
+    return _Layout(
+        tuple(shapes[i][0] for i in of),
+        tuple(shapes[i][1] for i in of),
+        tuple(int(size) for size in sizes),
+        (owners, *torch.from_numpy(tables).to(device)),
+        torch.float64 if wide else torch.float32,
+    )

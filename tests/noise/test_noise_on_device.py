@@ -1,0 +1,159 @@
+"""Noise drawn on a device: the cipher against OpenSSL's, draws against NumPy, addresses, the law.
+
+On a CUDA device where there is one, else in Triton's interpreter where Triton is installed, which a process
+of its own does (``TRITON_INTERPRET=1``), else not at all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from scipy import stats
+from torch import Tensor
+
+from tacit.errors import InvalidInput
+from tacit.noise import on_device
+from tacit.noise.generator import Generator, Purpose
+from tacit.noise.on_device import draw
+
+CUDA = torch.cuda.is_available()
+INSTALLED = importlib.util.find_spec("triton") is not None
+INTERPRETED = INSTALLED and os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if CUDA and not INTERPRETED else "cpu"
+MANY = 10**8 if DEVICE == "cuda" else 10**5
+needs_a_device = [
+    pytest.mark.skipif(not (CUDA or INTERPRETED), reason="no CUDA device; not in the interpreter"),
+    *([pytest.mark.cuda] if CUDA else []),
+]
+
+
+def device(test: Any) -> Any:
+    for mark in needs_a_device:
+        test = mark(test)
+    return test
+
+
+@pytest.mark.skipif(not INSTALLED or INTERPRETED or CUDA, reason="Triton is not installed, or runs already")
+def test_these_tests_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= 8
+
+
+def parameters() -> dict[str, Tensor]:
+    return {
+        "weight": torch.zeros(70, 90, device=DEVICE),
+        "half": torch.zeros(33, dtype=torch.bfloat16, device=DEVICE),
+        "none": torch.zeros(0, 3, device=DEVICE),
+        "double": torch.zeros(50, 41, dtype=torch.float64, device=DEVICE),
+        "scalar": torch.zeros((), device=DEVICE),
+    }
+
+
+def expected(generator: Generator, index: int, count: int, *, std: float, step: int, rank: int) -> Tensor:
+    """The draws by OpenSSL's ChaCha20 and NumPy, from the text of the module alone."""
+    key = np.empty(32, np.uint8)
+    generator.fill(key.data, purpose=Purpose.DEVICE_KEY, step=0)
+    address = generator.counter(purpose=Purpose.NOISE, step=step, index=index, rank=rank)[:12]
+    L = on_device.LANES
+    tiles = math.ceil(count / (8 * L))
+    cipher = Cipher(algorithms.ChaCha20(key.tobytes(), bytes(4) + address), mode=None)
+    stream = np.frombuffer(cipher.encryptor().update(bytes(64 * L * tiles)), "<u4")
+    words = stream.reshape(tiles, L, 4, 4).transpose(0, 2, 3, 1).astype(np.uint64)  # tile, pair, word, lane
+    radius = (words[:, :, 0] | words[:, :, 1] << np.uint64(32)) & np.uint64(2**63 - 1)
+    u = (radius.astype(np.float64) + 0.5) / 2.0**63
+    a = 2 * math.pi * (words[:, :, 2].astype(np.uint32).view(np.int32) + 0.5) / 2.0**32
+    r = std * np.sqrt(-2.0 * np.log(u))
+    return torch.from_numpy(np.stack([r * np.cos(a), r * np.sin(a)], 2).reshape(-1)[:count])
+
+
+@device
+@pytest.mark.parametrize(("step", "rank", "ranks"), [(0, 0, 1), (7, 1, 4), ((1 << 40) - 1, 0, 1)])
+def test_draws_are_those_of_the_text(step: int, rank: int, ranks: int) -> None:
+    generator, like = Generator.from_os(), parameters()
+    found = draw(generator, like, std=3.0, step=step, rank=rank, ranks=ranks)
+    assert list(found) == list(like)
+    for index, (name, tensor) in enumerate(like.items()):
+        here, std = found[name], 3.0 / math.sqrt(ranks)
+        assert here.shape == tensor.shape
+        assert here.dtype == (torch.float64 if name == "double" else torch.float32)
+        there = expected(generator, index, tensor.numel(), std=std, step=step, rank=rank)
+        # 32-bit angles make a cosine near 0 absolutely, not relatively, right
+        assert (here.flatten().cpu().double() - there).abs().max() < 4e-6 if len(there) else True
+
+
+@device
+def test_the_same_address_gives_the_same_bits_and_others_others() -> None:
+    generator, like = Generator.from_os(), {"a": torch.zeros(5000, device=DEVICE)}
+    first = draw(generator, like, std=1.0, step=3)["a"]
+    assert torch.equal(first, draw(generator, like, std=1.0, step=3)["a"])
+    shorter = draw(generator, {"a": torch.zeros(3001, device=DEVICE)}, std=1.0, step=3)["a"]
+    assert torch.equal(first[:3001], shorter)
+    others = [
+        draw(generator, like, std=1.0, step=4)["a"],
+        draw(generator, like, std=1.0, step=3, rank=1, ranks=2)["a"] * math.sqrt(2),
+        draw(generator, like, std=1.0, step=3, purpose=Purpose.AUDIT)["a"],
+        draw(Generator.from_os(), like, std=1.0, step=3)["a"],
+        draw(generator, {"z": like["a"], **like}, std=1.0, step=3)["a"],
+    ]
+    for other in others:
+        assert abs(float(torch.corrcoef(torch.stack([first, other]))[0, 1])) < 6 / math.sqrt(5000)
+
+
+@device
+def test_the_scale_is_never_below_what_was_asked_for() -> None:
+    generator, like = Generator.from_os(), {"a": torch.zeros(4000, dtype=torch.float64, device=DEVICE)}
+    std = 1.0 + 2.0**-40  # between two float32
+    unit = draw(generator, like, std=1.0, step=0)["a"]
+    scaled = draw(generator, like, std=std, step=0)["a"]
+    assert bool((scaled.abs() >= unit.abs() * std * (1 - 1e-15)).all())
+    assert not draw(generator, like, std=0.0, step=0)["a"].any()
+
+
+@device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_law(dtype: torch.dtype) -> None:
+    """Kolmogorov and Smirnov on a part; moments, tails and neighbours on all, at 1e-9 a test."""
+    draws = draw(Generator.from_os(), {"a": torch.zeros(MANY, dtype=dtype, device=DEVICE)}, std=1.0, step=0)
+    x = draws["a"].double()
+    assert stats.kstest(x[: 10**6].cpu().numpy(), "norm").pvalue > 1e-9
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs(float(x.pow(power).mean()) - mean) < 6.2 * math.sqrt(variance / MANY)
+    for sigmas in (3, 4, 5, 6):
+        probability = 2 * float(stats.norm.sf(sigmas))
+        beyond = int((x.abs() > sigmas).sum())
+        assert stats.binomtest(beyond, MANY, probability).pvalue > 1e-9
+    L = on_device.LANES
+    for lag in (1, L, 2 * L, 8 * L):  # neighbours, sine and cosine, two pairs of a block, two tiles
+        assert abs(float((x[lag:] * x[:-lag]).mean())) < 6.2 / math.sqrt(MANY - lag)
+        assert abs(float((x[lag:].square() * x[:-lag].square()).mean()) - 1) < 6.2 * math.sqrt(8 / MANY)
+
+
+@device
+def test_wrong_arguments_are_refused() -> None:
+    generator, like = Generator.from_os(), parameters()
+    with pytest.raises(InvalidInput, match="std"):
+        draw(generator, like, std=-1.0, step=0)
+    with pytest.raises(InvalidInput, match="rank"):
+        draw(generator, like, std=1.0, step=0, rank=2, ranks=2)
+    with pytest.raises(InvalidInput, match="step"):
+        draw(generator, like, std=1.0, step=1 << 40)
+
+
+def test_it_is_for_cuda_devices_alone() -> None:
+    assert not on_device.runs_on(torch.device("cpu"))
