@@ -134,7 +134,8 @@ def mlp(width: int = 1000, depth: int = 1) -> nn.Module:
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy over the T tokens of each record: (n, T, V) and (n, T) to (n,)."""
-    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return losses.view_as(targets).mean(1)
 
 
 def class_losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -20,6 +20,8 @@ from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers import conv, conv_forms, conv_native
 from tacit.clipping.layers.conv_forms import Geometry
+from tacit.clipping.layers.conv_patches import Patched
+from tacit.clipping.layers.use import Use
 
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 FORMS = ("kept", "twice", "ghost")
@@ -107,6 +109,29 @@ def test_every_form_is_a_loop_of_backward_passes(
         torch.testing.assert_close(norms, wanted.flatten(1).square().sum(1), rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(use.gradients(1, 3), wanted[1:3], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(total, 1 + torch.tensordot(factors, wanted, dims=1), rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries(), st.sampled_from([0.0, 1e9]), st.sampled_from([1, 1 << 30]), st.integers(1, 2))
+def test_patches_are_a_loop_of_backward_passes(
+    setting: Setting, slack: float, pass_bytes: int, views: int
+) -> None:
+    setting = replace(setting, geometry=replace(setting.geometry, groups=1))
+    x, g = setting.tensors(3 * views)
+    wanted = setting.oracle(x, g, views)
+    factors = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    budget = MemoryBudget(convolution_slack=slack, pass_bytes=pass_bytes)
+    some, whole = torch.tensor([True, False, True]), Patched(x, g, setting.geometry, views, budget)
+    cases: list[tuple[Use, Tensor, Tensor]] = [
+        (whole, wanted, factors),
+        (whole.of(some), wanted[some], factors[some]),
+    ]
+    for use, of, by in cases:
+        torch.testing.assert_close(use.squared_norms(), of.flatten(1).square().sum(1), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(use.gradients(1, len(of)), of[1:], rtol=1e-10, atol=1e-12)
+        total = torch.ones_like(wanted[0])
+        use.add_weighted(total, by)
+        torch.testing.assert_close(total, 1 + torch.tensordot(by, of, dims=1), rtol=1e-10, atol=1e-12)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tacit.clipping import (
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import gradient
 from tacit.clipping.reference import ReferenceEngine
 
 Loss = Callable[..., Tensor]
@@ -92,7 +93,7 @@ def squares(model: nn.Module, x: Tensor, *more: Tensor) -> Tensor:
     """A loss with a gradient of different size in each row."""
     result = model(x, *more)
     out: Tensor = result[0] if isinstance(result, tuple) else result
-    weights = torch.linspace(0.2, 1.0, out[0].numel(), dtype=out.dtype)
+    weights = torch.linspace(0.2, 1.0, out[0].numel(), dtype=out.dtype, device=out.device)
     return (out.flatten(1) * weights).sum(1).sin() + (out.flatten(1) ** 2).mean(1)
 
 
@@ -493,6 +494,46 @@ def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> N
             assert value.abs().max() > 0 or name.startswith("unused"), name
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
     assert (fast.route == "fast") == case.fast, fast.route
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("rule", [RULES["flat"], RULES["per-layer"]], ids=["flat", "per-layer"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_engines_on_cuda_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> None:
+    torch.manual_seed(0)
+    model, batch = case.make().double(), case.inputs()
+    wanted = loop_oracle(model, squares, rule, batch, views)
+    there, moved = model.cuda(), tuple(t.cuda() for t in batch)
+    fast = FastEngine(there, squares, rule, views=views)
+    for engine in (fast, ReferenceEngine(there, squares, rule, views=views)):
+        for name, value in clipped_sum(engine, moved).items():
+            torch.testing.assert_close(value.cpu(), wanted[name], rtol=1e-9, atol=1e-11, msg=name)
+    assert (fast.route == "fast") == case.fast, fast.route
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own, in float32
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_small_gradients_joined_are_the_same(case: Case, views: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done on a CUDA device, on the processor; and one record that is not finite."""
+    monkeypatch.setattr(gradient, "JOINED_ON", {"cpu"})
+    torch.manual_seed(0)
+    model, inputs = case.make().float(), case.inputs()
+    batch = tuple(t.float() if t.is_floating_point() else t for t in inputs)
+    weights = torch.ones(len(batch[0]))
+    broken = torch.arange(len(weights)) // views == 1
+    weights[broken] = torch.inf
+
+    def losses(model: nn.Module, *batch: Tensor) -> Tensor:
+        return squares(model, *batch[:-1]) * batch[-1]
+
+    for rule in RULES.values():
+        wanted = loop_oracle(model, squares, rule, tuple(t[~broken] for t in batch), views)
+        found = clipped_sum(FastEngine(model, losses, rule, views=views), (*batch, weights))
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize("views", [1, 2])

@@ -48,13 +48,13 @@ def losses(model: nn.Module, x: Tensor) -> Tensor:
     result = model(x)
     out: Tensor = (result[0] if isinstance(result, tuple) else result).flatten(1)
     weights = torch.linspace(0.2, 1.0, 2 * out.shape[1], dtype=out.dtype)[out.shape[1] :]
-    weights = weights * (-1.0) ** torch.arange(out.shape[1])
+    weights = (weights * (-1.0) ** torch.arange(out.shape[1])).to(out.device)
     return 10 * (out * weights).sum(1) + 0.1 * out.square().mean(1)
 
 
 def add(engine: GradientEngine, x: Tensor, pieces: int = 1) -> Sums:
     """The clipped sum of rows, in some calls."""
-    sums = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in engine.parameters.items()}
+    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in engine.parameters.items()}
     thresholds = torch.tensor(engine.rule.initial_thresholds(engine.names), dtype=torch.float64)
     for part in (x[i::pieces] for i in range(pieces)):
         present = torch.ones(len(part) // engine.views, dtype=torch.bool)
@@ -180,7 +180,7 @@ class Checkpointed(nn.Module):
 
 
 def cast(model: nn.Module, x: Tensor) -> Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
         return losses(model, x).float()
 
 
@@ -213,10 +213,30 @@ MODES = {
 def test_one_record_moves_the_sum_by_at_most_the_bound(
     make: Callable[[], nn.Module], inputs: Callable[[], Tensor], mode: Mode
 ) -> None:
+    check_bound(make, inputs, mode, "cpu")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(("make", "inputs"), LAYERS.values(), ids=LAYERS)
+def test_one_record_moves_the_sum_on_cuda_by_at_most_the_bound(
+    make: Callable[[], nn.Module],
+    inputs: Callable[[], Tensor],
+    mode: Mode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # forward passes, of the model's own
+    check_bound(make, inputs, mode, "cuda")
+
+
+def check_bound(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], mode: Mode, device: str) -> None:
+    """Measure what one record moves the sum by."""
     torch.manual_seed(0)
     for dtype in mode.dtypes:
-        model = mode.wrap(make().to(dtype))
-        x = inputs()
+        model = mode.wrap(make().to(device, dtype))
+        x = inputs().to(device)
         x = x.to(dtype) if x.is_floating_point() else x
         x = x.repeat_interleave(mode.views, 0) if mode.views > 1 else x
         for rule in mode.rules:

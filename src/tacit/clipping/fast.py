@@ -18,8 +18,9 @@ it is taken in any other batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -39,7 +40,7 @@ from tacit.clipping.layers import (
     linear,
     recurrent,
 )
-from tacit.clipping.layers.gradient import Gradient, gradients_of
+from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
 from tacit.clipping.layers.use import Use
 from tacit.clipping.passes import Passes, cut, keep_memory
@@ -308,30 +309,45 @@ class FastEngine(GradientEngine):
         first: buffers that are made on demand then take the place of the activations.
         """
         gradients = gradients_of(self.parameters, tape)
-        number = group_index(self.groups)
-        norms = self._norms(gradients, n, thresholds)
+        small = [joined(gradients, group) for group in self.groups]
+        norms = self._norms(gradients, small, n, thresholds)
         kept = norms
         if not _all_finite(norms):
             finite = _finite(norms)
             kept, norms[~finite] = norms[finite], torch.inf
             if len(kept) == 0:
                 return norms
-            gradients = {name: gradients.pop(name).of(finite) for name in self.names}
+            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
+            small = [None if together is None else together.of(finite) for together in small]
         factors = self._factors(kept, thresholds, scale).unbind(1)
+        for together, of_group in zip(small, factors, strict=True):
+            if together is not None:
+                together.add_weighted(partial(self._buffer, accumulator), of_group)
+        self._add_each(gradients, accumulator, factors)
+        return norms
+
+    def _add_each(
+        self, gradients: dict[str, Gradient], accumulator: Mapping[str, Tensor], factors: Sequence[Tensor]
+    ) -> None:
+        """Add the weighted sums of the ``gradients``, which are used up; ``factors`` (n,) of each group."""
+        number = group_index(self.groups)
         try:
             for name in self._small_first:
-                gradient = gradients.pop(name)
-                if gradient.used:
+                gradient = gradients.pop(name, None)
+                if gradient is not None and gradient.used:
                     gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
         except Unseen as reason:  # too late for the reference engine: the sum is half made
             raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
-        return norms
 
-    def _norms(self, gradients: Mapping[str, Gradient], n: int, thresholds: Tensor) -> Tensor:
+    def _norms(
+        self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
+    ) -> Tensor:
         """Return the (n, G) norms, in the type of the thresholds."""
         squares, most = [], self.budget.chunk_bytes
-        for group in self.groups:
-            used = [gradients[name].squared_norms(n, most) for name in group if gradients[name].used]
+        for group, together in zip(self.groups, small, strict=True):
+            used = [] if together is None else [together.squared_norms()]
+            apart = [gradients[name] for name in group if name in gradients]
+            used += [gradient.squared_norms(n, most) for gradient in apart if gradient.used]
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()

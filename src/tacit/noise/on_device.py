@@ -135,7 +135,7 @@ class _Layout:
         if len(owners):
             with torch.cuda.device_of(memory):  # type: ignore[no-untyped-call]
                 normal[(len(owners),)](memory, *self.tables, key, addresses, std, LANES=LANES, num_warps=4)
-        parts = zip(self.names, self.shapes, memory.split(self.sizes), strict=True)
+        parts = zip(self.names, self.shapes, memory.split_with_sizes(self.sizes), strict=True)
         return {name: part[: shape.numel()].view(shape) for name, shape, part in parts}
 
 

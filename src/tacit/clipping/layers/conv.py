@@ -71,6 +71,7 @@ from tacit.clipping.layers.conv_forms import (
     thinned_input_gradient,
     weight_gradient,
 )
+from tacit.clipping.layers.conv_patches import Patched
 from tacit.clipping.layers.tape import Handler, Tape
 from tacit.clipping.layers.use import Kept, Use, chunks, over_views, widened
 
@@ -233,7 +234,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
     ) -> Tensor:
         tape = tape.of_rows(name, input, dimensions + 2)
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
-        x, zeros = _padded(input, padding, kernel, apart)
+        x, zeros = _padded(_narrowed(input), padding, kernel, apart)
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
         W, b = tape.plain(weight), tape.plain(bias)
 
@@ -247,7 +248,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
 
         def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
             if tape.owns(weight):
-                yield weight, _Convolution(x, g, geometry, tape.views, tape.budget)
+                yield weight, _convolution(x, g, geometry, tape)
             if bias is not None and tape.owns(bias):
                 yield bias, _bias(tape, g)
 
@@ -285,7 +286,7 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
         def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
             if tape.owns(weight):
                 whole = _uncut(g, tuple(x.shape[2:]), geometry, cut)
-                yield weight, _Convolution(whole, x, geometry, tape.views, tape.budget)
+                yield weight, _convolution(whole, x, geometry, tape)
             if bias is not None and tape.owns(bias):
                 yield bias, _bias(tape, g)
 
@@ -300,6 +301,19 @@ conv3d = _conv(3, F.conv3d)
 conv_transpose1d = _conv_transpose(1, F.conv_transpose1d)
 conv_transpose2d = _conv_transpose(2, F.conv_transpose2d)
 conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
+
+
+def _convolution(x: Tensor, g: Tensor, geometry: Geometry, tape: Tape) -> Use:
+    """Return the use of a weight, by patches on a CUDA device."""
+    by_patches = x.is_cuda and geometry.groups == 1
+    return (Patched if by_patches else _Convolution)(x, g, geometry, tape.views, tape.budget)
+
+
+def _narrowed(x: Tensor) -> Tensor:
+    """Return x as autocast would have a CUDA device read it, so that this copy is what is kept."""
+    if x.is_cuda and x.dtype != torch.float64 and torch.is_autocast_enabled("cuda"):
+        return x.to(torch.get_autocast_dtype("cuda"))
+    return x
 
 
 def _bias(tape: Tape, g: Tensor) -> Kept:

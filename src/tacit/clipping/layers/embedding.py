@@ -32,11 +32,23 @@ class Lookup(Use):
 
     def squared_norms(self) -> Tensor:
         """Return the squares summed over the pairs of each record, (n,)."""
+        if self.g.is_cuda:
+            return self._sorted_squared_norms()
         n, _, d = self.g.shape
         record = torch.arange(n, device=self.numbers.device)[:, None]
         pairs, place = torch.unique(record * self.V + self.numbers, return_inverse=True)  # (U,), (n, T)
         sums = self.g.new_zeros(len(pairs), d).index_add_(0, place.flatten(), self.g.flatten(0, 1))
         return self.g.new_zeros(n).index_add_(0, pairs // self.V, sums.square().sum(1))
+
+    def _sorted_squared_norms(self) -> Tensor:
+        """Return the same without waiting for the device to say how many pairs there are."""
+        n, T, d = self.g.shape
+        ordered, order = self.numbers.sort(dim=1)
+        new = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
+        place = torch.empty_like(order).scatter_(1, order, new.cumsum(1))
+        place += T * torch.arange(n, device=place.device)[:, None]
+        sums = self.g.new_zeros(n * T, d).index_add_(0, place.flatten(), self.g.flatten(0, 1))
+        return sums.view(n, -1).square().sum(1)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return whole gradients, (m, V, d)."""

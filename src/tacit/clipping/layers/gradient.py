@@ -5,7 +5,7 @@ Letters: n records; m records of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
@@ -15,7 +15,12 @@ from tacit.clipping.layers import tied
 from tacit.clipping.layers.tape import Tape
 from tacit.clipping.layers.use import Kept, Use, chunks
 
-__all__ = ["Gradient", "gradients_of"]
+__all__ = ["Gradient", "Joined", "gradients_of", "joined"]
+
+SMALL = 2**16
+"""Numbers of a parameter up to which its gradients are joined with others'."""
+JOINED_ON = {"cuda"}
+"""Devices that are waited for at each of many small operations."""
 
 
 @final
@@ -34,6 +39,14 @@ class Gradient:
     def used(self) -> bool:
         """Whether any gradient reaches the parameter."""
         return bool(self._own or self._derived)
+
+    @property
+    def small(self) -> Kept | None:
+        """What is formed of it, if that is few numbers and on a device where they are joined with others."""
+        use = self._own[0] if len(self._own) == 1 and not self._derived else None
+        if self._parameter.numel() > SMALL or self._parameter.device.type not in JOINED_ON:
+            return None
+        return use if isinstance(use, Kept) and use.rows.dtype == torch.float32 else None
 
     def squared_norms(self, n: int, most: int) -> Tensor:
         """Return |g_i|^2, (n,); uses are summed before they are squared, ``most`` bytes at once."""
@@ -70,6 +83,43 @@ class Gradient:
             pulled = _pull(source, self._parameter, total)
             assert pulled is not None
             accumulator.add_(pulled)
+
+
+@final
+class Joined:
+    """Small gradients of several parameters of one group side by side, (n, P)."""
+
+    def __init__(self, sizes: Mapping[str, int], kept: Kept) -> None:
+        self._sizes, self._kept = sizes, kept
+
+    def squared_norms(self) -> Tensor:
+        """Return the sum of their squared norms, (n,)."""
+        return self._kept.squared_norms()
+
+    def of(self, records: Tensor) -> Joined:
+        """Return the same of some records, (n,) bool."""
+        return Joined(self._sizes, self._kept.of(records))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place."""
+        rows = self._kept.rows
+        total = rows.new_zeros(rows.shape[1])
+        self._kept.add_weighted(total, factors.to(total.dtype))
+        buffers = [buffer(name) for name in self._sizes]
+        parts = total.split_with_sizes(list(self._sizes.values()))
+        torch._foreach_add_(buffers, [part.view_as(b) for part, b in zip(parts, buffers, strict=True)])
+
+
+def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | None:
+    """Take the small ones of those names out of ``gradients``, if there are two or more, and join them."""
+    small = {name: kept for name in names if (kept := gradients[name].small) is not None}
+    if len(small) < 2:
+        return None
+    for name in small:
+        del gradients[name]
+    rows = [kept.rows for kept in small.values()]
+    sizes = {name: part.shape[1] for name, part in zip(small, rows, strict=True)}
+    return Joined(sizes, Kept(torch.cat(rows, 1)))
 
 
 def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, Gradient]:

@@ -11,6 +11,7 @@ gradients sum_s g z and sum_s g, at the price of the batch's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -90,4 +91,11 @@ def _normalised(
     y = tape.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
     if x is input and not torch.is_autocast_enabled(x.device.type):
         return y
-    return y.to(torch.group_norm(input[:1].detach(), groups).dtype)  # as torch has it, for narrow types too
+    return y.to(_result_type(input.dtype, x.device.type, torch.is_autocast_enabled(x.device.type)))
+
+
+@lru_cache(maxsize=16)
+def _result_type(dtype: torch.dtype, device: str, autocast: bool) -> torch.dtype:
+    """Return the type that torch gives the result, for narrow types too; ``autocast`` is as it is now."""
+    del autocast
+    return torch.group_norm(torch.zeros(1, 1, 1, dtype=dtype, device=device), 1).dtype

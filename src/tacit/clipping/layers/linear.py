@@ -97,7 +97,7 @@ class Outer(Use):
             left = left * weights
         else:
             right = right * weights
-        if _positions_last(left) and left.shape[1] >= LOOP_FROM:
+        if left.is_cpu and _positions_last(left) and left.shape[1] >= LOOP_FROM:
             for one, other in zip(left, right, strict=True):
                 accumulator.addmm_(one.T, other)
         else:

@@ -22,8 +22,10 @@ def ghost(
     d: tl.tensor,
     left_record: tl.tensor,
     left_row: tl.tensor,
+    left_column: tl.tensor,
     right_record: tl.tensor,
     right_row: tl.tensor,
+    right_column: tl.tensor,
     left_floor: tl.tensor,
     right_floor: tl.tensor,
     TILE: tl.constexpr,
@@ -34,8 +36,10 @@ def ghost(
     if b > a:
         return
     t, u = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
-    gram_left = _gram(left + i.to(tl.int64) * left_record, t, u, T, p, left_row, TILE, DEPTH)
-    gram_right = _gram(right + i.to(tl.int64) * right_record, t, u, T, d, right_row, TILE, DEPTH)
+    gram_left = _gram(left + i.to(tl.int64) * left_record, t, u, T, p, left_row, left_column, TILE, DEPTH)
+    gram_right = _gram(
+        right + i.to(tl.int64) * right_record, t, u, T, d, right_row, right_column, TILE, DEPTH
+    )
     tiles = tl.num_programs(1)
     count = tl.where(a == b, 1.0, 2.0)
     products = gram_left.to(tl.float64) * gram_right.to(tl.float64)
@@ -56,15 +60,16 @@ def _gram(
     T: tl.tensor,
     width: tl.tensor,
     row: tl.tensor,
+    column: tl.tensor,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> tl.tensor:
-    """Return x_t . x_u, (TILE, TILE), of rows t and u of x (T, width), which are ``row`` numbers apart."""
+    """Return x_t . x_u, (TILE, TILE), of rows t and u of x (T, width)."""
     gram = tl.zeros((TILE, TILE), tl.float32)
     for start in range(0, width, DEPTH):
         k = start + tl.arange(0, DEPTH)
-        at_t = x + t.to(tl.int64)[:, None] * row + k[None, :]
-        at_u = x + u.to(tl.int64)[None, :] * row + k[:, None]
+        at_t = x + t.to(tl.int64)[:, None] * row + k.to(tl.int64)[None, :] * column
+        at_u = x + u.to(tl.int64)[None, :] * row + k.to(tl.int64)[:, None] * column
         x_t = tl.load(at_t, mask=(t < T)[:, None] & (k < width)[None, :], other=0.0)
         x_u = tl.load(at_u, mask=(u < T)[None, :] & (k < width)[:, None], other=0.0)
         gram += tl.dot(x_t, x_u, input_precision="ieee", max_num_imprecise_acc=1)
@@ -81,8 +86,10 @@ def direct(
     d: tl.tensor,
     left_record: tl.tensor,
     left_row: tl.tensor,
+    left_column: tl.tensor,
     right_record: tl.tensor,
     right_row: tl.tensor,
+    right_column: tl.tensor,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
@@ -92,7 +99,9 @@ def direct(
     tile = tl.zeros((TILE, TILE), tl.float32)
     left += i * left_record
     right += i * right_record
-    tile = _add_outer(tile, 1.0, left, right, j, k, T, p, d, left_row, right_row, DEPTH).to(tl.float64)
+    tile = _add_outer(
+        tile, 1.0, left, right, j, k, T, p, d, left_row, left_column, right_row, right_column, DEPTH
+    ).to(tl.float64)
     place = (i * tl.num_programs(1) + a) * tl.num_programs(2) + b
     tl.store(sums + place, tl.sum(tl.sum(tile * tile, 1), 0))
 
@@ -109,8 +118,10 @@ def contract(
     d: tl.tensor,
     left_record: tl.tensor,
     left_row: tl.tensor,
+    left_column: tl.tensor,
     right_record: tl.tensor,
     right_row: tl.tensor,
+    right_column: tl.tensor,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
@@ -122,7 +133,9 @@ def contract(
         factor = tl.load(factors + i)
         if factor != 0:
             x, y = left + tl.cast(i, tl.int64) * left_record, right + tl.cast(i, tl.int64) * right_record
-            tile = _add_outer(tile, factor, x, y, j, k, T, p, d, left_row, right_row, DEPTH)
+            tile = _add_outer(
+                tile, factor, x, y, j, k, T, p, d, left_row, left_column, right_row, right_column, DEPTH
+            )
     place = (s.to(tl.int64) * p + j.to(tl.int64)[:, None]) * d + k[None, :]
     tl.store(sums + place, tile, mask=(j < p)[:, None] & (k < d)[None, :])
 
@@ -139,14 +152,16 @@ def _add_outer(
     p: tl.tensor,
     d: tl.tensor,
     left_row: tl.tensor,
+    left_column: tl.tensor,
     right_row: tl.tensor,
+    right_column: tl.tensor,
     DEPTH: tl.constexpr,
 ) -> tl.tensor:
     """Return ``tile`` + factor G[j, k], (TILE, TILE), of one record: left (T, p) and right (T, d)."""
     for start in range(0, T, DEPTH):
         t = start + tl.arange(0, DEPTH)
-        at_left = left + t.to(tl.int64)[None, :] * left_row + j[:, None]
-        at_right = right + t.to(tl.int64)[:, None] * right_row + k[None, :]
+        at_left = left + t.to(tl.int64)[None, :] * left_row + j.to(tl.int64)[:, None] * left_column
+        at_right = right + t.to(tl.int64)[:, None] * right_row + k.to(tl.int64)[None, :] * right_column
         left_t = tl.load(at_left, mask=(t < T)[None, :] & (j < p)[:, None], other=0.0)
         right_t = tl.load(at_right, mask=(t < T)[:, None] & (k < d)[None, :], other=0.0)
         tile += factor * tl.dot(left_t, right_t, input_precision="ieee", max_num_imprecise_acc=1)

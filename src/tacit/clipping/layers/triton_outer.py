@@ -78,7 +78,12 @@ def squared_norms(left: Tensor, right: Tensor) -> Tensor:
 
 
 def gradients(left: Tensor, right: Tensor) -> Tensor:
-    """Return G, (n, p, d) in float32, from (n, T, p) and (n, T, d) in 16 bits."""
+    """Return G, (n, p, d) in float32, from (n, T, p) and (n, T, d) in 16 bits.
+
+    What is formed once, for norms and sum, may be rounded anyhow; so it is left to torch where it can.
+    """
+    if left.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):
+        return torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
     return _contracted(left, right, torch.ones(len(left), device=left.device), len(left))
 
 
@@ -98,31 +103,27 @@ def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Ten
 
     left, right = _alike(left, right)
     (n, T, p), d = left.shape, right.shape[2]
-    sums = left.new_zeros(parts, p, d, dtype=torch.float32)
-    if 0 not in (n, T, p, d):
-        tile = _tile(p, d)
-        with torch.cuda.device_of(left):  # type: ignore[no-untyped-call]
-            contract[(parts, _ratio(p, tile), _ratio(d, tile))](
-                *(left, right, factors.contiguous(), sums, n, T, p, d, *_strides(left, right)),
-                TILE=tile,
-                DEPTH=DEPTH[left.dtype],
-                num_warps=8 if tile == TILE else 4,
-            )
+    if 0 in (n, T, p, d):
+        return left.new_zeros(parts, p, d, dtype=torch.float32)
+    sums = left.new_empty(parts, p, d, dtype=torch.float32)
+    tile = _tile(p, d)
+    with torch.cuda.device_of(left):  # type: ignore[no-untyped-call]
+        contract[(parts, _ratio(p, tile), _ratio(d, tile))](
+            *(left, right, factors.contiguous(), sums, n, T, p, d, *_strides(left, right)),
+            TILE=tile,
+            DEPTH=DEPTH[left.dtype],
+            num_warps=8 if tile == TILE else 4,
+        )
     return sums
 
 
 def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both in one dtype, with the numbers of a row side by side."""
-    if left.dtype != right.dtype:
-        left, right = left.float(), right.float()
-    return (
-        left if left.stride(2) == 1 else left.contiguous(),
-        right if right.stride(2) == 1 else right.contiguous(),
-    )
+    """Return both in one dtype."""
+    return (left, right) if left.dtype == right.dtype else (left.float(), right.float())
 
 
-def _strides(left: Tensor, right: Tensor) -> tuple[int, int, int, int]:
-    return left.stride(0), left.stride(1), right.stride(0), right.stride(1)
+def _strides(left: Tensor, right: Tensor) -> tuple[int, ...]:
+    return *left.stride(), *right.stride()
 
 
 def _tile(p: int, d: int) -> int:

@@ -74,6 +74,11 @@ class Kept(Use):
         self._gradients = gradients
         self._rows = Rows(gradients.reshape(gradients.shape[0], -1)) if rows is None else rows
 
+    @property
+    def rows(self) -> Tensor:
+        """(n, P), a view if it can be."""
+        return self._rows.rows
+
     def squared_norms(self) -> Tensor:
         """Return the sums of squares, (n,)."""
         return self._rows.squares
