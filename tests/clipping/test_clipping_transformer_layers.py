@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FAST, FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import linear
+from tacit.clipping.layers import embedding, linear
 from tacit.clipping.layers.linear import Outer, ghost_squared_norms, outer
 from tacit.clipping.layers.use import Kept
 
@@ -247,3 +247,16 @@ def test_cancelling_positions_stay_within_the_bound(T: int, d: int, p: int, spre
 def test_without_the_allowance_they_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "cancellation", lambda dtype, length: 0.0)
     assert max(largest_release(*case) for case in CANCELLING) > 2.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**31))
+def test_lookups_sorted_are_lookups_by_pairs(n: int, T: int, V: int, seed: int) -> None:
+    """What is done on a CUDA device, on the processor."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(V, (n, T), generator=generator)
+    g = torch.randn(n, T, 3, generator=generator, dtype=torch.float64)
+    use = embedding.Lookup(numbers, g, V)
+    wanted = use.gradients(0, n).square().sum((1, 2))
+    torch.testing.assert_close(use.squared_norms(), wanted)
+    torch.testing.assert_close(use._sorted_squared_norms(), wanted)

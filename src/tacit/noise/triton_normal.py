@@ -77,10 +77,12 @@ def _block(key: tl.tensor, address: tl.tensor, block: tl.tensor) -> tuple[tl.ten
         x1, x6, x11, x12 = _quarter(x1, x6, x11, x12)
         x2, x7, x8, x13 = _quarter(x2, x7, x8, x13)
         x3, x4, x9, x14 = _quarter(x3, x4, x9, x14)
+    # fmt: off
     return (
-        *(x0 + c0, x1 + c1, x2 + c2, x3 + c3, x4 + k0, x5 + k1, x6 + k2, x7 + k3),
-        *(x8 + k4, x9 + k5, x10 + k6, x11 + k7, x12 + block, x13 + n0, x14 + n1, x15 + n2),
+        x0 + c0, x1 + c1, x2 + c2, x3 + c3, x4 + k0, x5 + k1, x6 + k2, x7 + k3,
+        x8 + k4, x9 + k5, x10 + k6, x11 + k7, x12 + block, x13 + n0, x14 + n1, x15 + n2,
     )
+    # fmt: on
 
 
 @jit
