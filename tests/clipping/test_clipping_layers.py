@@ -511,8 +511,38 @@ def test_engines_on_cuda_equal_the_loop(case: Case, rule: ClippingRule, views: i
         found = {name: value.cpu() for name, value in clipped_sum(engine, moved).items()}
         for name, value in wanted.items():
             off = float((found[name] - value).norm() / value.norm().clamp(min=1e-3))
-            assert off < 1e-9, f"{name} by {type(engine).__name__}: {off:.1e}"
+            # torch's own weight_norm rounds to single precision there
+            assert off < (1e-6 if case is CASES["weight norm"] else 1e-9), (
+                f"{name} by {type(engine).__name__}: {off:.1e}"
+            )
     assert (fast.route == "fast") == case.fast, fast.route
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")  # torch's own, for RMSNorm under autocast
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
+    case: Case, autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    model, inputs = case.make().float().cuda(), tuple(t.cuda() for t in case.inputs())
+    batch = tuple(t.float() if t.is_floating_point() else t for t in inputs)
+    weights = torch.ones(len(batch[0]), device="cuda")
+
+    def losses(model: nn.Module, *batch: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            return squares(model, *batch[:-1]).float() * batch[-1]
+
+    def found(broken: float) -> dict[str, Tensor]:
+        weights[1] = broken
+        return clipped_sum(FastEngine(model, losses, FlatClipping(0.3)), (*batch, weights))
+
+    without, with_it = found(0.0), found(math.inf)  # in a batch of the same size, which rounds alike
+    for name, value in without.items():
+        torch.testing.assert_close(with_it[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own, in float32

@@ -147,6 +147,24 @@ def test_any_strides_and_two_dtypes(shape: tuple[int, int, int, int]) -> None:
 
 
 @needs_a_device
+@pytest.mark.parametrize("bad", [0.0, math.inf, math.nan])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 700), (8, 512), (21, 1500), (5, 0)], ids=str)
+def test_weighted_rows_are_added_and_a_factor_of_zero_skips_its_row(
+    shape: tuple[int, int], bad: float
+) -> None:
+    rows, factors, before = normal(*shape), normal(shape[0], seed=1), normal(shape[1], seed=2)
+    factors[0] = 0.0
+    wanted = before.double() + factors.double() @ rows.double()
+    rows[0] = bad
+    total = before.clone().to(DEVICE)
+    triton_outer.add_weighted_rows(total, rows.to(DEVICE), factors.to(DEVICE))
+    torch.testing.assert_close(total.cpu().double(), wanted, rtol=1e-5, atol=1e-5)
+    spread = torch.zeros(shape[1], 2, device=DEVICE)[:, 0]
+    triton_outer.add_weighted_rows(spread, rows.to(DEVICE), factors.to(DEVICE))
+    torch.testing.assert_close(spread.cpu().double(), wanted - before, rtol=1e-5, atol=1e-5)
+
+
+@needs_a_device
 @pytest.mark.parametrize("shape", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0)], ids=str)
 def test_nothing_has_norm_zero(shape: tuple[int, int, int, int]) -> None:
     n, T, p, d = shape

@@ -18,7 +18,7 @@ it is taken in any other batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
@@ -312,7 +312,9 @@ class FastEngine(GradientEngine):
         small = [joined(gradients, group) for group in self.groups]
         norms = self._norms(gradients, small, n, thresholds)
         kept = norms
-        if not _all_finite(norms):
+        if _skip_zeros(gradients.values()) and _skip_zeros(small):  # then a device need not be waited for
+            kept = norms = norms.where(_finite(norms)[:, None], torch.inf)
+        elif not _all_finite(norms):
             finite = _finite(norms)
             kept, norms[~finite] = norms[finite], torch.inf
             if len(kept) == 0:
@@ -359,6 +361,10 @@ def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
     with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
         torch.manual_seed(seed)
         yield
+
+
+def _skip_zeros(gradients: Iterable[Gradient | Joined | None]) -> bool:
+    return all(one is None or one.skips_zeros for one in gradients)
 
 
 def _all_finite(norms: Tensor) -> bool:

@@ -112,8 +112,8 @@ def _words(
     counter = generator.counter(purpose=purpose, step=step, rank=rank)
     addresses[:] = np.frombuffer(counter, np.uint8)[:12]
     addresses[:, INDEX_BYTES] = np.arange(P, dtype=">u4").view(np.uint8).reshape(P, 4)[:, 1:]
-    sent = torch.from_numpy(words.view("<i4").astype(np.int32)).to(device).view(torch.uint32)
-    return sent[:8], sent[8:]
+    sent = torch.from_numpy(words.view("<i4").astype(np.int32)).to(device, non_blocking=True)
+    return sent[:8].view(torch.uint32), sent[8:].view(torch.uint32)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class ArrayRecords(Records):
         if last - first == len(indices) and bool((indices[:-1] < indices[1:]).all()):
             return self._stretch(first, last)
         rows = torch.from_numpy(indices)
-        return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self._tensors)
+        there = {tensor.device: rows.to(tensor.device, non_blocking=True) for tensor in self._tensors}
+        return tuple(tensor.index_select(0, there[tensor.device]) for tensor in self._tensors)
 
     def _stretch(self, first: int, last: int) -> tuple[Tensor, ...]:
         unchanged = all(tensor._version == version for tensor, version in self._lent)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +30,8 @@ _LOOKED_AT = 1024  # numbers of each parameter, evenly spaced
 _ROUNDING = 1e-6  # of their norm: what the order of additions may change from one time to the next
 _TRACES: dict[bytes, array[float]] = {}
 """Digest of a key -> one number for each step that was released under it, NaN for those that were not."""
+_COMING: list[tuple[array[float], int, Tensor, torch.cuda.Event]] = []
+"""Traces that a device has not handed over yet: where they go, what they are made of and when it is there."""
 
 
 def check_release(generator: Generator, step: int, gradients: Mapping[str, Tensor]) -> None:
@@ -43,9 +45,15 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     key, secure = generator.secret_state()
     if not secure:
         return
+    _collect()
     traces = _TRACES.setdefault(hashlib.blake2b(key, digest_size=16).digest(), array("d"))
     traces.extend([math.nan] * (step + 1 - len(traces)))
-    trace, norm = _trace(gradients)
+    numbers = _looked_at(gradients)
+    if numbers.is_cuda and math.isnan(traces[step]):  # nothing to compare with: the device is not waited for
+        copy = torch.empty_like(numbers, device="cpu", pin_memory=True).copy_(numbers, non_blocking=True)
+        _COMING.append((traces, step, copy, torch.cuda.current_stream(numbers.device).record_event()))
+        return
+    trace, norm = _trace(numbers.cpu())
     if not math.isnan(traces[step]) and abs(trace - traces[step]) > _ROUNDING * norm:
         raise PrivacyRefusal(
             f"step {step} was taken before in this process with the same key, and released something else. "
@@ -57,18 +65,27 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     traces[step] = trace
 
 
-def _trace(gradients: Mapping[str, Tensor]) -> tuple[float, float]:
-    """A weighted sum of s of the P numbers, which hardly any change leaves as it is; and their norm."""
-    looked_at = _looked_at([g.reshape(-1)[:: max(1, g.numel() // _LOOKED_AT)] for g in gradients.values()])
-    # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
-    return float((looked_at * _weights(len(looked_at))).sum()), math.sqrt(np.square(looked_at).sum())
+def _collect() -> None:
+    """Enter the traces that were on their way; by now they are there."""
+    while _COMING:
+        traces, step, numbers, copied = _COMING.pop()
+        copied.synchronize()
+        traces[step] = _trace(numbers)[0]
 
 
-def _looked_at(parts: Sequence[Tensor]) -> NDArray[np.float64]:
-    """All parts in one array; from another device in one copy, as each waits for what the device does."""
+def _looked_at(gradients: Mapping[str, Tensor]) -> Tensor:
+    """The (s,) numbers that are looked at, where the gradients are."""
+    parts = [g.reshape(-1)[:: max(1, g.numel() // _LOOKED_AT)] for g in gradients.values()]
     if all(part.is_cpu for part in parts):
-        return np.concatenate([part.numpy() for part in parts], dtype=np.float64)
-    return torch.cat([part.double() for part in parts]).cpu().numpy()
+        return torch.from_numpy(np.concatenate([part.numpy() for part in parts], dtype=np.float64))
+    return torch.cat(parts).double()
+
+
+def _trace(looked_at: Tensor) -> tuple[float, float]:
+    """A weighted sum of s of the P numbers, which hardly any change leaves as it is; and their norm."""
+    numbers = looked_at.numpy()
+    # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
+    return float((numbers * _weights(len(numbers))).sum()), math.sqrt(np.square(numbers).sum())
 
 
 @lru_cache(maxsize=8)

@@ -84,7 +84,7 @@ def noisy_step(
     for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
         batch = records.take(indices[start:stop], seed=_reading_seed(generator, step, position))
         batch = _views(batch, None if uniforms is None else uniforms[start:stop], augmentation, plan.views)
-        batch = tuple(part.to(device) for part in batch)
+        batch = tuple(part.to(device, non_blocking=True) for part in batch)
         with _model_randomness(generator, step, position, device):
             raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
         raw_below += _raw_below(raw, plan.clipping)

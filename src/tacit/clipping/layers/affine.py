@@ -132,19 +132,20 @@ def _affine(
 
 def _kept(tape: Tape, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:
     """Return gradients of a parameter broadcast from ``shape`` over (B, s...), summed to its own shape."""
-    per_row = _summed_to(widened(elementwise), shape).reshape(-1, *parameter.shape)
+    per_row = _summed_to(elementwise, shape).reshape(-1, *parameter.shape)
     return Kept(over_views(per_row, tape.views))
 
 
 def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
-    """Sum (B, s...) over the dimensions but the first along which ``shape`` was broadcast."""
+    """Sum (B, s...) over the dimensions but the first along which ``shape`` was broadcast; widened."""
     new = elementwise.dim() - len(shape)
     if new > 1 and shape and 1 not in shape:  # what layers do: the last dimensions alone have parameters
         kept = elementwise.shape[new:]
         return over_positions(elementwise.flatten(new).flatten(1, new - 1)).view(-1, *kept)
     repeated = [new + i for i, size in enumerate(shape) if size == 1 and new + i > 0]
     over = [*range(1, new), *repeated]
-    return elementwise.sum(over) if over else elementwise
+    wide = widened(elementwise)
+    return wide.sum(over) if over else wide
 
 
 def _binary(operation: str, compute: Callable[..., Tensor], sign: int | None) -> Handler:

@@ -73,7 +73,7 @@ from tacit.clipping.layers.conv_forms import (
 )
 from tacit.clipping.layers.conv_patches import Patched
 from tacit.clipping.layers.tape import Handler, Tape
-from tacit.clipping.layers.use import Kept, Use, chunks, over_views, widened
+from tacit.clipping.layers.use import Kept, Use, chunks, narrowed, over_views, widened
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
@@ -234,9 +234,10 @@ def _conv(dimensions: int, operation: Any) -> Handler:
     ) -> Tensor:
         tape = tape.of_rows(name, input, dimensions + 2)
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
-        x, zeros = _padded(_narrowed(input), padding, kernel, apart)
+        x, zeros = _padded(narrowed(input), padding, kernel, apart)
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
-        W, b = tape.plain(weight), tape.plain(bias)
+        W, b = narrowed(tape.plain(weight)), tape.plain(bias)
+        b = None if b is None else narrowed(b)
 
         def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             return operation(x, W, b, geometry.stride, zeros, apart, groups), (x,)
@@ -307,13 +308,6 @@ def _convolution(x: Tensor, g: Tensor, geometry: Geometry, tape: Tape) -> Use:
     """Return the use of a weight, by patches on a CUDA device."""
     by_patches = x.is_cuda and geometry.groups == 1
     return (Patched if by_patches else _Convolution)(x, g, geometry, tape.views, tape.budget)
-
-
-def _narrowed(x: Tensor) -> Tensor:
-    """Return x as autocast would have a CUDA device read it, so that this copy is what is kept."""
-    if x.is_cuda and x.dtype != torch.float64 and torch.is_autocast_enabled("cuda"):
-        return x.to(torch.get_autocast_dtype("cuda"))
-    return x
 
 
 def _bias(tape: Tape, g: Tensor) -> Kept:

@@ -23,6 +23,7 @@ from torch import Tensor
 from tacit.clipping.budget import MemoryBudget
 from tacit.clipping.layers.conv_forms import Geometry
 from tacit.clipping.layers.linear import Outer
+from tacit.clipping.layers.triton_outer import takes_16_bits
 from tacit.clipping.layers.use import Kept, Use, chunks, widened_type
 
 __all__ = ["Patched"]
@@ -41,18 +42,24 @@ class Patched(Use):
         self._chunks = chunks(len(x) // views, views * T * D * g.element_size(), budget.pass_bytes)
         replaced = views * (prod(x.shape[1:]) + P * T) * g.element_size()
         if P * D * widened_type(g.dtype).itemsize <= budget.convolution_slack * replaced:
-            parts = [part.gradients(0, b - a) for a, b, part in self._outers()]
+            parts = [part.gradients(0, b - a) for a, b, part in self._outers(in_order=False)]
             self._kept = Kept(parts[0] if len(parts) == 1 else torch.cat(parts))
             self._x = self._g = g.new_empty(0)  # which may now be freed
 
-    def _outers(self) -> Iterator[tuple[int, int, Outer]]:
+    def _outers(self, *, in_order: bool = True) -> Iterator[tuple[int, int, Outer]]:
         """Yield the records a to b - 1 as a linear map at (b - a, m) positions."""
         for a, b in self._chunks:
-            yield a, b, self._outer(slice(a * self._views, b * self._views))
+            yield a, b, self._outer(a, b, in_order=in_order)
 
-    def _outer(self, rows: slice) -> Outer:
-        patches = _patches(self._x[rows], self._g.shape[2:], self._geometry)
-        return Outer(_positions(self._g[rows].flatten(2), self._views), _positions(patches, self._views), 0.0)
+    def _outer(self, start: int, stop: int, *, in_order: bool) -> Outer:
+        """Return the linear map of some records; ``in_order``, positions lie one after the other in memory.
+
+        So the Triton kernels read them fast; the products that form G read them fast as they are.
+        """
+        rows = slice(start * self._views, stop * self._views)
+        patches = _patches(self._x[rows], self._g.shape[2:], self._geometry, in_order=in_order)
+        g = _positions(self._g[rows].flatten(2).transpose(1, 2), self._views)
+        return Outer(g.contiguous() if in_order else g, _positions(patches, self._views), 0.0)
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
@@ -65,8 +72,7 @@ class Patched(Use):
         if self._kept is not None:
             found = self._kept.gradients(start, stop)
         else:
-            rows = slice(start * self._views, stop * self._views)
-            found = self._outer(rows).gradients(0, stop - start)
+            found = self._outer(start, stop, in_order=False).gradients(0, stop - start)
         return found.reshape(-1, *self._shape)
 
     def of(self, records: Tensor) -> Use:
@@ -75,6 +81,11 @@ class Patched(Use):
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
         return Patched(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether what is kept does, or else the Triton kernel for 16-bit numbers."""
+        return self._kept.skips_zeros if self._kept is not None else takes_16_bits(self._x, self._g)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i."""
@@ -87,20 +98,20 @@ class Patched(Use):
 
 
 def _positions(x: Tensor, views: int) -> Tensor:
-    """Return (B, width, T) as (n, m, width): all positions of a record on one axis."""
-    if views == 1:
-        return x.transpose(1, 2)
-    return x.view(-1, views, *x.shape[1:]).transpose(2, 3).flatten(1, 2)
+    """Return (B, T, width) as (n, m, width): all positions of a record on one axis."""
+    return x if views == 1 else x.reshape(len(x) // views, -1, x.shape[2])
 
 
-def _patches(x: Tensor, places: torch.Size, geometry: Geometry) -> Tensor:
-    """Return what each output position sees, (B, D, T), in the order of the weight."""
+def _patches(x: Tensor, places: torch.Size, geometry: Geometry, *, in_order: bool) -> Tensor:
+    """Return what each output position sees, (B, T, D), its D numbers in the order of the weight."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     x = (F.pad(x, pads) if any(pads) else x).contiguous()
     row, channel, *steps = x.stride()
-    strides = (
-        *(step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)),
-        *(step * stride for step, stride in zip(steps, geometry.stride, strict=True)),
-    )
-    seen = x.as_strided((*x.shape[:2], *geometry.kernel, *places), (row, channel, *strides))
-    return seen.reshape(len(x), -1, prod(places))
+    apart = [step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)]
+    along = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
+    B, C = x.shape[:2]
+    if in_order:
+        seen = x.as_strided((B, *places, C, *geometry.kernel), (row, *along, channel, *apart))
+        return seen.reshape(B, prod(places), -1)
+    seen = x.as_strided((B, C, *geometry.kernel, *places), (row, channel, *apart, *along))
+    return seen.reshape(B, -1, prod(places)).transpose(1, 2)

@@ -61,10 +61,18 @@ class Lookup(Use):
         """Return what those records looked up."""
         return Lookup(self.numbers[records], self.g[records], self.V)
 
+    @property
+    def skips_zeros(self) -> bool:
+        """Where waiting for the device takes longer than looking at the factors."""
+        return self.g.is_cuda
+
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add each position's g, scaled by its record's factor, to its row of the table."""
-        scaled = (self.g * factors[:, None, None]).flatten(0, 1)
-        accumulator.index_add_(0, self.numbers.flatten(), scaled.to(accumulator.dtype))
+        weights = factors[:, None, None]
+        scaled = self.g * weights
+        if self.skips_zeros:
+            scaled = torch.where(weights == 0, 0.0, scaled)
+        accumulator.index_add_(0, self.numbers.flatten(), scaled.flatten(0, 1).to(accumulator.dtype))
 
 
 def embedding(

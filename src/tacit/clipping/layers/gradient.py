@@ -66,6 +66,11 @@ class Gradient:
         assert isinstance(total, Tensor)
         return total
 
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        return not self._derived and all(use.skips_zeros for use in self._own)
+
     def of(self, records: Tensor) -> Gradient:
         """Return the same of some records, (n,) bool."""
         derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
@@ -95,6 +100,11 @@ class Joined:
     def squared_norms(self) -> Tensor:
         """Return the sum of their squared norms, (n,)."""
         return self._kept.squared_norms()
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        return self._kept.skips_zeros
 
     def of(self, records: Tensor) -> Joined:
         """Return the same of some records, (n,) bool."""

@@ -31,6 +31,7 @@ from tacit.clipping.layers.use import (
     Use,
     allowance,
     cancellation,
+    narrowed,
     over_positions,
     row_squares,
     widened,
@@ -84,6 +85,11 @@ class Outer(Use):
     def of(self, records: Tensor) -> Outer:
         """Return the positions of those records alone."""
         return Outer(self.left[records], self.right[records], self.slack)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Where the Triton kernel takes them."""
+        return triton_outer.takes_16_bits(self.left, self.right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
@@ -236,9 +242,11 @@ def _map(
 ) -> Tensor:
     """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
     tape = tape.of_rows(operation, x, 2)
-    W, b = tape.plain(weight), tape.plain(bias)
+    W, b = narrowed(tape.plain(weight)), tape.plain(bias)
+    b = None if b is None else narrowed(b)
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = narrowed(x)
         y = _product(x, W, b)
         if y._is_view():  # of what is out of sight: then it could not be changed in place
             y = torch.ops.aten._unsafe_view(y, y.shape)
@@ -261,7 +269,7 @@ def _map(
         if tape.owns(source):
             yield source, outer(left, right, slack) if source is weight else outer(right, left, slack)
         if bias is not None and tape.owns(bias):
-            yield bias, Kept(over_positions(widened(left)))
+            yield bias, Kept(over_positions(left))
 
     return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
 

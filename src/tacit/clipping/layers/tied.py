@@ -77,6 +77,11 @@ class _Tied(Use):
         """Return both of those records alone."""
         return _Tied(self._head.of(records), self._table.of(records))
 
+    @property
+    def skips_zeros(self) -> bool:
+        """If both do."""
+        return self._head.skips_zeros and self._table.skips_zeros
+
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add both weighted sums."""
         self._head.add_weighted(accumulator, factors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tacit.native.jit import jit, tl
 
-__all__ = ["contract", "direct", "ghost"]
+__all__ = ["contract", "direct", "ghost", "weigh"]
 
 
 @jit
@@ -166,3 +166,25 @@ def _add_outer(
         right_t = tl.load(at_right, mask=(t < T)[:, None] & (k < d)[None, :], other=0.0)
         tile += factor * tl.dot(left_t, right_t, input_precision="ieee", max_num_imprecise_acc=1)
     return tile
+
+
+@jit
+def weigh(
+    rows: tl.tensor,
+    factors: tl.tensor,
+    sums: tl.tensor,
+    n: tl.tensor,
+    P: tl.tensor,
+    RECORDS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Program a: add the sum of factors_i rows_i to tile a of ``sums`` (P,), ``RECORDS`` at once."""
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    total = tl.load(sums + at, mask=at < P, other=0.0)
+    for start in range(0, n, RECORDS):
+        i = start + tl.arange(0, RECORDS)
+        factor = tl.load(factors + i, mask=i < n, other=0.0)
+        wanted = (factor != 0)[:, None] & (at < P)[None, :]
+        row = tl.load(rows + i.to(tl.int64)[:, None] * P + at[None, :], mask=wanted, other=0.0)
+        total += tl.sum(factor[:, None] * row, 0)
+    tl.store(sums + at, total, mask=at < P)

@@ -37,10 +37,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-__all__ = ["gradients", "squared_norms", "takes", "takes_16_bits", "weighted_sum"]
+__all__ = [
+    "add_weighted_rows",
+    "gradients",
+    "squared_norms",
+    "takes",
+    "takes_16_bits",
+    "takes_rows",
+    "weighted_sum",
+]
 
 GRAM_TILE: Final = 64
 TILE: Final = 128
+ROW_TILE: Final = 512
 DEPTH: Final = {torch.float32: 32, torch.bfloat16: 64, torch.float16: 64}
 U: Final = 2.0**-24
 PROGRAMS: Final = 512
@@ -57,6 +66,11 @@ def takes(left: Tensor, right: Tensor) -> bool:
 def takes_16_bits(left: Tensor, right: Tensor) -> bool:
     """Whether tensor cores can multiply these tensors as they are: what :func:`gradients` is for."""
     return left.dtype == right.dtype != torch.float32 and takes(left, right)
+
+
+def takes_rows(rows: Tensor) -> bool:
+    """Whether :func:`add_weighted_rows` takes these."""
+    return rows.is_cuda and rows.dtype == torch.float32 and rows.is_contiguous() and _runs_on(rows.device)
 
 
 @cache
@@ -95,6 +109,24 @@ def weighted_sum(left: Tensor, right: Tensor, factors: Tensor) -> Tensor:
     tiles = _ratio(left.shape[2], TILE) * _ratio(right.shape[2], TILE)
     parts = max(1, min(len(left), PROGRAMS // tiles))
     return _contracted(left, right, factors.float(), parts).sum(0)
+
+
+def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> None:
+    """Add sum_i factors_i rows_i, from (n, P) and (n,), to an accumulator of P numbers, all in float32.
+
+    A row whose factor is 0 adds nothing, whatever its numbers are.
+    """
+    from tacit.clipping.layers.triton_kernels import weigh
+
+    sums = accumulator if accumulator.is_contiguous() else accumulator.contiguous()
+    n, P = rows.shape
+    if P:
+        with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+            weigh[(_ratio(P, ROW_TILE),)](
+                rows, factors.float().contiguous(), sums, n, P, RECORDS=8, TILE=ROW_TILE, num_warps=4
+            )
+    if sums is not accumulator:
+        accumulator.copy_(sums)
 
 
 def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Tensor:

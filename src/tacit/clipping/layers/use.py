@@ -13,6 +13,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from tacit.clipping.layers import triton_outer
+
 __all__ = [
     "Kept",
     "Rows",
@@ -20,6 +22,7 @@ __all__ = [
     "allowance",
     "cancellation",
     "chunks",
+    "narrowed",
     "over_positions",
     "over_views",
     "row_squares",
@@ -51,6 +54,11 @@ class Use(ABC):
     @abstractmethod
     def of(self, records: Tensor) -> Use:
         """Return the same of some ``records``, (n,) bool."""
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        return False
 
 
 @final
@@ -91,9 +99,17 @@ class Kept(Use):
         """Return those gradients alone."""
         return Kept(self._gradients[records])
 
+    @property
+    def skips_zeros(self) -> bool:
+        """Where the Triton kernel takes them."""
+        return triton_outer.takes_rows(self._gradients)
+
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""
         gradients = self._gradients.reshape(self._gradients.shape[0], -1)
+        if triton_outer.takes_rows(gradients) and accumulator.dtype == torch.float32:
+            triton_outer.add_weighted_rows(accumulator, gradients, factors)
+            return
         if gradients.dtype != accumulator.dtype or factors.dtype != accumulator.dtype:
             gradients, factors = gradients.to(accumulator.dtype), factors.to(accumulator.dtype)
         if not accumulator.is_contiguous():
@@ -138,8 +154,14 @@ def over_views(per_row: Tensor, views: int) -> Tensor:
 
 
 def over_positions(x: Tensor) -> Tensor:
-    """Sum (n, T, d) over T, to (n, d): as a product with ones, which is much faster unless T is small."""
+    """Sum (n, T, d) over T, to (n, d) in float32 or wider.
+
+    On a CPU as a product with ones, which is much faster unless T is small.
+    """
     n, T, _ = x.shape
+    if x.is_cuda:
+        return x.sum(1, dtype=widened_type(x.dtype))
+    x = widened(x)
     if T == 1:
         return x.squeeze(1)
     return x.sum(1) if T < 8 else torch.bmm(x.new_ones(1, 1, T).expand(n, 1, T), x).squeeze(1)
@@ -166,6 +188,16 @@ def widened(tensor: Tensor) -> Tensor:
     if tensor.dtype == torch.float32 or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(widened_type(tensor.dtype))
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """Return x in the type in which an operation reads it under autocast on a CUDA device.
+
+    Cast once by us, the copy is what is kept, and what the backward pass reads again.
+    """
+    if x.is_cuda and x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
+        return x.to(torch.get_autocast_dtype("cuda"))
+    return x
 
 
 def widened_type(dtype: torch.dtype) -> torch.dtype:
