@@ -108,7 +108,8 @@ def main() -> int:
     options = ["--rounds", str(given.rounds), "--device", device, *(["--tiny"] if given.tiny else [])]
     console = Console(stderr=True)
     skipped = {name: why for name, engine in ENGINES.items() if (why := engine.missing()) is not None}
-    engines = [name for name in given.engine or ENGINES if name not in skipped]
+    wanted = given.engine or [name for name, e in ENGINES.items() if e.for_gpu or given.suite != "gpu"]
+    engines = [name for name in wanted if name not in skipped]
     for name, why in skipped.items():
         console.print(f"{name} is left out: {why}.")
     timed: Rows = []

@@ -188,11 +188,13 @@ def fastdp(load: Workload, mode: str) -> Step:
 
 @dataclass(frozen=True)
 class Engine:
-    """How to make a step; the package it needs, and the environment of the process that it needs."""
+    """How to make a step; the package it needs, the environment that its process needs, and whether it says
+    anything on a GPU."""
 
     make: Callable[[Workload], Step]
     package: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    for_gpu: bool = True
 
     def missing(self) -> str | None:
         """Why it cannot run here, or None."""
@@ -203,12 +205,12 @@ class Engine:
 
 ENGINES: dict[str, Engine] = {
     PLAIN: Engine(plain),
-    "plain PyTorch, our passes and pools": Engine(our_way),
+    "plain PyTorch, our passes and pools": Engine(our_way, for_gpu=False),
     "Tacit": Engine(tacit),
     "Tacit, lean": Engine(lambda load: tacit(load, memory=LEAN)),
-    "Tacit, sleeping threads": Engine(tacit, environment={"OMP_WAIT_POLICY": "passive"}),
-    "Tacit, no compiler": Engine(tacit, environment={"TACIT_NATIVE": "0"}),
-    "Tacit, reference": Engine(lambda load: tacit(load, "reference")),
+    "Tacit, sleeping threads": Engine(tacit, environment={"OMP_WAIT_POLICY": "passive"}, for_gpu=False),
+    "Tacit, no compiler": Engine(tacit, environment={"TACIT_NATIVE": "0"}, for_gpu=False),
+    "Tacit, reference": Engine(lambda load: tacit(load, "reference"), for_gpu=False),
     "Opacus, hooks": Engine(lambda load: opacus(load, "hooks"), "opacus"),
     "Opacus, functorch": Engine(lambda load: opacus(load, "functorch"), "opacus"),
     "Opacus, ew": Engine(lambda load: opacus(load, "ew"), "opacus"),

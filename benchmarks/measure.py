@@ -3,7 +3,7 @@
 ``measure.py time --workload MLP --engines 'plain PyTorch' Tacit --rounds 11`` lets the engines take turns,
 round after round in a random order, and prints JSON: the ratio of an engine's step to the plain step of the
 same round, as median and quartiles, on the wall clock and in CPU time.  A turn is as many steps as take
-about a tenth of a second.
+about a tenth of a second, on a GPU half a second.
 
 ``measure.py memory --workload MLP --engines Tacit`` is a process for one engine: the peak of a step, and the
 working set, which is what that peak has above a process that has only imported and run a tiny model.
@@ -29,7 +29,7 @@ from workloads import Workload, make_workload
 
 __all__ = ["Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "summary"]
 
-TURN_SECONDS = 0.1
+TURN_SECONDS = {"cpu": 0.1, "cuda": 0.5}  # a device works on while the next step is prepared
 SLOW, HOPELESS = 1.5, 20.0  # times plain: half the rounds, and two rounds
 MIB = 2**20
 
@@ -103,7 +103,7 @@ def interleave(
     two, and these take one step in a turn.
     """
     pace = {name: warm[name].wall / warm[PLAIN].wall for name in steps}
-    turn = max(1, round(TURN_SECONDS / warm[PLAIN].wall))
+    turn = max(1, round(TURN_SECONDS[device.type] / warm[PLAIN].wall))
     laps: dict[str, dict[int, Lap]] = {name: {} for name in steps}
     order = list(steps)
     dice = random.Random(seed)

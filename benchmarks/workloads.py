@@ -221,11 +221,24 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 }
 
 _BF16 = torch.bfloat16
+
+
+def gpt2_small(name: str, n: int) -> Workload:
+    """The shape of GPT-2-small on n sequences of 1,024 tokens."""
+    return tokens(name, n, 1024, 50257, width=768, depth=12, heads=12, autocast=_BF16)
+
+
+def resnet50_pictures(name: str, n: int) -> Workload:
+    """ResNet-50 with GroupNorm on n pictures of 224 x 224."""
+    return pictures(name, resnet50, n, 3, 224, 224, classes=1000, autocast=_BF16)
+
+
+# Batches that fill a device of today, and small ones, whose steps wait for the processor to launch them.
 GPU_WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "GPT-2 small": lambda: tokens(
-        "GPT-2 small", 8, 1024, 50257, width=768, depth=12, heads=12, autocast=_BF16
-    ),
-    "ResNet-50": lambda: pictures("ResNet-50", resnet50, 32, 3, 224, 224, classes=1000, autocast=_BF16),
+    "GPT-2 small": lambda: gpt2_small("GPT-2 small", 16),
+    "ResNet-50": lambda: resnet50_pictures("ResNet-50", 128),
+    "GPT-2 small, 4 records": lambda: gpt2_small("GPT-2 small, 4 records", 4),
+    "ResNet-50, 32 records": lambda: resnet50_pictures("ResNet-50, 32 records", 32),
 }
 
 TINY: dict[str, Callable[[], Workload]] = {
@@ -240,6 +253,7 @@ TINY: dict[str, Callable[[], Workload]] = {
     ),
 }
 """The same models on next to nothing, with which the benchmark tests itself."""
+TINY |= {name: TINY[name.split(",")[0]] for name in GPU_WORKLOADS}
 
 
 def make_workload(name: str, *, tiny: bool = False, device: str = "cpu") -> Workload:

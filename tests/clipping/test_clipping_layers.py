@@ -539,8 +539,10 @@ def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
         return clipped_sum(FastEngine(model, losses, FlatClipping(0.3)), (*batch, weights))
 
     without, with_it = found(0.0), found(math.inf)  # in a batch of the same size, which rounds alike
+    # Cells begin with zeros, by which nothing is proven: their batch goes in halves, which round otherwise.
+    bound = 3e-2 if autocast and hasattr(model, "cell") else 1e-4
     for name, value in without.items():
-        torch.testing.assert_close(with_it[name], value, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(with_it[name], value, rtol=bound, atol=bound / 10, msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own, in float32
