@@ -33,7 +33,8 @@ class MemoryBudget:
             forming them again is slow and ghost norms are no faster.
         pass_bytes: activations of the records that go through the model at once, on a CPU; a larger batch
             takes several passes, which saves time too. At least 8 times the parameters. The C library is
-            asked to keep as much of what a pass frees (:func:`tacit.clipping.passes.keep_memory`).
+            asked to keep as much of what a pass frees (:func:`tacit.clipping.passes.keep_memory`). On a CUDA
+            device: patches of a convolution that are made at once.
         chunk_bytes: per-record gradients that are formed at once where they are not kept.
 
     >>> LEAN.linear_slack < FAST.linear_slack

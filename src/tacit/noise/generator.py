@@ -11,6 +11,9 @@ So no word is used twice, a resumed run draws what the interrupted one would hav
 not depend on threads or on the order of the calls.  Where several machines share a run, each is a rank with
 addresses of its own.
 
+A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from here
+(:mod:`tacit.noise.on_device`).
+
 Guarantee
 ---------
 * Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
