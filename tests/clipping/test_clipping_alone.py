@@ -193,3 +193,71 @@ def test_no_batch_of_one_is_asked_for_by_itself() -> None:
     engine.add_clipped_sum(sums, (torch.randn(5, 3, dtype=torch.float64),), None, torch.ones(1).double())
     assert engine.route == "fast"
     assert sums["weight"].any()
+
+
+class Late(nn.Module):
+    """A branch, behind dropout, that reaches the loss of some records alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.extra = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nn.functional.dropout(self.first(x), 0.5)
+        return torch.where(x[:, :1] > 0, h + self.extra(h), h)
+
+
+def summed(engine: FastEngine, x: Tensor) -> Tensor:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    torch.manual_seed(1)
+    engine.add_clipped_sum(sums, (x,), None, torch.ones(1))
+    return torch.cat([s.flatten() for s in sums.values()])
+
+
+def test_a_resumed_run_takes_a_batch_as_it_was_taken() -> None:
+    """Three records that leave a branch without a gradient prove nothing of it: their batch goes in halves,
+    which draw other random numbers, unless the way was proven before."""
+
+    def engine(measured: dict[str, int]) -> FastEngine:
+        torch.manual_seed(0)
+        made = FastEngine(Late(), lambda model, x: model(x).sum(1), FlatClipping(1.0))
+        made.measured.update(measured)
+        return made
+
+    everywhere = torch.rand(8, 4, generator=torch.Generator().manual_seed(0)) + 0.1
+    behind = torch.cat([-everywhere[:4], everywhere[4:]])
+    run = engine({})
+    begun = summed(run, behind)
+    summed(run, everywhere)
+    saved = dict(run.measured)
+    gone_on = summed(run, behind)
+    assert not torch.equal(begun, gone_on), "else this shows nothing"
+    assert torch.equal(summed(engine(saved), behind), gone_on)
+    assert torch.equal(summed(engine({}), behind), begun)
+    run.measured.clear()  # as a session does that goes back to its beginning
+    assert torch.equal(summed(run, behind), begun)
+
+
+def test_a_way_that_was_proven_of_another_model_is_tried_again() -> None:
+    """The same operations on the parameters, and rows that another process did not reverse."""
+
+    class Reversed(nn.Module):
+        def __init__(self, *, turned: bool) -> None:
+            super().__init__()
+            self.first, self.turned = nn.Linear(4, 4), turned
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.first(x.flip(0)).flip(0) if self.turned else self.first(x)  # type: ignore[no-any-return]
+
+    def losses(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().sum(1)  # type: ignore[no-any-return]
+
+    x = torch.randn(6, 4)
+    torch.manual_seed(0)
+    straight = FastEngine(Reversed(turned=False), losses, FlatClipping(0.1))
+    wanted = summed(straight, x)
+    torch.manual_seed(0)
+    turned = FastEngine(Reversed(turned=True), losses, FlatClipping(0.1))
+    turned.measured.update(straight.measured)
+    torch.testing.assert_close(summed(turned, x), wanted)
+    assert turned.route != "fast"

@@ -94,8 +94,9 @@ class GradientEngine(ABC):
         self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
         self._probed: set[tuple[bool, ...]] = set()
         self.measured: dict[str, int] = {}
-        """What batches are cut by.  Where they are cut decides which random numbers dropout draws: an engine
-        that does steps again, which must be the same release, needs what the first one measured."""
+        """What batches are cut by, and the ways through the model that are proven.  Both decide what goes
+        through the model at once, and so which random numbers dropout draws: an engine that does steps again,
+        which must be the same release, needs what the first one measured."""
 
     def add_clipped_sum(
         self,

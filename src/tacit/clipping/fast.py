@@ -18,6 +18,7 @@ it is taken in any other batch.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -118,7 +119,7 @@ class FastEngine(GradientEngine):
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._known_ways: set[tuple[object, ...]] = set()
+        self._known_ways: dict[tuple[object, ...], str] = {}
 
     @property
     def route(self) -> str:
@@ -221,22 +222,26 @@ class FastEngine(GradientEngine):
 
         Proven on three of the records (:meth:`_reached`).  If these go another way than the batch, or leave a
         use without a gradient that is not ``NEGLIGIBLE`` in others, nothing is proven.  One record alone
-        needs no proof.
+        needs no proof.  What is proven is kept in ``measured``, so that a resumed run takes a batch whole, or
+        in parts, as it was taken before; each process tries for itself all the same to show it wrong.
         """
         sites = tuple(tape.sites)
         way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch))
-        if len(losses) == 1 or way in self._known_ways:
+        if len(losses) == 1 or self._known_ways.get(way) in self.measured:
             return True
+        key = f"way {hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()}"
+        before = key in self.measured
         three = self._rows_of(_three_of(losses))
         reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
         if reached is None:
-            return False
+            return before
         unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k not in reached]
         negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
         if not all(bool((squares <= negligible).all()) for squares in unproven):
-            return False
+            return before
         if not unproven:
-            self._known_ways.add(way)
+            self._known_ways[way] = key
+            self.measured[key] = 1
         return True
 
     def _reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None = None) -> set[int] | None:
