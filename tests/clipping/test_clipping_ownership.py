@@ -287,7 +287,7 @@ def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
 
 
 def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "_owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
+    monkeypatch.setattr(fast, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
     for function in (time_first, halves_apart):
         model, x = Model(function, nn.Linear(3, 4)).double(), rows()
         engine = FastEngine(model, losses, FlatClipping(C))

@@ -43,7 +43,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
-from tacit.clipping.layers.use import Use
+from tacit.clipping.ownership import owned_uses, sketch, three_of
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -53,10 +53,6 @@ __all__ = ["FastEngine"]
 
 NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
-LINEAR = 1e-3
-"""Gradients of a record alone and beside others may differ by this part of their norm."""
-ROUNDED = 1e-6
-"""What is below this part of a record's whole gradient may be rounding of parts that cancel."""
 SEEDS = 8
 """Random numbers with which a model is tried for random ways."""
 HANDLERS: Mapping[Any, Handler] = {
@@ -231,7 +227,7 @@ class FastEngine(GradientEngine):
             return True
         key = f"way {hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()}"
         before = key in self.measured
-        three = self._rows_of(_three_of(losses))
+        three = self._rows_of(three_of(losses))
         reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
         if reached is None:
             return before
@@ -262,12 +258,12 @@ class FastEngine(GradientEngine):
                 sites = tuple(probe.sites) if sites is None else sites
                 if tuple(probe.sites) != sites:
                     return None
-                summed = [[_sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
+                summed = [[sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
             for j in range(len(chosen)):
                 with self._run_seeded(part, j) as probe:
                     if tuple(probe.sites) != sites:
                         return None
-                    reached |= _owned_uses(probe, j, summed)
+                    reached |= owned_uses(probe, j, summed)
         return reached
 
     def _refuse_random_ways(self, batch: tuple[Tensor, ...]) -> None:
@@ -380,38 +376,6 @@ def _all_finite(norms: Tensor) -> bool:
 def _finite(norms: Tensor) -> Tensor:
     """(n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
     return (norms < torch.inf).all(1)
-
-
-def _three_of(losses: Tensor) -> Tensor:
-    """Return the numbers of three records, finite losses first; some twice if there are fewer."""
-    order = losses.isfinite().logical_not().to(torch.uint8).argsort(stable=True)
-    return order[torch.arange(3, device=order.device) % len(order)]
-
-
-def _sketch(use: Use, i: int) -> Tensor:
-    """Return what the gradient of record i is compared by: its norm and up to 2048 of its numbers."""
-    row = use.gradients(i, i + 1).flatten().nan_to_num(nan=0.0)
-    return torch.cat([row.norm()[None], row[:: max(1, row.numel() // 1024)]])
-
-
-def _owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
-    """Return the numbers of the uses that record j's loss reaches; none may be reached in another record.
-
-    ``summed``: for each use the sketches of the n records when all losses are summed; j's must be the same.
-    """
-    reached = set()
-    total = sum(float(sketches[j][0]) for sketches in summed)
-    for number, (use, sketches) in enumerate(zip(probe.all_uses(), summed, strict=True)):
-        n, beside = len(sketches), sketches[j]
-        # NaN is what 0 times infinity leaves; it does not come from another record's loss
-        for i in (i for i in range(n) if bool(use.gradients(i, i + 1).nan_to_num(nan=0.0).any())):
-            if i != j:
-                raise Unseen("the model does not keep the rows of a record together, or reorders them")
-            reached.add(number)
-        difference = float((_sketch(use, j) - beside).norm())
-        if difference > LINEAR * float(beside.norm()) + ROUNDED * total:
-            raise Unseen("the backward pass of a record depends on the other records")
-    return reached
 
 
 def _refuse_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
