@@ -208,7 +208,9 @@ def heavy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def test_a_backward_pass_that_mixes_records_goes_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) <= 1 + 1e-5
-    monkeypatch.setattr("tacit.clipping.ownership.LINEAR", float("inf"))  # the planted bug: it is not looked at
+    monkeypatch.setattr(
+        "tacit.clipping.ownership.LINEAR", float("inf")
+    )  # the planted bug: it is not looked at
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) > 5
 
 

@@ -160,8 +160,10 @@ def test_weighted_rows_are_added_and_a_factor_of_zero_skips_its_row(
     triton_outer.add_weighted_rows(total, rows.to(DEVICE), factors.to(DEVICE))
     torch.testing.assert_close(total.cpu().double(), wanted, rtol=1e-5, atol=1e-5)
     spread = torch.zeros(shape[1], 2, device=DEVICE)[:, 0]
-    triton_outer.add_weighted_rows(spread, rows.to(DEVICE), factors.to(DEVICE))
-    torch.testing.assert_close(spread.cpu().double(), wanted - before, rtol=1e-5, atol=1e-5)
+    wide = torch.zeros(shape[1], device=DEVICE, dtype=torch.float64)
+    for other in (spread, wide):
+        triton_outer.add_weighted_rows(other, rows.to(DEVICE), factors.to(DEVICE))
+        torch.testing.assert_close(other.cpu().double(), wanted - before, rtol=1e-5, atol=1e-5)
 
 
 @needs_a_device

@@ -157,3 +157,4 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_it_is_for_cuda_devices_alone() -> None:
     assert not on_device.runs_on(torch.device("cpu"))
+    assert not on_device.draws({"a": torch.zeros(3), "b": torch.zeros(3, device="meta")})

@@ -644,7 +644,7 @@ def test_flip_and_crop_moves_and_mirrors() -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_run_equals_the_cpu_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_device, "runs_on", lambda device: False)  # the device's draws are others
+    monkeypatch.setattr(on_device, "draws", lambda like: False)  # the device's draws are others
     here = weights(finish(session()).model)
     there = weights(finish(session(model().cuda())).model).cpu()
     assert torch.allclose(here, there, atol=1e-8)
@@ -662,7 +662,7 @@ def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: 
     assert torch.allclose(weights(finish(resumed).model), weights(whole.model), atol=1e-8)
     with pytest.raises(PrivacyRefusal, match="other settings"):
         session().load(tmp_path / "state")
-    monkeypatch.setattr(on_device, "runs_on", lambda device: False)
+    monkeypatch.setattr(on_device, "draws", lambda like: False)
     with pytest.raises(PrivacyRefusal, match="other settings"):
         session(model().cuda()).load(tmp_path / "state")
 
@@ -687,7 +687,7 @@ def test_optimizer_moves_in_the_session_alone_while_it_lives() -> None:
 
 
 def test_noise_drawn_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_device, "runs_on", lambda device: False)
+    monkeypatch.setattr(on_device, "draws", lambda like: False)
     net, generator = model(), seeded_generator(3)
     named = dict(net.named_parameters())
     inline, ahead = (

@@ -35,7 +35,7 @@ from torch import Tensor
 from tacit.errors import check_integer, check_real
 from tacit.noise.generator import Generator, Purpose
 
-__all__ = ["draw", "runs_on"]
+__all__ = ["draw", "draws", "runs_on"]
 
 LANES: Final = 256
 DRAWS_PER_TILE: Final = 8 * LANES
@@ -46,6 +46,16 @@ INDEX_BYTES: Final = slice(9, 12)
 """Of an address."""
 
 Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+
+def draws(like: Mapping[str, Tensor]) -> bool:
+    """Whether :func:`draw` takes these tensors: all on one device, where it can be done.
+
+    >>> draws({"weight": torch.zeros(3)})
+    False
+    """
+    devices = {tensor.device for tensor in like.values()}
+    return len(devices) == 1 and runs_on(*devices)
 
 
 @cache

@@ -187,7 +187,7 @@ class PrivateSession:
 
     @property
     def _noise_on_device(self) -> bool:
-        return on_device.runs_on(next(iter(self._trained.values())).device)
+        return on_device.draws(self._trained)
 
     @property
     def current_model(self) -> nn.Module:

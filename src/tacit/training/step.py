@@ -119,7 +119,7 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         self._drawn: dict[str, Tensor] = {}
         self._draw_all: Callable[[], dict[str, Tensor]] | None = None
         self._ahead: NoiseAhead | None = None
-        if on_device.runs_on(device):
+        if on_device.draws(parameters):
             self._draw_all = partial(on_device.draw, generator, parameters, std=std, step=step)
         elif device.type == "cuda":
             self._ahead = NoiseAhead(generator, parameters)

@@ -91,11 +91,13 @@ def _normalised(
     y = tape.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
     if x is input and not torch.is_autocast_enabled(x.device.type):
         return y
-    return y.to(_result_type(input.dtype, x.device.type, torch.is_autocast_enabled(x.device.type)))
+    device = x.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return y.to(_result_type(input.dtype, device, autocast))
 
 
 @lru_cache(maxsize=16)
-def _result_type(dtype: torch.dtype, device: str, autocast: bool) -> torch.dtype:
+def _result_type(dtype: torch.dtype, device: str, autocast: torch.dtype | None) -> torch.dtype:
     """Return the type that torch gives the result, for narrow types too; ``autocast`` is as it is now."""
     del autocast
     return torch.group_norm(torch.zeros(1, 1, 1, dtype=dtype, device=device), 1).dtype

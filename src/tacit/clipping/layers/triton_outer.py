@@ -112,21 +112,22 @@ def weighted_sum(left: Tensor, right: Tensor, factors: Tensor) -> Tensor:
 
 
 def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> None:
-    """Add sum_i factors_i rows_i, from (n, P) and (n,), to an accumulator of P numbers, all in float32.
+    """Add sum_i factors_i rows_i, from (n, P) and (n,) in float32, to an accumulator of P numbers.
 
     A row whose factor is 0 adds nothing, whatever its numbers are.
     """
     from tacit.clipping.layers.triton_kernels import weigh
 
-    sums = accumulator if accumulator.is_contiguous() else accumulator.contiguous()
+    fits = accumulator.is_contiguous() and accumulator.dtype == torch.float32
+    sums = accumulator if fits else torch.zeros_like(accumulator, dtype=torch.float32).contiguous()
     n, P = rows.shape
     if P:
         with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
             weigh[(_ratio(P, ROW_TILE),)](
                 rows, factors.float().contiguous(), sums, n, P, RECORDS=8, TILE=ROW_TILE, num_warps=4
             )
-    if sums is not accumulator:
-        accumulator.copy_(sums)
+    if not fits:
+        accumulator.add_(sums)
 
 
 def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Tensor:

@@ -107,7 +107,7 @@ class Kept(Use):
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""
         gradients = self._gradients.reshape(self._gradients.shape[0], -1)
-        if triton_outer.takes_rows(gradients) and accumulator.dtype == torch.float32:
+        if self.skips_zeros:
             triton_outer.add_weighted_rows(accumulator, gradients, factors)
             return
         if gradients.dtype != accumulator.dtype or factors.dtype != accumulator.dtype:
