@@ -1,7 +1,7 @@
 """Noise drawn on a device: the cipher against OpenSSL's, draws against NumPy, addresses, the law.
 
-On a CUDA device where there is one, else in Triton's interpreter where Triton is installed, which a process
-of its own does (``TRITON_INTERPRET=1``), else not at all.
+The kernel runs on a CUDA device where there is one, else in Triton's interpreter where Triton is installed,
+which a process of its own does (``TRITON_INTERPRET=1``), else not at all; what is around it, everywhere.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
@@ -65,21 +68,68 @@ def parameters() -> dict[str, Tensor]:
     }
 
 
-def expected(generator: Generator, index: int, count: int, *, std: float, step: int, rank: int) -> Tensor:
-    """The draws by OpenSSL's ChaCha20 and NumPy, from the text of the module alone."""
-    key = np.empty(32, np.uint8)
-    generator.fill(key.data, purpose=Purpose.DEVICE_KEY, step=0)
-    address = generator.counter(purpose=Purpose.NOISE, step=step, index=index, rank=rank)[:12]
+def by_openssl(key: bytes, address: bytes, first: int, tiles: int, std: float) -> NDArray[np.float64]:
+    """The draws of some tiles, by OpenSSL's ChaCha20 and NumPy."""
     L = on_device.LANES
-    tiles = math.ceil(count / (8 * L))
-    cipher = Cipher(algorithms.ChaCha20(key.tobytes(), bytes(4) + address), mode=None)
+    cipher = Cipher(algorithms.ChaCha20(key, (first * L).to_bytes(4, "little") + address), mode=None)
     stream = np.frombuffer(cipher.encryptor().update(bytes(64 * L * tiles)), "<u4")
     words = stream.reshape(tiles, L, 4, 4).transpose(0, 2, 3, 1).astype(np.uint64)  # tile, pair, word, lane
     radius = (words[:, :, 0] | words[:, :, 1] << np.uint64(32)) & np.uint64(2**63 - 1)
     u = (radius.astype(np.float64) + 0.5) / 2.0**63
     a = 2 * math.pi * (words[:, :, 2].astype(np.uint32).view(np.int32) + 0.5) / 2.0**32
     r = std * np.sqrt(-2.0 * np.log(u))
-    return torch.from_numpy(np.stack([r * np.cos(a), r * np.sin(a)], 2).reshape(-1)[:count])
+    return np.stack([r * np.cos(a), r * np.sin(a)], 2).reshape(-1)
+
+
+def expected(generator: Generator, index: int, count: int, *, std: float, step: int, rank: int) -> Tensor:
+    """The draws from the text of the module alone."""
+    key = np.empty(32, np.uint8)
+    generator.fill(key.data, purpose=Purpose.DEVICE_KEY, step=0)
+    address = generator.counter(purpose=Purpose.NOISE, step=step, index=index, rank=rank)[:12]
+    tiles = math.ceil(count / (8 * on_device.LANES))
+    return torch.from_numpy(by_openssl(key.tobytes(), address, 0, tiles, std)[:count])
+
+
+class Processor:
+    """Does what the kernel is to do, tile by tile, where there is no Triton."""
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        return partial(self.launch, grid)
+
+    def launch(self, grid: tuple[int], memory: Tensor, *arguments: Any, **options: int) -> None:
+        assert options["LANES"] == on_device.LANES
+        *tables, std = arguments
+        owners, firsts, starts, counts, key, addresses = (t.numpy() for t in tables)
+        assert grid == (len(owners),)
+        for tile, o in enumerate(owners):
+            number, size = int(tile - firsts[o]), 8 * on_device.LANES
+            address = addresses[3 * o : 3 * o + 3].astype("<u4").tobytes()
+            draws = by_openssl(key.astype("<u4").tobytes(), address, number, 1, std)
+            wanted = draws[: max(0, int(counts[o]) - number * size)]
+            at = int(starts[o]) + number * size
+            memory[at : at + len(wanted)] = torch.from_numpy(wanted)
+
+
+@pytest.mark.parametrize(("step", "rank", "ranks"), [(0, 0, 1), (7, 1, 4), ((1 << 40) - 1, 0, 1)])
+def test_each_tensor_gets_the_draws_of_its_own_address(
+    step: int, rank: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is around the kernel: key, addresses, tables, scale."""
+    monkeypatch.setattr("tacit.noise.triton_normal.normal", Processor())
+    generator, like = Generator.from_os(), {name: t.cpu() for name, t in parameters().items()}
+    found = draw(generator, like, std=3.0, step=step, rank=rank, ranks=ranks)
+    assert list(found) == list(like)
+    for index, (name, tensor) in enumerate(like.items()):
+        wide = tensor.dtype == torch.float64
+        there = expected(generator, index, tensor.numel(), std=3.0 / math.sqrt(ranks), step=step, rank=rank)
+        assert found[name].dtype == (torch.float64 if wide else torch.float32)
+        torch.testing.assert_close(
+            found[name].double(), there.view(tensor.shape), rtol=1e-12 if wide else 1e-6, atol=1e-15
+        )
+    with pytest.raises(InvalidInput, match="std"):
+        draw(generator, like, std=-1.0, step=0)
+    for std in (1.0, 1.0 + 2.0**-40, 0.1, 1e-30):
+        assert std <= on_device._rounded_up(std) <= std * (1 + 2.0**-22)
 
 
 @device
