@@ -129,9 +129,10 @@ def test_patches_are_a_loop_of_backward_passes(
     for use, of, by in cases:
         torch.testing.assert_close(use.squared_norms(), of.flatten(1).square().sum(1), rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(use.gradients(1, len(of)), of[1:], rtol=1e-10, atol=1e-12)
-        total = torch.ones_like(wanted[0])
-        use.add_weighted(total, by)
-        torch.testing.assert_close(total, 1 + torch.tensordot(by, of, dims=1), rtol=1e-10, atol=1e-12)
+        last = torch.ones_like(wanted[0].movedim(1, -1), memory_format=torch.contiguous_format).movedim(-1, 1)
+        for total in (torch.ones_like(wanted[0]), last):
+            use.add_weighted(total, by)
+            torch.testing.assert_close(total, 1 + torch.tensordot(by, of, dims=1), rtol=1e-10, atol=1e-12)
 
 
 @contextmanager

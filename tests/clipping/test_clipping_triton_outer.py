@@ -1,7 +1,7 @@
 """The Triton kernels against gradients formed in float64; the bound on rounding against tensor cores.
 
-They run on a CUDA device where there is one, else in Triton's interpreter where Triton is installed, which a
-process of its own does (``TRITON_INTERPRET=1``), else not at all.  Letters: as in ``triton_outer``.
+They run on a CUDA device where there is one, else in Triton's interpreter where Triton is installed
+(tests/native/test_native_interpreter.py), else not at all.  Letters: as in ``triton_outer``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import importlib.util
 import math
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -62,18 +60,6 @@ def lengths(left: Tensor, right: Tensor) -> Tensor:
 
 def run(form: str, left: Tensor, right: Tensor) -> Tensor:
     return FORMS[form](left.to(DEVICE), right.to(DEVICE)).double().cpu()
-
-
-@pytest.mark.skipif(not INSTALLED or INTERPRETED or CUDA, reason="Triton is not installed, or runs already")
-def test_these_tests_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None
-    assert int(passed[1]) >= 20
 
 
 # --- the kernels -----------------------------------------------------------------------------------------

@@ -20,12 +20,9 @@ Letters: P tensors; t tiles.
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.util import find_spec
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -33,15 +30,18 @@ import torch
 from torch import Tensor
 
 from tacit.errors import check_integer, check_real
+from tacit.native.cuda import runs_triton
 from tacit.noise.generator import Generator, Purpose
 
-__all__ = ["draw", "draws", "runs_on"]
+__all__ = ["draw", "draws"]
 
 LANES: Final = 256
 DRAWS_PER_TILE: Final = 8 * LANES
 ALIGNED: Final = 32
 """Numbers: each tensor begins at a multiple of 128 bytes."""
 MOST_DRAWS: Final = (1 << 32) * 8
+CAPABILITY: Final = (7, 0)
+"""What Triton compiles for."""
 INDEX_BYTES: Final = slice(9, 12)
 """Of an address."""
 
@@ -55,20 +55,7 @@ def draws(like: Mapping[str, Tensor]) -> bool:
     False
     """
     devices = {tensor.device for tensor in like.values()}
-    return len(devices) == 1 and runs_on(*devices)
-
-
-@cache
-def runs_on(device: torch.device) -> bool:
-    """Whether draws can be made there: Triton is installed, with the C compiler that it needs.
-
-    >>> runs_on(torch.device("cpu"))
-    False
-    """
-    if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
-        return False
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return compiler is not None and torch.cuda.get_device_capability(device) >= (7, 0)
+    return len(devices) == 1 and runs_triton(devices.pop(), CAPABILITY)
 
 
 def draw(

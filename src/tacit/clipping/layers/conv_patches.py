@@ -92,9 +92,12 @@ class Patched(Use):
         if self._kept is not None:
             self._kept.add_weighted(accumulator, factors)
             return
-        total = accumulator.view(len(accumulator), -1)
+        in_order = accumulator.is_contiguous()  # that of a weight with its channels last is not
+        total = accumulator if in_order else accumulator.new_zeros(self._shape)
         for a, b, part in self._outers():
-            part.add_weighted(total, factors[a:b])
+            part.add_weighted(total.view(len(total), -1), factors[a:b])
+        if not in_order:
+            accumulator.add_(total)
 
 
 def _positions(x: Tensor, views: int) -> Tensor:

@@ -28,14 +28,12 @@ So an inner product of rows of width w is off by less than :func:`_rounding` (w)
 
 from __future__ import annotations
 
-import os
-import shutil
-from functools import cache
-from importlib.util import find_spec
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from tacit.native.cuda import runs_triton
 
 __all__ = [
     "add_weighted_rows",
@@ -51,6 +49,8 @@ GRAM_TILE: Final = 64
 TILE: Final = 128
 ROW_TILE: Final = 512
 DEPTH: Final = {torch.float32: 32, torch.bfloat16: 64, torch.float16: 64}
+CAPABILITY: Final = (8, 0)
+"""From here on there are tensor cores for bfloat16."""
 U: Final = 2.0**-24
 PROGRAMS: Final = 512
 """Enough to keep any device busy: the records of a sum are dealt out where its tiles alone are fewer."""
@@ -60,7 +60,9 @@ FLOOR: Final = 2.0**-100
 
 def takes(left: Tensor, right: Tensor) -> bool:
     """Whether the kernels, and the bound on their rounding, hold for these tensors where they are."""
-    return left.is_cuda and left.dtype in DEPTH and right.dtype in DEPTH and _runs_on(left.device)
+    return (
+        left.is_cuda and left.dtype in DEPTH and right.dtype in DEPTH and runs_triton(left.device, CAPABILITY)
+    )
 
 
 def takes_16_bits(left: Tensor, right: Tensor) -> bool:
@@ -70,15 +72,12 @@ def takes_16_bits(left: Tensor, right: Tensor) -> bool:
 
 def takes_rows(rows: Tensor) -> bool:
     """Whether :func:`add_weighted_rows` takes these."""
-    return rows.is_cuda and rows.dtype == torch.float32 and rows.is_contiguous() and _runs_on(rows.device)
-
-
-@cache
-def _runs_on(device: torch.device) -> bool:
-    """Whether the device has tensor cores for bfloat16, and Triton is there with the C compiler it needs."""
-    installed = torch.version.cuda is not None and find_spec("triton") is not None
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return installed and compiler is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+    return (
+        rows.is_cuda
+        and rows.dtype == torch.float32
+        and rows.is_contiguous()
+        and runs_triton(rows.device, CAPABILITY)
+    )
 
 
 def squared_norms(left: Tensor, right: Tensor) -> Tensor:
