@@ -549,8 +549,8 @@ def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_small_gradients_joined_are_the_same(case: Case, views: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done on a CUDA device, on the processor; and one record that is not finite."""
-    monkeypatch.setattr(gradient, "JOINED_ON", {"cpu"})
+    """As many as on a CUDA device, on the processor; and one record that is not finite."""
+    monkeypatch.setitem(gradient.SMALL, "cpu", gradient.SMALL["cuda"])
     torch.manual_seed(0)
     model, inputs = case.make().float(), case.inputs()
     batch = tuple(t.float() if t.is_floating_point() else t for t in inputs)

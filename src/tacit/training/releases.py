@@ -75,10 +75,11 @@ def _collect() -> None:
 
 def _looked_at(gradients: Mapping[str, Tensor]) -> Tensor:
     """The (s,) numbers that are looked at, where the gradients are."""
-    parts = [g.reshape(-1)[:: max(1, g.numel() // _LOOKED_AT)] for g in gradients.values()]
-    if all(part.is_cpu for part in parts):
-        return torch.from_numpy(np.concatenate([part.numpy() for part in parts], dtype=np.float64))
-    return torch.cat(parts).double()
+    if all(g.is_cpu for g in gradients.values()):
+        numbers = [g.numpy().reshape(-1) for g in gradients.values()]
+        parts = [part[:: max(1, part.size // _LOOKED_AT)] for part in numbers]
+        return torch.from_numpy(np.concatenate(parts, dtype=np.float64))
+    return torch.cat([g.reshape(-1)[:: max(1, g.numel() // _LOOKED_AT)] for g in gradients.values()]).double()
 
 
 def _trace(looked_at: Tensor) -> tuple[float, float]:

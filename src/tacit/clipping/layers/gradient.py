@@ -17,10 +17,10 @@ from tacit.clipping.layers.use import Kept, Use, chunks
 
 __all__ = ["Gradient", "Joined", "gradients_of", "joined"]
 
-SMALL = 2**16
-"""Numbers of a parameter up to which its gradients are joined with others'."""
-JOINED_ON = {"cuda"}
-"""Devices that are waited for at each of many small operations."""
+SMALL = {"cpu": 2**11, "cuda": 2**16}
+"""Numbers of a parameter, by device, up to which its gradients are joined with others'.
+
+Each small operation takes some microseconds, and on CUDA devices it is they that a step waits for."""
 
 
 @final
@@ -42,11 +42,11 @@ class Gradient:
 
     @property
     def small(self) -> Kept | None:
-        """What is formed of it, if that is few numbers and on a device where they are joined with others."""
+        """What is formed of it, if that is few numbers and for this use alone."""
         use = self._own[0] if len(self._own) == 1 and not self._derived else None
-        if self._parameter.numel() > SMALL or self._parameter.device.type not in JOINED_ON:
+        if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
-        return use if isinstance(use, Kept) and use.rows.dtype == torch.float32 else None
+        return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
 
     def squared_norms(self, n: int, most: int) -> Tensor:
         """Return |g_i|^2, (n,); uses are summed before they are squared, ``most`` bytes at once."""
@@ -116,8 +116,8 @@ class Joined:
         total = rows.new_zeros(rows.shape[1])
         self._kept.add_weighted(total, factors.to(total.dtype))
         buffers = [buffer(name) for name in self._sizes]
-        parts = total.split_with_sizes(list(self._sizes.values()))
-        torch._foreach_add_(buffers, [part.view_as(b) for part, b in zip(parts, buffers, strict=True)])
+        parts = zip(total.split_with_sizes(list(self._sizes.values())), buffers, strict=True)
+        torch._foreach_add_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
 
 
 def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | None:

@@ -153,10 +153,13 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """
     n, T = left.shape[:2]
     m = max(1, GRAM_NUMBERS // (T * T))
-    parts = [_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)]
-    squares, spread = (torch.cat(sums) for sums in zip(*parts, strict=True))
+    if n <= m:
+        squares, spread = _gram_products(left, right)
+    else:
+        parts = [_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)]
+        squares, spread = (torch.cat(sums) for sums in zip(*parts, strict=True))
     kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
-    return squares.clamp_(min=0.0) + kappa * spread.square()
+    return squares.clamp_(min=0.0).addcmul_(spread, spread, value=kappa)
 
 
 def _gram_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,17 +169,26 @@ def _gram_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     block count twice.
     """
     T = left.shape[1]
-    total, spread = left.new_zeros(2, len(left))
     r = max(BLOCK_ROWS, -(-T // 8))
+    if r >= T:
+        of_left, of_right = _gram(left, left), _gram(right, right)
+        spread = _spread(of_left, of_right, left, right)
+        return of_left.mul_(of_right).sum((1, 2)), spread
+    total, spread = left.new_zeros(2, len(left))
     for t in range(0, T, r):
         after = slice(t, None)
         rows = slice(t, t + r)
         of_left, of_right = _gram(left[:, rows], left[:, after]), _gram(right[:, rows], right[:, after])
-        spread += (_diagonal(of_left, left) * _diagonal(of_right, right)).sqrt_().sum(1)
+        spread += _spread(of_left, of_right, left, right)
         product = of_left.mul_(of_right)
         width = min(r, T - t)
         total += 2.0 * product.sum((1, 2)) - product[:, :, :width].sum((1, 2))
     return total, spread
+
+
+def _spread(of_left: Tensor, of_right: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return sum_t |left_t| |right_t|, (m,), from the diagonals of Gram matrices of positions."""
+    return (_diagonal(of_left, left) * _diagonal(of_right, right)).sqrt_().sum(1)
 
 
 def _diagonal(gram: Tensor, x: Tensor) -> Tensor:

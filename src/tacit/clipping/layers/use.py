@@ -34,6 +34,8 @@ PARTS = 8
 """Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
 SPLIT_FROM = 2**20
 """Numbers that are summed, from which on this pays."""
+LONG_ROWS, FEW_POSITIONS = 512, 64
+"""Where a sum over positions is taken as a product with ones, on a CPU."""
 
 
 class Use(ABC):
@@ -80,6 +82,7 @@ class Kept(Use):
 
     def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
         self._gradients = gradients
+        self.shared = rows is not None
         self._rows = Rows(gradients.reshape(gradients.shape[0], -1)) if rows is None else rows
 
     @property
@@ -156,15 +159,17 @@ def over_views(per_row: Tensor, views: int) -> Tensor:
 def over_positions(x: Tensor) -> Tensor:
     """Sum (n, T, d) over T, to (n, d) in float32 or wider.
 
-    On a CPU as a product with ones, which is much faster unless T is small.
+    On a CPU as a product with ones where that is the faster: rows of many numbers, or few positions that lie
+    side by side.
     """
-    n, T, _ = x.shape
+    n, T, d = x.shape
     if x.is_cuda:
         return x.sum(1, dtype=widened_type(x.dtype))
     x = widened(x)
     if T == 1:
         return x.squeeze(1)
-    return x.sum(1) if T < 8 else torch.bmm(x.new_ones(1, 1, T).expand(n, 1, T), x).squeeze(1)
+    by_product = d >= LONG_ROWS if x.stride(2) == 1 else T < FEW_POSITIONS
+    return torch.bmm(x.new_ones(1, 1, T).expand(n, 1, T), x).squeeze(1) if by_product else x.sum(1)
 
 
 def row_squares(x: Tensor) -> Tensor:
