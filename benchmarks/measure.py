@@ -27,7 +27,7 @@ import torch
 from engines import ENGINES, PLAIN, Step
 from workloads import Workload, make_workload
 
-__all__ = ["Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "summary"]
+__all__ = ["Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "quartiles", "summary"]
 
 TURN_SECONDS = {"cpu": 0.1, "cuda": 0.5}  # a device works on while the next step is prepared
 SLOW, HOPELESS = 1.5, 20.0  # times plain: half the rounds, and two rounds

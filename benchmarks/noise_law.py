@@ -26,6 +26,7 @@ __all__ = [
     "radius_bits",
     "scale",
     "tail",
+    "tail_count",
 ]
 
 Floats = NDArray[np.floating]
@@ -62,9 +63,14 @@ def chi_square(ordered: Floats, bins: int = 1000) -> float:
 def tail(draws: Floats, z: float) -> tuple[int, float, float]:
     """How many lie further out than z, how many should, and the two-sided p-value of that."""
     found = sum(int(np.count_nonzero(abs(part) > z)) for part in _parts(draws))
-    expected = 2 * float(ndtr(-z)) * len(draws)
+    return (found, *tail_count(found, len(draws), z))
+
+
+def tail_count(found: int, count: int, z: float) -> tuple[float, float]:
+    """Of ``count`` draws, how many should lie further out than z, and the p-value of ``found``."""
+    expected = 2 * float(ndtr(-z)) * count
     both = 2 * min(stats.poisson.cdf(found, expected), stats.poisson.sf(found - 1, expected))
-    return found, expected, float(min(1.0, both))
+    return expected, float(min(1.0, both))
 
 
 def pairs(tiles: Floats, bins: int = 64) -> float:
