@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 from tacit.training import session as session_module
 from tacit.training import step as step_module
+from tacit.training.moving import Mover
 
 LEVEL = 1e-3
 N, D, B, STEPS = 200, 10, 40, 60
@@ -211,13 +212,13 @@ def test_steps_accounted_as_epochs_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_releases_for_each_microbatch_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = PrivateSession._apply
+    real = Mover.move
 
-    def twice(run: PrivateSession, gradients: dict[str, Tensor]) -> None:
-        real(run, gradients)
-        real(run, gradients)
+    def twice(mover: Mover, gradients: Mapping[str, Tensor]) -> None:
+        real(mover, gradients)
+        real(mover, gradients)
 
-    monkeypatch.setattr(PrivateSession, "_apply", twice)
+    monkeypatch.setattr(Mover, "move", twice)
     assert any("120 releases" in words for words in accounting_differs(plan()))
 
 

@@ -102,7 +102,7 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) 
     def keep(gradients: dict[str, Tensor]) -> None:
         seen.append(torch.cat([g.flatten() for g in gradients.values()]) * run.plan.expected_batch_size)
 
-    monkeypatch.setattr(run, "_apply", keep)
+    monkeypatch.setattr(run._mover, "move", keep)
     run.step(next(run.batches()))
     monkeypatch.undo()
     return seen[0]
@@ -157,7 +157,7 @@ def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tens
     monkeypatch.setattr(PoissonSampling, "indices", lambda *_: torch.zeros(0, dtype=torch.int64).numpy())
     rows: list[Tensor] = []
     monkeypatch.setattr(
-        run, "_apply", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
+        run._mover, "move", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
     )
     finish(run)
     monkeypatch.undo()

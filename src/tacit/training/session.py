@@ -22,7 +22,6 @@ import json
 import re
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
+from tacit.training.moving import Mover
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
 from tacit.training.releases import check_release
@@ -54,8 +54,6 @@ __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
 _STATE_FORMAT = 4
 _TRIED = 4  # records on which an augmentation is tried
-_MOVING: set[int] = set()
-"""The ids of optimizers that a session moves at this moment."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,6 @@ class PrivateSession:
         generator: Generator | None = None,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
         self.plan = plan
         self._records = as_records(data)
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
@@ -157,7 +154,12 @@ class PrivateSession:
             session = weakref.proxy(self)  # the workers end with the session
             self._records = ReadAhead(self._records, lambda: session._requests(), workers=workers)
         self._check_fit()
-        weakref.finalize(self, optimizer.register_step_pre_hook(_refuse_unless_moving).remove)
+        self._mover = Mover(optimizer, self._trained)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer, whose learning rates may be changed in the loop; the session alone steps with it."""
+        return self._mover.optimizer
 
     @property
     def steps_done(self) -> int:
@@ -287,7 +289,7 @@ class PrivateSession:
         gradients = self._without_slots(released.gradients)
         self._thresholds = released.thresholds
         self._done, self._torn = self._done + 1, True  # from here on the step is spent, whatever happens
-        self._apply(gradients)
+        self._mover.move(gradients)
         self._torn = False
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
@@ -331,18 +333,6 @@ class PrivateSession:
             first=self._done,
             physical_batch_size=self._physical,
         )
-
-    def _apply(self, gradients: dict[str, Tensor]) -> None:
-        for name, parameter in self._trained.items():
-            gradient = gradients[name]
-            same = gradient.dtype == parameter.dtype
-            parameter.grad = gradient if same else gradient.to(parameter.dtype)
-        try:
-            with _moving(self.optimizer):
-                self.optimizer.step()
-        finally:
-            for parameter in self._trained.values():
-                parameter.grad = None
 
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
         """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
@@ -400,7 +390,7 @@ class PrivateSession:
         self._engine.measured.clear()
         self._engine.measured.update(state["measured"])
         self.model.load_state_dict(state["model"])
-        _restore_optimizer(self.optimizer, state["optimizer"])
+        self._mover.restore(state["optimizer"])
         if self._averaged is not None:
             self._averaged.load(state["averaged"])
         if self._slots is not None:
@@ -438,26 +428,6 @@ class PrivateSession:
             raise InvalidInput(
                 f"the plan has {plan.views} views per record; pass an augmentation to make them."
             )
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise InvalidInput(
-                "LBFGS evaluates the loss again inside a step, which a private step cannot do. "
-                "Use SGD, Adam or another first-order optimizer."
-            )
-        owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        missing = [name for name, p in self._trained.items() if id(p) not in owned]
-        if missing:
-            raise InvalidInput(
-                f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
-                "clipped and noised for nothing. Pass model.parameters(), or freeze them."
-            )
-        trained = {id(p) for p in self._trained.values()}
-        if any(
-            p.requires_grad and id(p) not in trained for g in self.optimizer.param_groups for p in g["params"]
-        ):
-            raise PrivacyRefusal(
-                "the optimizer holds trainable parameters that are not the model's, so no clipped gradient "
-                "exists for them. Make one module of all that is trained."
-            )
 
     def _check_whole(self) -> None:
         if self._torn:
@@ -482,14 +452,7 @@ class PrivateSession:
             )
         if batch.step != self._done:
             raise PrivacyRefusal(f"batch {batch.step} is not the turn of the session, which is {self._done}.")
-        stray = [name for name, p in self._trained.items() if p.grad is not None]
-        if not stray and any(p.grad is not None for g in self.optimizer.param_groups for p in g["params"]):
-            stray = ["parameters of the optimizer that the session does not train"]
-        if stray:
-            raise PrivacyRefusal(
-                f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
-                "the session. Take it out of the loop; session.step(batch) computes the gradients."
-            )
+        self._mover.check_no_gradients()
 
 
 def _make_engine(
@@ -505,38 +468,7 @@ def _make_engine(
     return ReferenceEngine(model, loss, plan.clipping, views=plan.views)
 
 
-@contextmanager
-def _moving(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    _MOVING.add(id(optimizer))
-    try:
-        yield
-    finally:
-        _MOVING.discard(id(optimizer))
-
-
-def _refuse_unless_moving(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-    """The hook that runs before each step of the optimizer."""
-    del arguments
-    if id(optimizer) not in _MOVING:
-        raise PrivacyRefusal(
-            "optimizer.step() was called outside the private session, with a gradient that is neither "
-            "clipped nor noised. Take it out of the loop: session.step(batch) moves the weights by itself."
-        )
-
-
 def saved_generator(path: Path | str) -> Generator:
     """The generator of a saved run: from it, what is random in a model can be made again as it was."""
     state = load_state(Path(path), _STATE_FORMAT)
     return Generator(state["key"], secure=state["secure"])
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Restore the state bit for bit: torch alone would cast all of it to the type of the weights."""
-    optimizer.load_state_dict(state)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for position, saved in state["state"].items():
-        parameter = parameters[position]
-        for name, value in saved.items():
-            if isinstance(value, Tensor):
-                device = optimizer.state[parameter][name].device
-                optimizer.state[parameter][name] = value.clone().to(device)
