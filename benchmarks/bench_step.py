@@ -37,8 +37,9 @@ def worker(what: str, workload: str, engines: Sequence[str], options: Sequence[s
     environment = dict(os.environ)
     for name in engines:
         environment |= ENGINES[name].environment
-    if what == "memory":  # give memory back at once when it is freed: the peak is that of what is held
-        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    if what == "memory":
+        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back: the peak is what is held
+        environment["OMP_WAIT_POLICY"] = "passive"  # two processes at once are in each other's way awake
     script = Path(__file__).with_name("measure.py")
     command = [sys.executable, str(script), what, "--workload", workload, "--engines", *engines, *options]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
