@@ -148,13 +148,13 @@ def test_gradients_that_are_not_kept_are_formed_in_chunks_of_the_budget(
     chunk_bytes: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formed: list[int] = []
-    real = Gradient._formed
+    real = Gradient._sum
 
     def watched(gradient: Gradient, start: int, stop: int) -> Tensor:
         formed.append(stop - start)
         return real(gradient, start, stop)
 
-    monkeypatch.setattr(Gradient, "_formed", watched)
+    monkeypatch.setattr(Gradient, "_sum", watched)
     torch.manual_seed(0)
     model, x = Doubled(), torch.randn(5, 4)
     found = []

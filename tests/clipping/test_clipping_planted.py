@@ -159,11 +159,11 @@ def mean_for_sum(use: Any, accumulator: Tensor, factors: Tensor) -> None:
     accumulator.add_(torch.tensordot(factors, use.gradients(0, len(factors)), dims=1) / len(factors))
 
 
-def tied_layer_counted_once(gradient: Gradient, n: int, most: int) -> Tensor | float:
+def tied_layer_counted_once(gradient: Gradient, n: int) -> Tensor | float:
     return gradient._own[0].squared_norms() if gradient._own else 0.0
 
 
-def tied_squares_added(gradient: Gradient, n: int, most: int) -> Tensor | float:
+def tied_squares_added(gradient: Gradient, n: int) -> Tensor | float:
     found = torch.zeros(n, dtype=torch.float64)
     for use in gradient._own:
         found = found + use.squared_norms()

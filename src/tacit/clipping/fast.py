@@ -346,11 +346,11 @@ class FastEngine(GradientEngine):
         self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
     ) -> Tensor:
         """Return the (n, G) norms, in the type of the thresholds."""
-        squares, most = [], self.budget.chunk_bytes
+        squares = []
         for group, together in zip(self.groups, small, strict=True):
             used = [] if together is None else [together.squared_norms()]
             apart = [gradients[name] for name in group if name in gradients]
-            used += [gradient.squared_norms(n, most) for gradient in apart if gradient.used]
+            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()

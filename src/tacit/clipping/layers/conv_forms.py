@@ -128,9 +128,9 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     for start in range(0, len(x), size):
         seen, out = x[start : start + size], g[start : start + size].flatten(2)
         patches, outputs = _patch_products(seen, g.shape[2:], geometry), out.transpose(1, 2) @ out
-        total = torch.bmm(patches.view(len(out), 1, -1), outputs.view(len(out), -1, 1)).flatten()
         squares = (m.diagonal(dim1=1, dim2=2) for m in (outputs, patches))
         of_g, of_patch = (of.clamp(min=0.0).sqrt() for of in squares)  # |g_t|, |patch_t|
+        total = outputs.mul_(patches).sum((1, 2))  # in pairs: a product adds a million numbers one by one
         allowed = kappa * (of_g * of_patch).sum(1).square()
         allowed += (D * tiny) * of_g.sum(1).square() + (P * tiny) * of_patch.sum(1).square()
         found.append(total.clamp_(min=0.0) + allowed)

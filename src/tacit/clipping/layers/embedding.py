@@ -11,6 +11,7 @@ nothing cancels unseen.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import final
 
 import torch
@@ -32,23 +33,21 @@ class Lookup(Use):
 
     def squared_norms(self) -> Tensor:
         """Return the squares summed over the pairs of each record, (n,)."""
-        if self.g.is_cuda:
-            return self._sorted_squared_norms()
-        n, _, d = self.g.shape
-        record = torch.arange(n, device=self.numbers.device)[:, None]
-        pairs, place = torch.unique(record * self.V + self.numbers, return_inverse=True)  # (U,), (n, T)
-        sums = self.g.new_zeros(len(pairs), d).index_add_(0, place.flatten(), self.g.flatten(0, 1))
-        return self.g.new_zeros(n).index_add_(0, pairs // self.V, sums.square().sum(1))
+        record, _, sums = self._summed
+        squares = sums.square().sum(1, dtype=torch.float64)  # as thousands may be added one by one
+        return squares.new_zeros(len(self.g)).index_add_(0, record, squares).to(sums.dtype)
 
-    def _sorted_squared_norms(self) -> Tensor:
-        """Return the same without waiting for the device to say how many pairs there are."""
-        n, T, d = self.g.shape
-        ordered, order = self.numbers.sort(dim=1)
-        new = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
-        place = torch.empty_like(order).scatter_(1, order, new.cumsum(1))
-        place += T * torch.arange(n, device=place.device)[:, None]
-        sums = self.g.new_zeros(n * T, d).index_add_(0, place.flatten(), self.g.flatten(0, 1))
-        return sums.view(n, -1).square().sum(1)
+    @cached_property
+    def _summed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient itself: record (U,), number (U,) and sum (U, d) of each pair that occurs.
+
+        It is what is measured and what is added to the weighted sum.  The positions' own g may be a million
+        times as long, where equal numbers cancel, and what rounding leaves of them is another sum each time.
+        """
+        find = _sorted_pairs if self.g.is_cuda else _pairs
+        record, number, place = find(self.numbers, self.V)
+        sums = self.g.new_zeros(len(record), self.g.shape[2])
+        return record, number, sums.index_add_(0, place, self.g.flatten(0, 1))
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return whole gradients, (m, V, d)."""
@@ -67,12 +66,32 @@ class Lookup(Use):
         return self.g.is_cuda
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add each position's g, scaled by its record's factor, to its row of the table."""
-        weights = factors[:, None, None]
-        scaled = self.g * weights
+        """Add the sum of each pair, scaled by its record's factor, to its row of the table."""
+        record, number, sums = self._summed
+        weights = factors[record][:, None]
+        scaled = sums * weights
         if self.skips_zeros:
             scaled = torch.where(weights == 0, 0.0, scaled)
-        accumulator.index_add_(0, self.numbers.flatten(), scaled.flatten(0, 1).to(accumulator.dtype))
+        accumulator.index_add_(0, number, scaled.to(accumulator.dtype))
+
+
+def _pairs(numbers: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return record and number of each pair in (n, T) numbers, (U,), and each position's pair, (n T,)."""
+    records = torch.arange(len(numbers), device=numbers.device)[:, None]
+    pairs, place = torch.unique(records * V + numbers, return_inverse=True)
+    return pairs // V, pairs % V, place.flatten()
+
+
+def _sorted_pairs(numbers: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same without waiting for a device to say how many there are: U = n T, some of them empty."""
+    del V
+    n, T = numbers.shape
+    ordered, order = numbers.sort(dim=1)
+    new = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
+    place = torch.empty_like(order).scatter_(1, order, new.cumsum(1))
+    place = (place + T * torch.arange(n, device=place.device)[:, None]).flatten()
+    record = torch.arange(n * T, device=place.device) // T
+    return record, torch.zeros_like(place).scatter_(0, place, numbers.flatten()), place
 
 
 def embedding(

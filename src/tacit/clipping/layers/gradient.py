@@ -5,7 +5,7 @@ Letters: n records; m records of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -25,15 +25,24 @@ Each small operation takes some microseconds, and on CUDA devices it is they tha
 
 @final
 class Gradient:
-    """g_i of n records by all uses of one parameter, its own and those of sources derived from it."""
+    """g_i of n records by all uses of one parameter, its own and those of sources derived from it.
+
+    Several uses are formed, ``most`` bytes at once, and summed.  They may cancel; so what is measured is also
+    what is added to the weighted sum, formed anew if it does not fit in ``most``: the same to the last bit.
+    """
 
     def __init__(
-        self, parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]]
+        self,
+        parameter: nn.Parameter,
+        own: list[Use],
+        derived: list[tuple[Tensor, list[Use]]],
+        most: int,
     ) -> None:
-        self._parameter = parameter
+        self._parameter, self._most = parameter, most
         one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived = derived
+        self._kept: Kept | None = None
 
     @property
     def used(self) -> bool:
@@ -41,22 +50,34 @@ class Gradient:
         return bool(self._own or self._derived)
 
     @property
+    def _alone(self) -> Use | None:
+        """The only use, which needs not be formed."""
+        return self._own[0] if len(self._own) == 1 and not self._derived else None
+
+    @property
     def small(self) -> Kept | None:
         """What is formed of it, if that is few numbers and for this use alone."""
-        use = self._own[0] if len(self._own) == 1 and not self._derived else None
+        use = self._alone
         if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
         return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
 
-    def squared_norms(self, n: int, most: int) -> Tensor:
-        """Return |g_i|^2, (n,); uses are summed before they are squared, ``most`` bytes at once."""
-        if len(self._own) == 1 and not self._derived:
-            return self._own[0].squared_norms()
-        size = self._parameter.numel() * self._parameter.element_size()
-        parts = chunks(n, size, most)
-        return torch.cat([Kept(self._formed(start, stop)).squared_norms() for start, stop in parts])
+    def squared_norms(self, n: int) -> Tensor:
+        """Return |g_i|^2, (n,); uses are summed before they are squared."""
+        if self._alone is not None:
+            return self._alone.squared_norms()
+        return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
 
-    def _formed(self, start: int, stop: int) -> Tensor:
+    def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
+        """Yield g_i of the records start to stop - 1; all at once they are kept."""
+        size = self._parameter.numel() * self._parameter.element_size()
+        for start, stop in chunks(n, size, self._most):
+            part = Kept(self._sum(start, stop)) if self._kept is None else self._kept
+            if stop - start == n:
+                self._kept = part
+            yield start, stop, part
+
+    def _sum(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape)."""
         total = sum(use.gradients(start, stop) for use in self._own)
         for source, uses in self._derived:
@@ -69,25 +90,21 @@ class Gradient:
     @property
     def skips_zeros(self) -> bool:
         """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
-        return not self._derived and all(use.skips_zeros for use in self._own)
+        return not self.used or (self._alone is not None and self._alone.skips_zeros)
 
     def of(self, records: Tensor) -> Gradient:
         """Return the same of some records, (n,) bool."""
         derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
-        return Gradient(self._parameter, [use.of(records) for use in self._own], derived)
+        return Gradient(self._parameter, [use.of(records) for use in self._own], derived, self._most)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to the accumulator, in place."""
         factors = factors.to(accumulator.dtype)  # another in a model with parameters of several types
-        for use in self._own:
-            use.add_weighted(accumulator, factors)
-        for source, uses in self._derived:
-            total = torch.zeros_like(source, dtype=accumulator.dtype)
-            for use in uses:
-                use.add_weighted(total, factors)
-            pulled = _pull(source, self._parameter, total)
-            assert pulled is not None
-            accumulator.add_(pulled)
+        if self._alone is not None:
+            self._alone.add_weighted(accumulator, factors)
+        else:
+            for start, stop, part in self._formed(len(factors)):
+                part.add_weighted(accumulator, factors[start:stop])
 
 
 @final
@@ -111,13 +128,15 @@ class Joined:
         return Joined(self._sizes, self._kept.of(records))
 
     def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place."""
-        rows = self._kept.rows
-        total = rows.new_zeros(rows.shape[1])
-        self._kept.add_weighted(total, factors.to(total.dtype))
+        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place.
+
+        What the buffers hold, which is noise, is joined first, and the sum is added to that.
+        """
         buffers = [buffer(name) for name in self._sizes]
+        total = torch.cat([b.reshape(-1) for b in buffers])
+        self._kept.add_weighted(total, factors.to(total.dtype))
         parts = zip(total.split_with_sizes(list(self._sizes.values())), buffers, strict=True)
-        torch._foreach_add_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
+        torch._foreach_copy_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
 
 
 def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | None:
@@ -140,7 +159,12 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
         (source, uses[key]) for key, source in tape.sources.items() if key in uses and not source.is_leaf
     ]
     return {
-        name: Gradient(p, uses.get(id(p), []), [pair for pair in derived if _depends(pair[0], p)])
+        name: Gradient(
+            p,
+            uses.get(id(p), []),
+            [pair for pair in derived if _depends(pair[0], p)],
+            tape.budget.chunk_bytes,
+        )
         for name, p in parameters.items()
     }
 

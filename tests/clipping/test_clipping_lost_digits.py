@@ -1,0 +1,150 @@
+"""Records made to be measured too short: what single precision loses must not become their privilege."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping import LEAN
+from tacit.clipping.engine import ROUNDING, GradientEngine
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers.use import row_squares
+from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.rules import FlatClipping
+
+EPS = float(torch.finfo(torch.float32).eps)
+LANES = (1, 8, 16, 32, 128)
+ENGINES: dict[str, Callable[..., GradientEngine]] = {
+    "fast": FastEngine,
+    "lean": lambda *args: FastEngine(*args, budget=LEAN),
+    "reference": ReferenceEngine,
+}
+
+
+def losing(count: int, lanes: int) -> Tensor:
+    """(count,) numbers: 1 in so many, and beside them what each of these loses, if it sums the squares."""
+    x = torch.full((count,), (0.99 * 0.5 * EPS) ** 0.5)
+    x[:lanes] = 1.0
+    found: Tensor = x / lanes**0.5
+    return found
+
+
+@pytest.mark.parametrize("count", [1024, 1025, 5000, 2**16, 2**20 + 3])
+@pytest.mark.parametrize("apart", [False, True])
+def test_norms_of_long_rows_do_not_fall_short(count: int, apart: bool) -> None:
+    for lanes in LANES:
+        x = losing(count, lanes).repeat(3, 1)
+        x = x.T.contiguous().T if apart else x
+        short = 1 - row_squares(x).double().sqrt() / x.double().norm(dim=1)
+        assert float(short.max()) < 0.6 * ROUNDING * EPS
+
+
+def test_squares_keep_type_and_shape_and_what_is_not_finite() -> None:
+    x = torch.ones(2, 3, 5000)
+    x[0, 1, 7], x[1, 2, 4999], x[1, 0] = torch.inf, torch.nan, 3e38
+    found = row_squares(x)
+    assert found.shape == (2, 3)
+    assert found.dtype == torch.float32
+    assert found[0, 1] == torch.inf
+    assert found[1, 2].isnan()
+    assert found[1, 0] == torch.inf
+    assert found[0, 0] == 5000
+    assert row_squares(torch.ones(2, 5000, dtype=torch.float64)).dtype == torch.float64
+    assert row_squares(torch.ones(0, 5000)).shape == (0,)
+
+
+def weighted(model: nn.Module, x: Tensor, w: Tensor) -> Tensor:
+    """A loss whose gradient by the output is w."""
+    losses: Tensor = (model(x) * w).flatten(1).sum(1)
+    return losses
+
+
+def largest(engine: Callable[..., GradientEngine], model: nn.Module, batch: tuple[Tensor, ...]) -> float:
+    """|sum(D) - sum(D without its first record)| / C, on buffers with noise in them.
+
+    The model is tried on ordinary records first: losses that cancel look as if they mixed records.
+    """
+    made, sums = engine(model, weighted, FlatClipping(1.0)), []
+    ordinary = tuple(torch.rand_like(t) if t.is_floating_point() else t for t in batch)
+    buffers = {k: torch.zeros(p.shape) for k, p in model.named_parameters()}
+    made.add_clipped_sum(buffers, ordinary, None, torch.ones(1, dtype=torch.float64))
+    for start in (0, 1):
+        generator = torch.Generator().manual_seed(3)
+        sums.append({k: torch.randn(p.shape, generator=generator) for k, p in model.named_parameters()})
+        part = tuple(t[start:] for t in batch)
+        made.add_clipped_sum(sums[-1], part, None, torch.ones(1, dtype=torch.float64))
+    whole, without = (torch.cat([v.double().flatten() for v in s.values()]) for s in sums)
+    return float((whole - without).norm())
+
+
+def wide(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The gradient of a record is its row of a million numbers."""
+    return nn.Linear(2**20, 1, bias=False), (3 * losing(2**20, lanes).repeat(2, 1), torch.ones(2, 1))
+
+
+def kept(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Positions that are unit vectors make it w, a kept matrix."""
+    w = 3 * losing(512 * 512, lanes).view(1, 512, 512).repeat(2, 1, 1)
+    return nn.Linear(512, 512, bias=False), (torch.eye(512).repeat(2, 1, 1), w)
+
+
+def convolution(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    w = 3 * losing(512 * 512, lanes).view(1, 512, 512).repeat(2, 1, 1)
+    return nn.Conv1d(512, 512, 1, bias=False), (torch.eye(512).repeat(2, 1, 1), w)
+
+
+def looked_up(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Each number once, in a table of width 1."""
+    w = 3 * losing(2**14, lanes).view(1, -1, 1).repeat(2, 1, 1)
+    return nn.Embedding(2**14, 1), (torch.arange(2**14).repeat(2, 1), w)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", [wide, kept, convolution, looked_up])
+def test_what_is_lost_beside_large_numbers_is_clipped(
+    case: Callable[[int], tuple[nn.Module, tuple[Tensor, ...]]], engine: str
+) -> None:
+    for lanes in LANES:
+        assert largest(ENGINES[engine], *case(lanes)) <= 1 + 1e-5
+
+
+class BothWays(nn.Module):
+    """x W + y W^T from rows (x, y): two uses of W, which cancel where y takes back what x gives."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(d, d))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        x, y = rows.unbind(1)
+        return torch.stack([x @ self.weight, y @ self.weight.t()], 1)
+
+
+def both_ways(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    a, b, small = (torch.nn.functional.normalize(torch.randn(3, 24), dim=1) for _ in range(3))
+    rows = torch.stack([spread**0.5 * a, spread**0.5 * b], 1)
+    return BothWays(24), (
+        rows,
+        torch.stack([spread**0.5 * b, -(spread**0.5) * a + 3 * small / spread**0.5], 1),
+    )
+
+
+def equal_numbers(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A number that is looked up 64 times, with gradients that cancel but for a norm of 3."""
+    w = spread * torch.randn(3, 32, 16) / 16
+    w = torch.cat([w, -w], 1) + 3 * torch.randn(3, 64, 16) / 32
+    return nn.Embedding(5, 16), (torch.ones(3, 64, dtype=torch.long), w)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", [both_ways, equal_numbers])
+@pytest.mark.parametrize("spread", [1e2, 1e4, 1e5, 1e6, 1e7])
+def test_uses_that_cancel_are_clipped(
+    case: Callable[[float], tuple[nn.Module, tuple[Tensor, ...]]], spread: float, engine: str
+) -> None:
+    torch.manual_seed(0)
+    for _ in range(5):
+        assert largest(ENGINES[engine], *case(spread)) <= 1 + 1e-5
