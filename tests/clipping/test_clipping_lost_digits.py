@@ -102,8 +102,14 @@ def looked_up(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return nn.Embedding(2**14, 1), (torch.arange(2**14).repeat(2, 1), w)
 
 
+def ghost(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Two positions of 65,536 numbers, of which no matrix is formed."""
+    x, w = losing(2**16, lanes).repeat(2, 2, 1), 3 * losing(64, 1).repeat(2, 2, 1)
+    return nn.Linear(2**16, 64, bias=False), (x, w)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", [wide, kept, convolution, looked_up])
+@pytest.mark.parametrize("case", [wide, kept, convolution, looked_up, ghost])
 def test_what_is_lost_beside_large_numbers_is_clipped(
     case: Callable[[int], tuple[nn.Module, tuple[Tensor, ...]]], engine: str
 ) -> None:

@@ -43,6 +43,8 @@ _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
 
 GRAM_NUMBERS = 2**20
 """Entries of the T x T matrices that are formed at once: they stay in the cache."""
+GRAM_DEPTH = 2048
+"""Products that one of those entries adds up at once."""
 BLOCK_ROWS = 64
 """Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
 LOOP_FROM = 64
@@ -197,7 +199,17 @@ def _diagonal(gram: Tensor, x: Tensor) -> Tensor:
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:
-    return torch.bmm(a, b.transpose(1, 2))
+    """Return a_t . b_u, (m, r, q), from (m, r, d) and (m, q, d), ``GRAM_DEPTH`` of d at once.
+
+    A product adds up in a few lanes, each of which loses what is small beside what it has.
+    """
+    d = a.shape[2]
+    if d <= GRAM_DEPTH:
+        return torch.bmm(a, b.transpose(1, 2))
+    total = a.new_zeros(a.shape[0], a.shape[1], b.shape[1])
+    for k in range(0, d, GRAM_DEPTH):
+        total += torch.bmm(a[:, :, k : k + GRAM_DEPTH], b[:, :, k : k + GRAM_DEPTH].transpose(1, 2))
+    return total
 
 
 def _positions_last(x: Tensor) -> bool:
