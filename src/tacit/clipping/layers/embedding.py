@@ -51,10 +51,10 @@ class Lookup(Use):
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return whole gradients, (m, V, d)."""
+        record, number, sums = self._summed
+        here = (start <= record) & (record < stop)
         found = self.g.new_zeros(stop - start, self.V, self.g.shape[2])
-        for gradient, numbers, g in zip(found, self.numbers[start:stop], self.g[start:stop], strict=True):
-            gradient.index_add_(0, numbers, g)
-        return found
+        return found.index_put_((record[here] - start, number[here]), sums[here], accumulate=True)
 
     def of(self, records: Tensor) -> Lookup:
         """Return what those records looked up."""

@@ -28,7 +28,7 @@ class Gradient:
     """g_i of n records by all uses of one parameter, its own and those of sources derived from it.
 
     Several uses are formed, ``most`` bytes at once, and summed.  They may cancel; so what is measured is also
-    what is added to the weighted sum, formed anew if it does not fit in ``most``: the same to the last bit.
+    what is added to the weighted sum, formed anew: the same to the last bit.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class Gradient:
         one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived = derived
-        self._kept: Kept | None = None
 
     @property
     def used(self) -> bool:
@@ -69,13 +68,10 @@ class Gradient:
         return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
-        """Yield g_i of the records start to stop - 1; all at once they are kept."""
+        """Yield g_i of the records start to stop - 1, with these numbers."""
         size = self._parameter.numel() * self._parameter.element_size()
         for start, stop in chunks(n, size, self._most):
-            part = Kept(self._sum(start, stop)) if self._kept is None else self._kept
-            if stop - start == n:
-                self._kept = part
-            yield start, stop, part
+            yield start, stop, Kept(self._sum(start, stop))
 
     def _sum(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape)."""
