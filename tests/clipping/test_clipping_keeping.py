@@ -17,6 +17,7 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.keeping import Memory, differing
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
+from tacit.clipping.validate import mixing_probe
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 
 N, D, CLASSES = 48, 6, 4
@@ -143,6 +144,40 @@ class Harmless(Net):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_does_not_hang_on_records_may_be_kept(engine: type[GradientEngine]) -> None:
     assert float(clipped(engine, Harmless()).norm()) <= 1 + 1e-5
+
+
+class Shrinks(Net):
+    """Its weights are others in each pass, whatever the records."""
+
+    def beside(self, x: Tensor) -> None:
+        with torch.no_grad():
+            self.linear.weight.mul_(0.9)
+
+
+def test_a_model_that_changes_by_itself_mixes_nothing() -> None:
+    model = Shrinks()
+    before = model.linear.weight.clone()
+    mixing_probe(model, losses, data())
+    assert torch.equal(model.linear.weight, before)
+
+
+class MixesOnce(Net):
+    """Takes the mean of the batch off in one pass alone."""
+
+    def __init__(self, when: int) -> None:
+        super().__init__()
+        self.when, self.passes = when, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        mixed: Tensor = self.linear(x - x.mean(0) if self.passes == self.when else x)
+        return mixed
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_a_model_that_mixes_in_a_pass_is_refused(when: int) -> None:
+    with pytest.raises(UnsupportedModel, match="mixes records"):
+        mixing_probe(MixesOnce(when), losses, data())
 
 
 def test_memory_puts_back_whatever_was_changed() -> None:

@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tacit import native
 from tacit.clipping import LEAN
 from tacit.clipping.engine import ROUNDING, GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import conv_native
+from tacit.clipping.layers.conv_forms import Geometry
 from tacit.clipping.layers.use import row_squares
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import FlatClipping
@@ -106,6 +109,23 @@ def ghost(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Two positions of 65,536 numbers, of which no matrix is formed."""
     x, w = losing(2**16, lanes).repeat(2, 2, 1), 3 * losing(64, 1).repeat(2, 2, 1)
     return nn.Linear(2**16, 64, bias=False), (x, w)
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no kernel")
+@pytest.mark.parametrize(
+    ("channels", "kernel", "dilation"),
+    [(2**20, 1, 1), (7, 2**15, 2), (24, 2**14, 2), (40, 2**13, 3), (3, 2**16, 1)],
+)
+def test_norms_of_wide_convolutions_do_not_fall_short(channels: int, kernel: int, dilation: int) -> None:
+    """One position sees all of the input, so that it is the gradient: in runs of a line, or of a place."""
+    geometry = Geometry((kernel,), (1,), (0,), (dilation,), 1)
+    for lanes in LANES:
+        seen = losing(channels * kernel, lanes).view(kernel, channels).T
+        x = torch.zeros(1, channels, (kernel - 1) * dilation + 1)
+        x[0, :, ::dilation] = seen
+        square = conv_native.squared_norms(x, torch.ones(1, 1, 1), geometry, 1)
+        short = 1 - float(square) ** 0.5 / float(seen.double().norm())
+        assert short < 0.6 * ROUNDING * EPS
 
 
 @pytest.mark.parametrize("engine", ENGINES)

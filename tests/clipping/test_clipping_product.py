@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,12 +17,14 @@ from tacit.clipping.layers import linear
 
 LAYOUTS = ("plain", "transposed", "every second", "one row again and again", "one number again and again")
 EPS = torch.finfo(torch.float32).eps
+IS_INTEL = linear._is_intel  # before ``large_enough`` replaces it
 
 
 @pytest.fixture(scope="module", autouse=True)
 def large_enough() -> Iterator[None]:
-    """Leave small products to oneDNN too."""
+    """Leave products to oneDNN on any processor, and small ones too."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "_is_intel", lambda: False)
         patch.setattr(linear, "ONEDNN_PRODUCTS", 1)
         yield
 
@@ -99,6 +103,18 @@ def test_onednn_is_used_where_it_takes_the_tensors(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as off:
         off.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
         linear._product(x, W, b)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(linear, "_is_intel", lambda: True)
+        linear._product(x, W, b)
     assert not asked
     linear._product(x, W, b)
     assert asked == ["oneDNN"] * linear._has_onednn()
+
+
+@pytest.mark.parametrize("maker", ["GenuineIntel", "AuthenticAMD"])
+def test_the_maker_of_the_processor_is_read(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path: f"processor: 0\nvendor_id: {maker}\n")
+    monkeypatch.setattr(platform, "processor", lambda: f"Family 6, {maker}")
+    for is_linux in (True, False):
+        monkeypatch.setattr(Path, "exists", lambda path, found=is_linux: found)
+        assert IS_INTEL.__wrapped__() == (maker == "GenuineIntel")

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
-from tacit.clipping.keeping import Memory, Place, differing
+from tacit.clipping.keeping import Memory, differing
 from tacit.errors import InvalidInput, UnsupportedModel
 
 __all__ = ["can_mix", "check_losses", "check_model", "check_module", "mixing_probe"]
@@ -94,7 +94,8 @@ def mixing_probe(
     Computes the losses of a few records with the same random numbers beside copies of themselves, then with
     the later, then with the earlier half of the batch replaced by zeros: the losses of the other half must
     be the same bit for bit, and what the passes leave in the model must not hang on the records
-    (:mod:`tacit.clipping.keeping`).  The same with the whole batch, for what happens in large ones alone,
+    (:mod:`tacit.clipping.keeping`).  Passes that are compared begin with the model in the same state: as it
+    is, then as passes leave it.  The same with the whole batch, for what happens in large ones alone,
     such as a capacity that is exceeded.  Then, where the losses are not random (dropout is left out), a few
     alone: they must be the same up to rounding, for a divisor such as the number of rows would make each
     record's gradient depend on how many others there are.  Rare branches that no record of the batch enters
@@ -104,10 +105,11 @@ def mixing_probe(
     chosen = torch.arange(min(n, _FEW)) * n // min(n, _FEW)  # evenly spaced: data may be sorted by class
     positions = (chosen[:, None] * views + torch.arange(views)).flatten()
     few = tuple(t[positions.to(t.device)] for t in batch)
-    zeros = tuple(torch.zeros_like(t) for t in few)
-    memory = Memory(model)
+    rows, zeros = len(positions), tuple(torch.zeros_like(t) for t in few)
+    memory = state = Memory(model)
 
     def losses(*parts: tuple[Tensor, ...], seed: int = 0) -> Tensor:
+        state.restore()
         joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
         devices = sorted({t.device.index or 0 for t in joined if t.is_cuda})
         with torch.enable_grad(), torch.random.fork_rng(devices=devices):
@@ -115,19 +117,21 @@ def mixing_probe(
             found = check_losses(per_example_loss(model, *joined), len(joined[0]))
         return found.detach().nan_to_num(nan=0.0)
 
-    def changes() -> dict[Place, Any]:
-        changed = memory.changes()
-        memory.restore()
-        return changed
-
-    try:
-        rows = len(positions)
-        twice, kept = losses(few, few), changes()
-        losses(zeros, zeros)
-        _refuse_kept(memory.names(differing(kept, changes())))
+    def compare() -> None:
+        twice = losses(few, few)
         same_first = torch.equal(twice[:rows], losses(few, zeros)[:rows])
         if not same_first or not torch.equal(twice[rows:], losses(zeros, few)[rows:]):
             raise UnsupportedModel(_MIXES)
+
+    try:
+        _, kept = losses(few, few), memory.changes()
+        _, blank = losses(zeros, zeros), memory.changes()
+        _refuse_kept(memory.names(differing(kept, blank)))
+        state.restore()
+        compare()
+        if memory.changes():
+            state = Memory(model)
+            compare()
         if n > 2 * _FEW:
             _whole_batch(losses, batch, n // 2 * views)
         with _WithoutDropout():

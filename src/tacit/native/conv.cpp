@@ -100,13 +100,19 @@ struct Convolution {
         double square = 0;
         for (int64_t p = 0; p < s.outputs; p++) {
             Lanes<L> squares[4] = {};
-            float rest = 0;
+            double rest = 0;
+            int64_t held = 0;  // numbers whose squares are in there: a lane of many loses what is small beside them
+            const auto release = [&]() __attribute__((always_inline)) {
+                square += total<L>((squares[0] + squares[1]) + (squares[2] + squares[3])) + rest;
+                for (int k = 0; k < 4; k++) squares[k] = Lanes<L>{};
+                rest = 0, held = 0;
+            };
             for (size_t j = 0; j < start.size(); j++) {
                 const float* from = out + p * pitch() + start[j];
                 const int64_t count = length[j];
                 int64_t i = 0;
-                const auto registers = [&](int many) __attribute__((always_inline)) {
-                    for (; i + many * L <= count; i += many * L)
+                const auto registers = [&](int many, int64_t stop) __attribute__((always_inline)) {
+                    for (; i + many * L <= stop; i += many * L)
                         for (int k = 0; k < many; k++) {
                             const Lanes<L> value = *(const Lanes<L>*)(from + i + k * L);
                             squares[k] += value * value;
@@ -114,8 +120,9 @@ struct Convolution {
                             if (sum) *(Lanes<L>*)(sum + i + k * L) += factor * value;
                         }
                 };
-                registers(4);
-                registers(1);
+                for (; count - i > 64 * L; release()) registers(4, i + 64 * L);
+                registers(4, count);
+                registers(1, count);
                 for (; i < count; i++) {
                     rest += from[i] * from[i];
                     if (gradient) gradient[i] = from[i];
@@ -123,8 +130,9 @@ struct Convolution {
                 }
                 if (gradient) gradient += count;
                 if (sum) sum += count;
+                if ((held += count) >= 64 * L) release();
             }
-            square += total<L>((squares[0] + squares[1]) + (squares[2] + squares[3])) + rest;
+            release();
         }
         return square;
     }
