@@ -231,3 +231,33 @@ def test_the_route_names_the_operation() -> None:
     assert engine.route == "fast"
     run(engine, torch.randn(3, 4))
     assert engine.route == "reference: operation 'add_' has no per-example rule"
+
+
+def cancelling(model: nn.Module, x: Tensor) -> Tensor:
+    """Large numbers that hang on how many records there are, and cancel but for rounding."""
+    large = 3e7 * torch.ones_like(x[:, 0]) + 0.3 * len(x)
+    return squares(model, x) + (large - 3e7 - 0.3 * len(x))
+
+
+def test_losses_that_cancel_are_not_taken_for_mixed_ones() -> None:
+    model, x = nn.Linear(4, 2), torch.randn(4, 4)
+    with torch.no_grad():
+        difference = cancelling(model, x) - cancelling(model, torch.cat([x, x]))[:4]
+    assert float(difference.abs().max()) > 1
+    mixing_probe(model, cancelling, (x,))
+
+
+def test_double_precision_pardons_no_divisor() -> None:
+    def divided(model: nn.Module, x: Tensor) -> Tensor:
+        return cancelling(model, x) / len(x)
+
+    with pytest.raises(UnsupportedModel, match="number of records"):
+        mixing_probe(nn.Linear(4, 2), divided, (torch.randn(4, 4),))
+
+
+def test_a_model_that_is_not_computed_in_double_precision_stays_refused() -> None:
+    def single(model: nn.Module, x: Tensor) -> Tensor:
+        return cancelling(model, x @ torch.eye(4))
+
+    with pytest.raises(UnsupportedModel, match="number of records"):
+        mixing_probe(nn.Linear(4, 2), single, (torch.randn(4, 4),))
