@@ -37,9 +37,13 @@ def main() -> int:
     PAGE.write_text(page, encoding="utf-8")
     import figures  # beside this file, which only a script finds; and checking the page needs no figures
 
-    for name, draw in (("step", figures.steps), ("step_gpu", figures.steps), ("scaling", figures.scaling)):
-        if (data := _measured(name)) is not None:
-            draw(data, BENCHMARKS / f"{name}.png")
+    for draw, names in (
+        (figures.steps, ("step", "step_intel", "step_gpu")),
+        (figures.scaling, ("scaling", "scaling_intel")),
+    ):
+        for name in names:
+            if (data := _measured(name)) is not None:
+                draw(data, BENCHMARKS / f"{name}.png")
     return 0
 
 
@@ -198,17 +202,20 @@ def _memory(row: dict[str, Any], plain: dict[str, Any]) -> str:
     return f"{row['working_set'] / plain['working_set']:.2f} / {row['peak'] / plain['peak']:.2f}"
 
 
-def _scaling(data: dict[str, Any]) -> Iterator[str]:
-    yield "## How the cost grows\n"
-    yield _origin(data) + " " + SCALING + "\n"
-    yield "![How the cost grows](../benchmarks/results/scaling.png)\n"
-    yield "| axis | series | ratio to the plain step, along the axis |"
-    yield "|---|---|---|"
-    for kind, axis, series in dict.fromkeys((p["kind"], p["axis"], p["series"]) for p in data["points"]):
-        mine = [p for p in data["points"] if (p["kind"], p["axis"], p["series"]) == (kind, axis, series)]
-        along = ", ".join(f"{p['value']:,}: {p['ratio']:.2f}" for p in mine)
-        yield f"| {axis}, {kind} | {series} | {along} |"
-    yield ""
+def _scaling(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
+    def section(data: dict[str, Any]) -> Iterator[str]:
+        yield f"## {title}\n"
+        yield _origin(data) + " " + SCALING + "\n"
+        yield f"![{title}](../benchmarks/results/{name}.png)\n"
+        yield "| axis | series | ratio to the plain step, along the axis |"
+        yield "|---|---|---|"
+        for kind, axis, series in dict.fromkeys((p["kind"], p["axis"], p["series"]) for p in data["points"]):
+            mine = [p for p in data["points"] if (p["kind"], p["axis"], p["series"]) == (kind, axis, series)]
+            along = ", ".join(f"{p['value']:,}: {p['ratio']:.2f}" for p in mine)
+            yield f"| {axis}, {kind} | {series} | {along} |"
+        yield ""
+
+    return section
 
 
 def _loaders(data: dict[str, Any]) -> Iterator[str]:
@@ -521,8 +528,10 @@ BESIDE = (
 )
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step": _steps("One training step", "step"),
+    "step_intel": _steps("One training step on another processor", "step_intel"),
     "step_gpu": _steps("One training step on a GPU", "step_gpu"),
-    "scaling": _scaling,
+    "scaling": _scaling("How the cost grows", "scaling"),
+    "scaling_intel": _scaling("How the cost grows on another processor", "scaling_intel"),
     "loader": _loaders,
     "reproduce": _reproduce,
     "noise": _noise,
