@@ -174,7 +174,7 @@ class MixesOnce(Net):
         return mixed
 
 
-@pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize("when", [1, 2, 5, 8])
 def test_a_model_that_mixes_in_a_pass_is_refused(when: int) -> None:
     with pytest.raises(UnsupportedModel, match="mixes records"):
         mixing_probe(MixesOnce(when), losses, data())

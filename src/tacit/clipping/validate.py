@@ -23,6 +23,8 @@ __all__ = ["can_mix", "check_losses", "check_model", "check_module", "mixing_pro
 
 _FEW = 4
 """Records that the first probes look at."""
+_STATES = 8
+"""States in which they look at a model that changes by itself: as it is, and as passes leave it."""
 
 
 def check_model(model: nn.Module) -> None:
@@ -96,11 +98,11 @@ def mixing_probe(
     the later, then with the earlier half of the batch replaced by zeros: the losses of the other half must
     be the same bit for bit, and what the passes leave in the model must not hang on the records
     (:mod:`tacit.clipping.keeping`).  Passes that are compared begin with the model in the same state: as it
-    is, then as passes leave it.  The same with the whole batch, for what happens in large ones alone,
-    such as a capacity that is exceeded.  Then, where the losses are not random (dropout is left out), a few
-    alone: they must be the same up to rounding, for a divisor such as the number of rows would make each
-    record's gradient depend on how many others there are.  Rare branches that no record of the batch enters
-    are not seen.
+    is, then as each of some passes leaves it.  The same with the whole batch, for what happens in large ones
+    alone, such as a capacity that is exceeded.  Then, where the losses are not random (dropout is left out),
+    a few alone: they must be the same up to rounding, for a divisor such as the number of rows would make
+    each record's gradient depend on how many others there are.  Rare branches that no record of the batch
+    enters are not seen.
     """
     n = len(batch[0]) // views
     chosen = torch.arange(min(n, _FEW)) * n // min(n, _FEW)  # evenly spaced: data may be sorted by class
@@ -124,10 +126,11 @@ def mixing_probe(
         _, blank = losses(zeros, zeros), memory.changes()
         _refuse_kept(memory.names(differing(kept, blank)))
         state.restore()
-        compare()
-        if memory.changes():
-            state = Memory(model)
+        for _ in range(_STATES):
             compare()
+            if not state.changes():
+                break
+            state = Memory(model)
         if n > 2 * _FEW:
             _whole_batch(losses, batch, n // 2 * views)
         with _WithoutDropout():
