@@ -37,13 +37,11 @@ def main() -> int:
     PAGE.write_text(page, encoding="utf-8")
     import figures  # beside this file, which only a script finds; and checking the page needs no figures
 
-    for draw, names in (
-        (figures.steps, ("step", "step_intel", "step_gpu")),
-        (figures.scaling, ("scaling", "scaling_intel")),
-    ):
-        for name in names:
-            if (data := _measured(name)) is not None:
-                draw(data, BENCHMARKS / f"{name}.png")
+    drawn = dict.fromkeys(("step", "step_intel", "step_gpu"), figures.steps)
+    drawn |= dict.fromkeys(("scaling", "scaling_intel"), figures.scaling)
+    for name, draw in drawn.items():
+        if (data := _measured(name)) is not None:
+            draw(data, BENCHMARKS / f"{name}.png")
     return 0
 
 
@@ -138,11 +136,15 @@ def _origin(data: dict[str, Any]) -> str:
     return f"{data['date']}; {device}; PyTorch {versions['torch']}, Tacit {versions['tacit']}."
 
 
+def _pictured(title: str, name: str, words: str) -> Iterator[str]:
+    yield f"## {title}\n"
+    yield f"{words}\n"
+    yield f"![{title}](../benchmarks/results/{name}.png)\n"
+
+
 def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
-        yield f"## {title}\n"
-        yield _origin(data) + " " + STEPS + "\n"
-        yield f"![{title}](../benchmarks/results/{name}.png)\n"
+        yield from _pictured(title, name, f"{_origin(data)} {STEPS}")
         yield "Time of a step as a multiple of the plain one, median (quartiles); of the plain step, ms:\n"
         yield from _pivot(data["timings"], _ratio)
         yield from _lead(data["timings"])
@@ -204,9 +206,7 @@ def _memory(row: dict[str, Any], plain: dict[str, Any]) -> str:
 
 def _scaling(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
-        yield f"## {title}\n"
-        yield _origin(data) + " " + SCALING + "\n"
-        yield f"![{title}](../benchmarks/results/{name}.png)\n"
+        yield from _pictured(title, name, f"{_origin(data)} {SCALING}")
         yield "| axis | series | ratio to the plain step, along the axis |"
         yield "|---|---|---|"
         for kind, axis, series in dict.fromkeys((p["kind"], p["axis"], p["series"]) for p in data["points"]):

@@ -136,9 +136,10 @@ def mixing_probe(
         with _WithoutDropout():
             alone, twice = losses(few), losses(few, few)
             random = not torch.equal(alone, losses(few, seed=1))
+        near = random or _near(alone, twice[:rows]) or _near_in_double(model, per_example_loss, few)
     finally:
         memory.restore()
-    if not random and not (_near(alone, twice[:rows]) or _near_in_double(model, per_example_loss, few)):
+    if not near:
         raise UnsupportedModel(
             "a record's loss changes with the number of records in the batch, so each gradient depends on "
             "how many others there are and clipping bounds nothing. Divide by the number of positions of the "

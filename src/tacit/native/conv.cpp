@@ -98,10 +98,11 @@ struct Convolution {
         float *gradient = record.gradient, *sum = record.sum;
         const float factor = record.factor;
         double square = 0;
+        constexpr int64_t most = 64 * L;  // squares in single precision: a lane of many loses the small ones
         for (int64_t p = 0; p < s.outputs; p++) {
             Lanes<L> squares[4] = {};
             double rest = 0;
-            int64_t held = 0;  // numbers whose squares are in there: a lane of many loses what is small beside them
+            int64_t held = 0;
             const auto release = [&]() __attribute__((always_inline)) {
                 square += total<L>((squares[0] + squares[1]) + (squares[2] + squares[3])) + rest;
                 for (int k = 0; k < 4; k++) squares[k] = Lanes<L>{};
@@ -120,7 +121,7 @@ struct Convolution {
                             if (sum) *(Lanes<L>*)(sum + i + k * L) += factor * value;
                         }
                 };
-                for (; count - i > 64 * L; release()) registers(4, i + 64 * L);
+                for (; count - i > most; release()) registers(4, i + most);
                 registers(4, count);
                 registers(1, count);
                 for (; i < count; i++) {
@@ -130,7 +131,7 @@ struct Convolution {
                 }
                 if (gradient) gradient += count;
                 if (sum) sum += count;
-                if ((held += count) >= 64 * L) release();
+                if ((held += count) >= most) release();
             }
             release();
         }
