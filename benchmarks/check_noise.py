@@ -27,14 +27,15 @@ from rich.table import Table
 
 from tacit import native
 from tacit.noise import kernel
-from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller
+from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller, by_torch
 from tacit.noise.gaussian import fill_gaussian
 from tacit.noise.generator import Generator
 
 STREAM = 1024 * DRAWS_PER_TILE  # draws of one address
 TAILS = (3.0, 4.0)
 FAR_TAILS = (5.0, 5.5, 6.0)  # beyond the last lie 0.2 of 1e8 draws
-TAIL_DRAWS = {"kernel": 1e10, "NumPy": 2.5e9}
+PYTHON = "torch" if by_torch() else "NumPy"  # what draws without the kernel
+TAIL_DRAWS = {"kernel": 1e10, PYTHON: 2.5e9}
 ZEROS = (12, 20, 26, 31, 40)  # leading zeros of u: from 4.1 to 7.4 standard deviations on
 SIZES = (800_000, 7_200_000)
 Floats = NDArray[np.floating]
@@ -48,7 +49,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--out", type=Path, default=results.FOLDER / "noise.json")
     given = options.parse_args()
-    engines = ["NumPy"] if kernel.why_not() else ["kernel", "NumPy"]
+    engines = [PYTHON] if kernel.why_not() else ["kernel", PYTHON]
     tests = [row for engine in engines for row in law_of(engine, int(given.draws))]
     for engine in engines:
         tests += far_tails(engine, int(given.tails * TAIL_DRAWS[engine]))
@@ -62,7 +63,7 @@ def main() -> int:
 
 def use(engine: str) -> None:
     """Turn the kernel on or off."""
-    os.environ["TACIT_NATIVE"] = "0" if engine == "NumPy" else "1"
+    os.environ["TACIT_NATIVE"] = "0" if engine == PYTHON else "1"
 
 
 def row(engine: str, draws: int, test: str, p: float, **more: Any) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def far_tails(engine: str, count: int) -> Iterator[dict[str, Any]]:
 def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
     """The transform of one tile's words."""
 
-    def by_numpy(words: NDArray[np.uint8]) -> Floats:
+    def by_python(words: NDArray[np.uint8]) -> Floats:
         out = np.empty((1, 2, 1024), np.float32)
         room = Room(1, out.dtype)
         room.words[0] = words
@@ -130,7 +131,7 @@ def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
         library.tacit_noise_transform(words.ctypes.data, 1.0, out.ctypes.data, library.tacit_noise_level())
         return out
 
-    return by_numpy if engine == "NumPy" else by_kernel
+    return by_python if engine == PYTHON else by_kernel
 
 
 def planted_bugs() -> Iterator[dict[str, Any]]:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tacit import native
 from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, Room, box_muller
+from tacit.noise.box_muller import BLOCKS_PER_TILE, BYTES_PER_TILE, DRAWS_PER_TILE, Room, in_numpy, in_torch
 from tacit.noise.gaussian import gaussian
-from tacit.noise.generator import Generator, Purpose
+from tacit.noise.generator import Generator, Purpose, key_stream
 from tacit.testing import seeded_generator
 
 LIBRARY: Any = native.library()
@@ -27,20 +27,17 @@ needs_kernel = pytest.mark.skipif(len(LEVELS) == 0, reason=f"no noise kernel: {n
 Transform = Callable[[NDArray[np.uint8], float], NDArray[np.floating]]
 
 
-def by_numpy(words: NDArray[np.uint8], std: float) -> NDArray[np.floating]:
-    out = np.empty((1, 2, 1024), np.float32)
-    room = Room(1, out.dtype)
-    room.words[0] = words
-    box_muller(room, std, out)
-    return out.reshape(2, 1024)
+def without_kernel(
+    transform: Callable[[Room, float, NDArray[np.floating]], None], dtype: type[np.floating]
+) -> Transform:
+    def of_a_tile(words: NDArray[np.uint8], std: float) -> NDArray[np.floating]:
+        out = np.empty((1, 2, 1024), dtype)
+        room = Room(1, out.dtype)
+        room.words[0] = words
+        transform(room, std, out)
+        return out.reshape(2, 1024)
 
-
-def in_double(words: NDArray[np.uint8], std: float) -> NDArray[np.floating]:
-    out = np.empty((1, 2, 1024))
-    room = Room(1, out.dtype)
-    room.words[0] = words
-    box_muller(room, std, out)
-    return out.reshape(2, 1024)
+    return of_a_tile
 
 
 def native_at(level: int) -> Transform:
@@ -52,8 +49,13 @@ def native_at(level: int) -> Transform:
     return transform
 
 
-TRANSFORMS = {"numpy": by_numpy, "double": in_double} | {f"level {n}": native_at(n) for n in LEVELS}
-# u around 1 - sqrt(1/2), sqrt(1/2) and 1/2, where the kernel changes its formula, and at its ends; with and
+TRANSFORMS = {
+    "numpy": without_kernel(in_numpy, np.float32),
+    "torch": without_kernel(in_torch, np.float32),
+    "double numpy": without_kernel(in_numpy, np.float64),
+    "double torch": without_kernel(in_torch, np.float64),
+} | {f"level {n}": native_at(n) for n in LEVELS}
+# u around sqrt(1/2), where the kernel changes its formula, 1 minus that, 1/2, and at its ends; with and
 # without the first bit, which is not used.
 EDGES = [int(2**63 * u) + i for u in (1 - 0.5**0.5, 0.5**0.5, 0.5) for i in (-(1 << 40), -1, 0, 1, 1 << 40)]
 EDGES += [0, 1, 2, 0xFFFFFFFF, 0x100000000, (1 << 63) - 1, (1 << 63) - 2, (1 << 63) - (1 << 32)]
@@ -84,7 +86,7 @@ def exact(radius: int, angle: int) -> tuple[float, float]:
 
 def tolerance(name: str, radius: NDArray[np.floating]) -> NDArray[np.floating]:
     """Rounding of the result; and that of u near 1 in double precision, which moves -2 ln u by 2e-16."""
-    relative = (1e-14 if name == "double" else 4e-7) * radius
+    relative = (1e-14 if "double" in name else 4e-7) * radius
     return relative + (0 if name.startswith("level") else 3e-16 / np.maximum(radius, 1e-8))
 
 
@@ -172,28 +174,34 @@ def test_nothing_is_written_past_the_end() -> None:
 
 
 class Faulty:
-    """A library whose cipher is wrong in one bit, or whose processor has no kernel."""
+    """A library whose processor has no kernel, or whose kernel is wrong in one bit or one draw."""
 
-    def __init__(self, level: int) -> None:
-        self.level = level
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
 
     def tacit_noise_level(self) -> int:
-        return self.level
+        return 0 if self.fault == "lacks AES" else 1
 
-    def tacit_noise_words(self, key: bytes, counter: bytes, tiles: int, out: Any, level: int) -> None:
-        out[:16] = (int.from_bytes(kernel._FIPS_197[2]) ^ 1).to_bytes(16)
+    def tacit_noise_words(self, key: bytes, counter: bytes, tiles: int, out: int, level: int) -> None:
+        words = bytearray(BYTES_PER_TILE)
+        key_stream(key, counter, memoryview(words))
+        words[{"FIPS 197": 0, "key stream": -1}.get(self.fault, 0)] ^= self.fault != "draws"
+        ctypes.memmove(out, bytes(words), len(words))
+
+    def tacit_noise_transform(self, words: int, std: float, out: int, level: int) -> None:
+        made = TRANSFORMS["numpy"](np.array((ctypes.c_uint8 * BYTES_PER_TILE).from_address(words)), std)
+        made[1, -1] += 1e-3
+        ctypes.memmove(out, made.ctypes.data, made.nbytes)
 
 
-@pytest.mark.parametrize(("level", "reason"), [(0, "lacks AES"), (1, "FIPS 197")])
-def test_planted_bug_a_faulty_kernel_is_not_used(
-    level: int, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("fault", ["lacks AES", "FIPS 197", "key stream", "draws"])
+def test_planted_bug_a_faulty_kernel_is_not_used(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = Generator.from_os()
     with monkeypatch.context() as without:
         without.setenv("TACIT_NATIVE", "0")
         want = gaussian(generator, (100,), std=1.0, step=0)
-    monkeypatch.setattr(native, "library", lambda: Faulty(level))
-    assert reason in str(kernel.why_not())
+    monkeypatch.setattr(native, "library", lambda: Faulty(fault))
+    assert fault in str(kernel.why_not())
     assert kernel.loaded() is None
     assert torch.equal(gaussian(generator, (100,), std=1.0, step=0), want)
 
@@ -207,8 +215,11 @@ def test_draws_of_an_address_begin_alike_whatever_their_number(monkeypatch: pyte
             assert torch.equal(gaussian(generator, (count,), std=1.0, step=0), long[:count])
 
 
-def test_numpy_does_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_without_the_kernel_threads_do_not_matter(by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TACIT_NATIVE", "0")
+    for module in ("box_muller", "without_kernel"):
+        monkeypatch.setattr(f"tacit.noise.{module}.by_torch", lambda: by_torch)
     generator, threads = Generator.from_os(), torch.get_num_threads()
     try:
         got = []

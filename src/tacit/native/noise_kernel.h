@@ -1,7 +1,7 @@
 // The noise kernel for one instruction set.  noise.cpp includes this file once for each, with TARGET (the
-// attribute that names the set), LEVEL (its namespace) and WIDE_AES (whether a register holds four AES
-// blocks) defined.  The loops are plain C++ and are made into vector code by the compiler: the same
-// operations in the same order everywhere, so that the numbers do not depend on the processor.
+// attribute that names the set), LEVEL (its namespace) and AES_BLOCKS (how many AES blocks a register holds)
+// defined.  The loops are plain C++ and are made into vector code by the compiler: the same operations in the
+// same order everywhere, so that the numbers do not depend on the processor.
 
 namespace LEVEL {
 
@@ -9,10 +9,39 @@ namespace LEVEL {
 
 // --- AES-128 in counter mode (FIPS 197; NIST SP 800-38A, section 6.5) ------------------------------------
 
+// AES_BLOCKS blocks side by side.
+#if AES_BLOCKS == 4
+using Blocks = __m512i;
+INLINE Blocks each(__m128i block) { return _mm512_broadcast_i32x4(block); }
+INLINE Blocks load(const void* from) { return _mm512_loadu_si512(from); }
+INLINE void store(void* to, Blocks x) { _mm512_storeu_si512(to, x); }
+INLINE Blocks add(Blocks x, Blocks y) { return _mm512_add_epi32(x, y); }
+INLINE Blocks bytes(Blocks x, Blocks order) { return _mm512_shuffle_epi8(x, order); }
+INLINE Blocks aes_round(Blocks x, Blocks key) { return _mm512_aesenc_epi128(x, key); }
+INLINE Blocks last_aes_round(Blocks x, Blocks key) { return _mm512_aesenclast_epi128(x, key); }
+#elif AES_BLOCKS == 2
+using Blocks = __m256i;
+INLINE Blocks each(__m128i block) { return _mm256_broadcastsi128_si256(block); }
+INLINE Blocks load(const void* from) { return _mm256_loadu_si256(static_cast<const Blocks*>(from)); }
+INLINE void store(void* to, Blocks x) { _mm256_storeu_si256(static_cast<Blocks*>(to), x); }
+INLINE Blocks add(Blocks x, Blocks y) { return _mm256_add_epi32(x, y); }
+INLINE Blocks bytes(Blocks x, Blocks order) { return _mm256_shuffle_epi8(x, order); }
+INLINE Blocks aes_round(Blocks x, Blocks key) { return _mm256_aesenc_epi128(x, key); }
+INLINE Blocks last_aes_round(Blocks x, Blocks key) { return _mm256_aesenclast_epi128(x, key); }
+#else
+using Blocks = __m128i;
+INLINE Blocks each(__m128i block) { return block; }
+INLINE Blocks load(const void* from) { return _mm_loadu_si128(static_cast<const Blocks*>(from)); }
+INLINE void store(void* to, Blocks x) { _mm_storeu_si128(static_cast<Blocks*>(to), x); }
+INLINE Blocks add(Blocks x, Blocks y) { return _mm_add_epi32(x, y); }
+INLINE Blocks bytes(Blocks x, Blocks order) { return _mm_shuffle_epi8(x, order); }
+INLINE Blocks aes_round(Blocks x, Blocks key) { return _mm_aesenc_si128(x, key); }
+INLINE Blocks last_aes_round(Blocks x, Blocks key) { return _mm_aesenclast_si128(x, key); }
+#endif
+
 struct Cipher {
-    __m128i round[11];
-    __m128i counter;  // the first 96 bits of a block
-    uint32_t start;   // the last 32 bits of block 0, a big-endian number
+    Blocks round[11];
+    Blocks counter;  // of blocks 0, 1, ...; their last 32 bits, a big-endian number, are turned into one of ours
 };
 
 template <int CONSTANT>
@@ -23,9 +52,17 @@ INLINE __m128i next_round_key(__m128i key) {
     return _mm_xor_si128(key, word);
 }
 
+// Turns the last four bytes of each block.
+INLINE Blocks turned(Blocks x) {
+    return bytes(x, each(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 14, 13, 12)));
+}
+
+// `number` as the last 32 bits of each block.
+INLINE Blocks last(uint32_t number) { return each(_mm_setr_epi32(0, 0, 0, int(number))); }
+
 INLINE Cipher make_cipher(const uint8_t* key, const uint8_t* counter) {
     Cipher c;
-    __m128i* k = c.round;
+    __m128i k[11];
     k[0] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(key));
     k[1] = next_round_key<0x01>(k[0]);
     k[2] = next_round_key<0x02>(k[1]);
@@ -37,46 +74,22 @@ INLINE Cipher make_cipher(const uint8_t* key, const uint8_t* counter) {
     k[8] = next_round_key<0x80>(k[7]);
     k[9] = next_round_key<0x1b>(k[8]);
     k[10] = next_round_key<0x36>(k[9]);
-    c.counter = _mm_loadu_si128(reinterpret_cast<const __m128i*>(counter));
-    c.start = __builtin_bswap32(uint32_t(_mm_extract_epi32(c.counter, 3)));
+    for (int r = 0; r < 11; r++) c.round[r] = each(k[r]);
+    alignas(64) const uint32_t number[16] = {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3};
+    const __m128i start = _mm_loadu_si128(reinterpret_cast<const __m128i*>(counter));
+    c.counter = add(turned(each(start)), load(number));
     return c;
 }
 
-INLINE __m128i block_input(const Cipher& c, uint32_t block) {
-    return _mm_insert_epi32(c.counter, int(__builtin_bswap32(c.start + block)), 3);
-}
-
-// Eight encryptions at a time hide the latency of each.
-#if WIDE_AES
-constexpr int BLOCKS_AT_ONCE = 32;
+// Eight registers at a time hide the latency of each.
+constexpr int BLOCKS_AT_ONCE = 8 * AES_BLOCKS;
 INLINE void encrypt(const Cipher& c, uint32_t first, uint8_t* out) {
-    __m512i x[8];
-    for (int i = 0; i < 8; i++) {
-        uint32_t b = first + 4 * i;
-        __m512i input = _mm512_castsi128_si512(block_input(c, b));
-        input = _mm512_inserti32x4(input, block_input(c, b + 1), 1);
-        input = _mm512_inserti32x4(input, block_input(c, b + 2), 2);
-        input = _mm512_inserti32x4(input, block_input(c, b + 3), 3);
-        x[i] = _mm512_xor_si512(input, _mm512_broadcast_i32x4(c.round[0]));
-    }
-    for (int r = 1; r < 10; r++) {
-        __m512i key = _mm512_broadcast_i32x4(c.round[r]);
-        for (int i = 0; i < 8; i++) x[i] = _mm512_aesenc_epi128(x[i], key);
-    }
-    __m512i last = _mm512_broadcast_i32x4(c.round[10]);
-    for (int i = 0; i < 8; i++) _mm512_storeu_si512(out + 64 * i, _mm512_aesenclast_epi128(x[i], last));
-}
-#else
-constexpr int BLOCKS_AT_ONCE = 8;
-INLINE void encrypt(const Cipher& c, uint32_t first, uint8_t* out) {
-    __m128i x[8];
-    for (int i = 0; i < 8; i++) x[i] = _mm_xor_si128(block_input(c, first + i), c.round[0]);
+    Blocks x[8];
+    for (int i = 0; i < 8; i++) x[i] = turned(add(c.counter, last(first + AES_BLOCKS * i))) ^ c.round[0];
     for (int r = 1; r < 10; r++)
-        for (int i = 0; i < 8; i++) x[i] = _mm_aesenc_si128(x[i], c.round[r]);
-    for (int i = 0; i < 8; i++)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(out) + i, _mm_aesenclast_si128(x[i], c.round[10]));
+        for (int i = 0; i < 8; i++) x[i] = aes_round(x[i], c.round[r]);
+    for (int i = 0; i < 8; i++) store(out + 16 * AES_BLOCKS * i, last_aes_round(x[i], c.round[10]));
 }
-#endif
 
 // At least `blocks` blocks of key stream from block `first` on; a multiple of BLOCKS_AT_ONCE is written.
 INLINE void key_stream(const Cipher& c, uint32_t first, int blocks, uint8_t* out) {
@@ -93,30 +106,25 @@ TARGET static void words(const uint8_t* key, const uint8_t* counter, int64_t til
 INLINE float as_float(int32_t bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
 INLINE int32_t as_int(float x) { int32_t bits; __builtin_memcpy(&bits, &x, 4); return bits; }
 
-// sqrt(-2 ln u) for u = (2^32 high + low + 1/2) 2^-63, where high is the last 31 bits of its word.  A small  u and a
-// small 1 - u both keep their leading zeros, so both tails of the radius are exact: with v = min(u, 1 - u)
-// either ln u = ln v, by exponent and mantissa, or ln u = ln(1 - v), which needs neither.
+// sqrt(-2 ln u) for u = (2^32 high + low + 1/2) 2^-63, where high is the last 31 bits of its word.  With v = u up to
+// sqrt(1/2), and 1 - u beyond, both a small u and a small 1 - u keep their leading zeros, so that both tails of the
+// radius are exact: either ln u = ln v, by exponent and mantissa, or ln u = ln(1 - v), which needs neither.
 INLINE float radius(uint32_t high, uint32_t low) {
-    const int32_t upper = int32_t(high << 1) >> 31;  // all ones if u >= 1/2
-    const int32_t h = int32_t(high ^ uint32_t(upper)) & 0x3fffffff;
-    const float v = (float(low ^ uint32_t(upper)) + 0.5f) * 0x1p-63f + float(h) * 0x1p-31f;
+    const uint32_t h = high & 0x7fffffff;
+    const int32_t beyond = -int32_t(int32_t(h) > 0x5a827999);  // all ones beyond
+    const float upper = float(int32_t((h ^ uint32_t(beyond)) & 0x7fffffff));
+    const float v = (float(low ^ uint32_t(beyond)) + 0.5f) * 0x1p-63f + upper * 0x1p-31f;
     const int32_t bits = as_int(v) - 0x3f3504f3;  // of sqrt(1/2): mantissas from there to its double
     const float m = as_float((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
-    const bool beyond = v > 0.29289323f;  // 1 - v < sqrt(1/2)
-    const float complement = beyond ? 1.0f - 2.0f * v : -v;
-    const float f = upper ? complement : m;
-    const float e = upper ? (beyond ? -1.0f : 0.0f) : float(bits >> 23);
+    const float f = beyond ? -v : m;
+    const float e = float((bits >> 23) & ~beyond);
     // ln(1 + f), the polynomial of Cephes (logf).
-    float p = 7.0376836292e-2f;
-    p = p * f - 1.1514610310e-1f;
-    p = p * f + 1.1676998740e-1f;
-    p = p * f - 1.2420140846e-1f;
-    p = p * f + 1.4249322787e-1f;
-    p = p * f - 1.6668057665e-1f;
-    p = p * f + 2.0000714765e-1f;
-    p = p * f - 2.4999993993e-1f;
-    p = p * f + 3.3333331174e-1f;
-    const float z = f * f;
+    const float z = f * f, z2 = z * z;
+    const float p01 = -2.4999993993e-1f * f + 3.3333331174e-1f;
+    const float p23 = -1.6668057665e-1f * f + 2.0000714765e-1f;
+    const float p45 = -1.2420140846e-1f * f + 1.4249322787e-1f;
+    const float p67 = -1.1514610310e-1f * f + 1.1676998740e-1f;
+    const float p = (7.0376836292e-2f * z2 + (p67 * z + p45)) * z2 + (p23 * z + p01);
     const float log1p = f - (0.5f * z - f * z * p);
     return __builtin_sqrtf(-2.0f * (e * 0.69314718f + log1p));
 }

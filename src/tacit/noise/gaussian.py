@@ -12,34 +12,23 @@ anyway, not for exact queries.
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from typing import final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Room, box_muller
+from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE
 from tacit.noise.generator import Generator, Purpose
+from tacit.noise.without_kernel import Target, fill
 
 __all__ = ["StepNoise", "fill_gaussian", "gaussian"]
 
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
-# NumPy's threads meet at the interpreter between any two operations, and who waits there wakes after tens of
-# microseconds: chunks are as large as makes the operations few and long, and no larger, as each tile takes
-# 24 KiB.  Below so many tiles for each, two threads take longer than one; the more so within a step, where
-# torch's threads are awake.
-_MOST_TILES_IN_A_CHUNK = 96
-_TILES_FOR_A_THREAD = 256
 
 
 def gaussian(
@@ -144,78 +133,40 @@ class StepNoise:
 
     def fill(self, out: Tensor, index: int) -> None:
         """``out``, contiguous and on the CPU, becomes the noise of this index."""
-        check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
-        if not out.is_cpu or not out.is_contiguous():
-            raise InvalidInput(f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}.")
-        if _checked(out.dtype) == torch.float32 and self._native is not None:
-            counter = self._generator.counter(
-                purpose=self._purpose, step=self._step, index=index, rank=self._rank
-            )
-            self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
-        else:
-            words = partial(
-                self._generator.fill, purpose=self._purpose, step=self._step, index=index, rank=self._rank
-            )
-            _fill(out.view(-1).numpy(), words, self._std, self._threads)
+        self.fill_each({index: out})
+
+    def fill_each(self, outs: Mapping[int, Tensor]) -> None:
+        """Each tensor becomes the noise of its index; small ones are drawn faster together.
+
+        >>> outs = {0: torch.empty(3), 7: torch.empty(2, 3)}
+        >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
+        >>> noise.fill_each(outs)
+        >>> noise.fill(other := torch.empty(2, 3), 7)
+        >>> torch.equal(other, outs[7])
+        True
+        """
+        targets: dict[torch.dtype, list[Target]] = {}
+        for index, out in outs.items():
+            check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
+            if not out.is_cpu or not out.is_contiguous():
+                raise InvalidInput(
+                    f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}."
+                )
+            if _checked(out.dtype) == torch.float32 and self._native is not None:
+                counter = self._generator.counter(
+                    purpose=self._purpose, step=self._step, index=index, rank=self._rank
+                )
+                self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
+            else:
+                words = partial(
+                    self._generator.fill, purpose=self._purpose, step=self._step, index=index, rank=self._rank
+                )
+                targets.setdefault(out.dtype, []).append(Target(out.view(-1).numpy(), words))
+        for of_type in targets.values():
+            fill(of_type, self._std, self._threads)
 
 
 def _checked(dtype: torch.dtype) -> torch.dtype:
     if dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"noise must be float32 or float64; got {dtype}. Add it in float32, then cast.")
     return dtype
-
-
-def _fill(out: NDArray[np.floating], words: Callable[..., None], std: float, threads: int) -> None:
-    """``out`` (count,) becomes draws of N(0, std^2), by NumPy."""
-    if len(out) == 0:
-        return
-    tiles = math.ceil(len(out) / DRAWS_PER_TILE)
-    parts = max(1, min(threads, tiles // _TILES_FOR_A_THREAD))
-    turns = math.ceil(tiles / (parts * _MOST_TILES_IN_A_CHUNK))
-    size = math.ceil(tiles / (parts * turns))
-    todo = deque(range(0, tiles, size))
-    draw = partial(_fill_chunks, out, words, std, todo, size)
-    helpers = [_helpers(os.getpid()).submit(draw) for _ in range(parts - 1)]
-    draw()
-    for helper in helpers:
-        if not helper.cancel():  # it has begun, and may be at work on the last chunk
-            helper.result()
-
-
-def _fill_chunks(
-    out: NDArray[np.floating], words: Callable[..., None], std: float, todo: deque[int], size: int
-) -> None:
-    """Draw chunks of ``out``, of ``size`` tiles and named by the first of them, until none is left to do."""
-    room = _room(size, out.dtype)
-    while todo:
-        try:
-            tile = todo.popleft()
-        except IndexError:  # another thread was faster
-            return
-        part = out[tile * DRAWS_PER_TILE : (tile + size) * DRAWS_PER_TILE]
-        whole = math.ceil(len(part) / DRAWS_PER_TILE)
-        words(room.words[:whole].data, first_block=tile * BLOCKS_PER_TILE)
-        if len(part) == whole * DRAWS_PER_TILE:
-            box_muller(room, std, part.reshape(whole, 2, -1))
-        else:
-            draws = np.empty(whole * DRAWS_PER_TILE, out.dtype)
-            box_muller(room, std, draws.reshape(whole, 2, -1))
-            part[:] = draws[: len(part)]
-
-
-_rooms = threading.local()
-
-
-def _room(tiles: int, dtype: np.dtype[np.floating]) -> Room:
-    """Room for at least so many tiles, of this thread; kept, as fresh memory costs about as much time."""
-    kept: dict[str, Room] = _rooms.__dict__
-    room = kept.get(dtype.char)
-    if room is None or len(room.words) < tiles:
-        room = kept[dtype.char] = Room(tiles, dtype)
-    return room
-
-
-@cache
-def _helpers(process: int) -> ThreadPoolExecutor:
-    """Threads of one process, as a fork does not inherit them.  They stay: starting one takes too long."""
-    return ThreadPoolExecutor(os.cpu_count(), f"tacit-noise-{process}")

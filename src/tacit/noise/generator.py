@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integer
 
-__all__ = ["Generator", "Purpose"]
+__all__ = ["Generator", "Purpose", "key_stream"]
 
 _KEY_BYTES = 16
 _BLOCK_BYTES = 16
@@ -148,7 +148,7 @@ class Generator:
         most = _BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block)
         check_integer("count", out.nbytes, low=0, high=most)
         counter = self.counter(purpose=purpose, step=step, index=index, rank=rank, first_block=first_block)
-        _key_stream(self._key, counter, out.cast("B"))
+        key_stream(self._key, counter, out.cast("B"))
 
     def words(self, count: int, *, purpose: Purpose, step: int, index: int = 0) -> NDArray[np.uint64]:
         """``count`` uniform 64-bit words at an address."""
@@ -182,7 +182,14 @@ class Generator:
         return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))
 
 
-def _key_stream(key: bytes, counter: bytes, out: memoryview) -> None:
+def key_stream(key: bytes, counter: bytes, out: memoryview) -> None:
+    """``out`` becomes the encryption of ``counter`` and of the numbers after it, 16 bytes each.
+
+    >>> out = bytearray(16)
+    >>> key_stream(bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff"), memoryview(out))
+    >>> out.hex()  # FIPS 197, appendix C.1
+    '69c4e0d86a7b0430d8cdb78070b4c55a'
+    """
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError:

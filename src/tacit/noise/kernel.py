@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import final
 
+import numpy as np
 from torch import Tensor
 
 from tacit import native
-from tacit.noise.box_muller import BYTES_PER_TILE
+from tacit.noise.box_muller import BYTES_PER_TILE, DRAWS_PER_TILE, Room, box_muller
+from tacit.noise.generator import key_stream
 
 __all__ = ["Kernel", "loaded", "why_not"]
 
@@ -20,6 +22,8 @@ _FIPS_197 = (
     bytes.fromhex("00112233445566778899aabbccddeeff"),
     bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"),
 )
+_TOLERANCE = 1e-5
+"""Of single precision against double, for draws up to 10."""
 
 
 def why_not() -> str | None:
@@ -30,14 +34,24 @@ def why_not() -> str | None:
 
 @cache
 def _fault(library: ctypes.CDLL) -> str | None:
+    """Why it is not used; tried on one tile wherever it runs, as no machine of ours has all instructions."""
     level = library.tacit_noise_level()
     if level == 0:
         return "the processor lacks AES or AVX2 instructions"
     key, plain, cipher = _FIPS_197
-    words = ctypes.create_string_buffer(BYTES_PER_TILE)
-    library.tacit_noise_words(key, plain, 1, words, level)
-    if words.raw[: len(cipher)] != cipher:
+    words = np.empty(BYTES_PER_TILE, np.uint8)
+    library.tacit_noise_words(key, plain, 1, words.ctypes.data, level)
+    if words[: len(cipher)].tobytes() != cipher:
         return "its cipher fails the test of FIPS 197"
+    room, want = Room(1, np.float64), np.empty((1, 2, DRAWS_PER_TILE // 2))
+    key_stream(key, plain, room.words[0].data)
+    if not np.array_equal(words, room.words[0]):
+        return "its key stream is not that of AES in counter mode"
+    got = np.empty(DRAWS_PER_TILE, np.float32)
+    library.tacit_noise_transform(words.ctypes.data, 1.0, got.ctypes.data, level)
+    box_muller(room, 1.0, want)
+    if not np.allclose(got, want.reshape(-1), rtol=0, atol=_TOLERANCE):
+        return "its draws are not those of Box and Muller's transform"
     return None
 
 

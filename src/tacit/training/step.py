@@ -35,8 +35,10 @@ from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.noise import on_device
 from tacit.noise.ahead import NoiseAhead
+from tacit.noise.box_muller import DRAWS_PER_TILE
 from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator, Purpose
+from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
@@ -44,6 +46,9 @@ from tacit.training.reading import Request
 from tacit.training.records import Records
 
 __all__ = ["NoisyStep", "noisy_step", "requests"]
+
+_SMALL = TILES_APART * DRAWS_PER_TILE
+_TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
 
 @dataclass(frozen=True)
@@ -129,16 +134,30 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         if name not in self._drawn:
             if self._draw_all is not None:
                 self._drawn = self._draw_all()
+            elif self._ahead is not None:
+                self._drawn[name] = self._ahead.take(name)
             else:
-                self._drawn[name] = self._draw(name) if self._ahead is None else self._ahead.take(name)
+                self._draw(self._together_with(name))
         return self._drawn[name]
 
-    def _draw(self, name: str) -> Tensor:
-        parameter = self._parameters[name]
-        dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        buffer = torch.empty(tuple(parameter.shape), dtype=dtype)
-        self._noise.fill(buffer, self._index[name])
-        return buffer if parameter.is_cpu else buffer.to(parameter.device)
+    def _together_with(self, name: str) -> list[str]:
+        """The names that are drawn with this one: small ones, up to ``_TOGETHER`` draws."""
+        names, room = [name], _TOGETHER - self._parameters[name].numel()
+        for other, parameter in self._parameters.items():
+            if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:
+                names.append(other)
+                room -= parameter.numel()
+        return names
+
+    def _draw(self, names: list[str]) -> None:
+        buffers = {}
+        for name in names:
+            parameter = self._parameters[name]
+            dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+            buffers[name] = torch.empty(tuple(parameter.shape), dtype=dtype)
+        self._noise.fill_each({self._index[name]: buffer for name, buffer in buffers.items()})
+        for name, buffer in buffers.items():
+            self._drawn[name] = buffer.to(self._parameters[name].device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)
