@@ -37,8 +37,8 @@ def main() -> int:
     PAGE.write_text(page, encoding="utf-8")
     import figures  # beside this file, which only a script finds; and checking the page needs no figures
 
-    drawn = dict.fromkeys(("step", "step_intel", "step_gpu"), figures.steps)
-    drawn |= dict.fromkeys(("scaling", "scaling_intel"), figures.scaling)
+    drawn = dict.fromkeys(("step", "step_intel", "step_avx2", "step_gpu"), figures.steps)
+    drawn |= dict.fromkeys(("scaling", "scaling_intel", "scaling_avx2"), figures.scaling)
     for name, draw in drawn.items():
         if (data := _measured(name)) is not None:
             draw(data, BENCHMARKS / f"{name}.png")
@@ -132,7 +132,8 @@ def _accuracy(row: dict[str, Any]) -> str:
 
 def _origin(data: dict[str, Any]) -> str:
     machine, versions = data["machine"], data["versions"]
-    device = machine.get("gpu") or f"{machine['processor']}, {machine['torch_threads']} threads"
+    processor = " with ".join(filter(None, (machine["processor"], machine.get("instructions"))))
+    device = machine.get("gpu") or f"{processor}, {machine['torch_threads']} threads"
     return f"{data['date']}; {device}; PyTorch {versions['torch']}, Tacit {versions['tacit']}."
 
 
@@ -250,39 +251,42 @@ def _reproduce(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _noise(data: dict[str, Any]) -> Iterator[str]:
-    yield "## Noise\n"
-    yield (
-        f"{_origin(data)} [How it is made](noise.md). The law: p-values of tests on draws of many steps, "
-        "parameters and ranks, and what the same tests say of a planted bug.\n"
-    )
-    tests, speed = data["tests"], data["speed"]
-    engines = list(dict.fromkeys(row["engine"] for row in tests if row["planted"] is None))
-    yield "| test | draws | " + " | ".join(engines) + " |"
-    yield "|---" * (2 + len(engines)) + "|"
-    for test in dict.fromkeys(row["test"] for row in tests if row["planted"] is None):
-        mine = [row for row in tests if row["test"] == test and row["planted"] is None]
-        yield f"| {test} | {mine[0]['draws']:,} | " + " | ".join(map(_p_value, mine)) + " |"
-    yield "\n| planted bug | test | p |\n|---|---|---|"
-    for row in tests:
-        if row["planted"] is not None:
-            yield f"| {row['planted']} | {row['test']} | {_p_value(row)} |"
-    yield "\nTime to fill a buffer of float32, median (quartiles):\n"
-    cases = list(dict.fromkeys((row["draws"], row["threads"]) for row in speed))
-    yield "| | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
-    yield "|---" * (1 + len(cases)) + "|"
-    for engine in dict.fromkeys(row["engine"] for row in speed):
-        mine = [row for row in speed if row["engine"] == engine]
+def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
+    def section(data: dict[str, Any]) -> Iterator[str]:
+        yield f"## {title}\n"
         yield (
-            f"| {engine} | "
-            + " | ".join(
-                f"{row['milliseconds']:.2f} ms ({row['low']:.2f} to {row['high']:.2f}), "
-                f"{row['gigabytes_per_second']:.1f} GB/s"
-                for row in mine
-            )
-            + " |"
+            f"{_origin(data)} [How it is made](noise.md). The law: p-values of tests on draws of many steps, "
+            "parameters and ranks, and what the same tests say of a planted bug.\n"
         )
-    yield ""
+        tests, speed = data["tests"], data["speed"]
+        engines = list(dict.fromkeys(row["engine"] for row in tests if row["planted"] is None))
+        yield "| test | draws | " + " | ".join(engines) + " |"
+        yield "|---" * (2 + len(engines)) + "|"
+        for test in dict.fromkeys(row["test"] for row in tests if row["planted"] is None):
+            mine = [row for row in tests if row["test"] == test and row["planted"] is None]
+            yield f"| {test} | {mine[0]['draws']:,} | " + " | ".join(map(_p_value, mine)) + " |"
+        yield "\n| planted bug | test | p |\n|---|---|---|"
+        for row in tests:
+            if row["planted"] is not None:
+                yield f"| {row['planted']} | {row['test']} | {_p_value(row)} |"
+        yield "\nTime to fill a buffer of float32, median (quartiles):\n"
+        cases = list(dict.fromkeys((row["draws"], row["threads"]) for row in speed))
+        yield "| | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
+        yield "|---" * (1 + len(cases)) + "|"
+        for engine in dict.fromkeys(row["engine"] for row in speed):
+            mine = [row for row in speed if row["engine"] == engine]
+            yield (
+                f"| {engine} | "
+                + " | ".join(
+                    f"{row['milliseconds']:.2f} ms ({row['low']:.2f} to {row['high']:.2f}), "
+                    f"{row['gigabytes_per_second']:.1f} GB/s"
+                    for row in mine
+                )
+                + " |"
+            )
+        yield ""
+
+    return section
 
 
 def _ledger(data: dict[str, Any]) -> Iterator[str]:
@@ -529,12 +533,15 @@ BESIDE = (
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step": _steps("One training step", "step"),
     "step_intel": _steps("One training step on another processor", "step_intel"),
+    "step_avx2": _steps("One training step without AVX-512", "step_avx2"),
     "step_gpu": _steps("One training step on a GPU", "step_gpu"),
     "scaling": _scaling("How the cost grows", "scaling"),
     "scaling_intel": _scaling("How the cost grows on another processor", "scaling_intel"),
+    "scaling_avx2": _scaling("How the cost grows without AVX-512", "scaling_avx2"),
     "loader": _loaders,
     "reproduce": _reproduce,
-    "noise": _noise,
+    "noise": _noise("Noise"),
+    "noise_avx2": _noise("Noise without AVX-512"),
     "slots": _slots,
     "attacks": _tools,
     "accounting": _accountants,

@@ -134,8 +134,9 @@ def planted(bug: Noise) -> Callable[..., Any]:
         def __init__(self, generator: Generator, **address: Any) -> None:
             self.generator, self.address = generator, address
 
-        def fill(self, out: Tensor, index: int) -> None:
-            out.copy_(bug(self.generator, tuple(out.shape), index=index, dtype=out.dtype, **self.address))
+        def fill_each(self, outs: Mapping[int, Tensor]) -> None:
+            for index, out in outs.items():
+                out.copy_(bug(self.generator, tuple(out.shape), index=index, dtype=out.dtype, **self.address))
 
     return Planted
 

@@ -212,6 +212,32 @@ class Bare(nn.Module):
         return (self.gain - x) @ self.matrix
 
 
+def cube(w: Tensor) -> Tensor:
+    return w**3
+
+
+def looked_at(w: Tensor) -> Tensor:
+    """w^3, with a hook that takes one gradient at a time."""
+    result = w**3
+    if result.requires_grad:
+        result.register_hook(lambda g: torch.from_numpy(g.detach().cpu().numpy()).to(g.device))  # type: ignore[no-untyped-call]
+    return result
+
+
+class Derived(nn.Module):
+    """Two weights made of one parameter, and each of one more; the first parameter is used as it is, too."""
+
+    def __init__(self, cube: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
+        self.scale, self.shift = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(()))
+        self.cube = cube
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.linear(x, self.cube(self.weight) * self.scale.tanh(), self.bias).tanh()
+        return F.linear(F.linear(h, self.weight), self.weight.t().exp() + self.shift)
+
+
 class Penalised(nn.Module):
     """A loss with a weight penalty in each record's loss: differentiated like any other term."""
 
@@ -452,6 +478,8 @@ CASES = {
     "reused norm": Case(lambda: Reused(nn.LayerNorm(4)), images(3, 4)),
     "autoencoder": Case(Autoencoder, images(5)),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), images(4)),
+    "two derived": Case(lambda: Derived(cube), images(4)),
+    "derived one by one": Case(lambda: Derived(looked_at), images(4)),
     "bare": Case(Bare, images(3, 4)),
     "penalty": Case(Penalised, images(5)),
     "frozen": Case(Bypass, images(5)),
@@ -599,3 +627,10 @@ def test_every_form_of_a_linear_layer_is_the_same(case: str, slack: float, views
     found = clipped_sum(FastEngine(model, squares, RULES["flat"], views=views, budget=budget), batch)
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_what_is_not_reached_has_gradients_of_zero() -> None:
+    """An operation may stand in the graph and hand nothing on."""
+    w, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    found = gradient._pulled([w.exp()], other, [torch.ones(5, 3)])
+    assert torch.equal(found, torch.zeros(5, 2))

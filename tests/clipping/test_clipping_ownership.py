@@ -288,6 +288,7 @@ def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
 
 def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
+    monkeypatch.setattr(fast, "check_alike", lambda found, wanted: None)
     for function in (time_first, halves_apart):
         model, x = Model(function, nn.Linear(3, 4)).double(), rows()
         engine = FastEngine(model, losses, FlatClipping(C))
@@ -311,3 +312,63 @@ def test_lookups_are_judged_by_their_owners(index: list[int], rows: int, L: int)
     wanted = len(index) > 0 and len(index) % rows == 0
     wanted = wanted and all(i % L // k == place // each for place, i in enumerate(index))
     assert keeps_owners(torch.tensor(index, dtype=torch.int64), L, rows) == wanted
+
+
+def back(h: Tensor, order: list[int]) -> Tensor:
+    """Rows in this order, as they were before."""
+    return torch.stack([h[order.index(i)] for i in range(len(order))])
+
+
+def sorted_in_python(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """By a key that three records may share, as lengths are."""
+    order = sorted(range(len(x)), key=lambda i: round(float(x[i, 0, 0])))
+    h: Tensor = layers[0](torch.stack([x[i] for i in order]))
+    return back(h, order)
+
+
+def even_then_odd(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """By number: two and three rows stay as they are."""
+    k = len(x) // 2 * 2
+    order = [*range(0, k, 2), *range(1, k, 2), *range(k, len(x))]
+    h: Tensor = layers[0](torch.stack([x[i] for i in order]))
+    return back(h, order)
+
+
+def scaled_back(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """Gradients divided by what was computed of the whole batch; the losses are those of each record."""
+    h: Tensor = layers[0](x)
+    values = h.detach()
+    return torch.add(values, (h - values) / values.norm())
+
+
+def hooked(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    if h.requires_grad:
+        norm = h.detach().norm()
+        h.register_hook(lambda g: g / norm)  # type: ignore[no-untyped-call]
+    return h
+
+
+@pytest.mark.parametrize("function", [sorted_in_python, even_then_odd, scaled_back, hooked])
+@pytest.mark.parametrize("n", [4, 9, 40])
+def test_what_three_records_do_not_show_goes_record_by_record(
+    function: Callable[[nn.ModuleList, Tensor], Tensor], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def then_a_head(layers: nn.ModuleList, x: Tensor) -> Tensor:
+        head: nn.Module = layers[1]
+        return torch.as_tensor(head(function(layers, x)))
+
+    def engine_sum() -> tuple[str, bool]:
+        torch.manual_seed(0)
+        model, x = Model(then_a_head, nn.Linear(3, 4), nn.Linear(4, 2)).double(), rows(n)
+        x *= torch.logspace(-1, 1, n)[:, None, None]
+        x[:, 0, 0] = torch.tensor([50.0] * 3 + [float(n - i) for i in range(3, n)])
+        engine = FastEngine(model, losses, FlatClipping(C))
+        found = add(engine, x)
+        return engine.route, same(found, oracle(model, x))
+
+    route, right = engine_sum()
+    assert right
+    assert route.startswith("record by record")
+    monkeypatch.setattr(fast, "check_alike", lambda found, wanted: None)
+    assert engine_sum() == ("fast", False), "else this shows nothing"

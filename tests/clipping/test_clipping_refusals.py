@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
@@ -58,19 +59,22 @@ MIXING: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
     ),
     "next row": lambda layer, h: h + h.roll(1, 0),
     "first row": lambda layer, h: h + h[:1],
+    "pairs": lambda layer, h: h * h.detach()[(torch.arange(len(h)) ^ 1).clamp(max=len(h) - 1)],
+    "groups of four": lambda layer, h: torch.cat([part - part.mean(0) for part in torch.split(h, 4)]),
     "best of the batch": lambda layer, h: h * (h.sum(1) >= h.sum(1).median()).unsqueeze(1),
 }
 
 
 @both
+@pytest.mark.parametrize("n", [6, 8, 64])
 @pytest.mark.parametrize("function", MIXING.values(), ids=MIXING)
 def test_models_that_mix_rows_are_refused(
-    kind: type[GradientEngine], function: Callable[[nn.Linear, Tensor], Tensor]
+    kind: type[GradientEngine], function: Callable[[nn.Linear, Tensor], Tensor], n: int
 ) -> None:
     torch.manual_seed(0)
     engine = kind(Function(function), squares, FlatClipping(1.0))
     with pytest.raises(UnsupportedModel, match="mixes records"):
-        run(engine, torch.randn(6, 4))
+        run(engine, torch.randn(n, 4))
 
 
 def token_mean(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -94,10 +98,177 @@ def test_means_over_the_batch_in_the_loss_are_refused(kind: type[GradientEngine]
 
 
 @both
+def test_means_over_the_batch_of_small_losses_are_refused(kind: type[GradientEngine]) -> None:
+    def small(model: nn.Module, x: Tensor) -> Tensor:
+        return 1e-5 * squares(model, x) / len(x)
+
+    with pytest.raises(UnsupportedModel, match="number of records in the batch"):
+        run(kind(nn.Linear(4, 3), small, FlatClipping(1e-5)), torch.randn(6, 4))
+
+
+def by_normal(h: Tensor) -> Tensor:
+    return torch.distributions.Normal(h, 0.1).rsample()
+
+
+def by_attention(h: Tensor) -> Tensor:
+    q = h[:, None]
+    return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)[:, 0]
+
+
+DRAWING: dict[str, Callable[[Tensor], Tensor]] = {
+    "randn_like": lambda h: h + torch.randn_like(h),
+    "numbers": lambda h: h + torch.rand(len(h), 1),
+    "a size": lambda h: h * torch.randint(1, 12, (len(h), 1)),
+    "a named size": lambda h: h + torch.randn(size=h.shape),
+    "a distribution": by_normal,
+    "in place": lambda h: h * torch.empty_like(h).bernoulli_(0.5),
+    "multinomial": lambda h: h + torch.multinomial(h.detach().softmax(1), 1),
+    "of positions": lambda h: h + torch.randn(2 * len(h), 2).view(len(h), 4),
+    "dropout within": by_attention,
+}
+
+
+@both
+@pytest.mark.parametrize("name", DRAWING)
+def test_random_models_pass_the_probe_and_their_means_over_the_batch_do_not(
+    kind: type[GradientEngine], name: str
+) -> None:
+    def mean(model: nn.Module, x: Tensor) -> Tensor:
+        return squares(model, x) / len(x)
+
+    model, x = Function(lambda layer, h: DRAWING[name](h)), torch.randn(6, 4)
+    run(kind(model, squares, FlatClipping(1.0)), x)
+    if name not in ("of positions", "dropout within"):  # which are not the same for copies
+        with pytest.raises(UnsupportedModel, match="number of records in the batch"):
+            run(kind(model, mean, FlatClipping(1.0)), x)
+    mixing_probe(model, squares, (x[:1],))
+
+
+@both
 def test_time_first_layers_on_record_first_data_are_refused(kind: type[GradientEngine]) -> None:
     model = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
     with pytest.raises(UnsupportedModel, match="mixes records"):
         run(kind(model, squares, FlatClipping(1.0)), torch.randn(6, 5, 4))
+
+
+class Packed(nn.Module):
+    """A recurrent layer over sequences of several lengths, as numbers before the padding 0."""
+
+    def __init__(self, *, least: int = 1) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 4, padding_idx=0), nn.LSTM(4, 5, batch_first=True)
+        self.least = least
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = (x > 0).sum(1).clamp(min=self.least)
+        packed = pack_padded_sequence(self.table(x), lengths, batch_first=True, enforce_sorted=False)
+        return cast(Tensor, self.layer(packed)[1][0][0])
+
+
+def sequences(n: int) -> Tensor:
+    x = torch.randint(1, 9, (n, 7))
+    return x * (torch.arange(7) < torch.randint(1, 8, (n, 1)))
+
+
+def by_the_definition(model: nn.Module, loss: Callable[..., Tensor], x: Tensor, bound: float) -> Tensor:
+    """The clipped sum by a loop of autograd calls."""
+    total = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
+    for i in range(len(x)):
+        gradients = torch.autograd.grad(loss(model, x[i : i + 1]).sum(), list(model.parameters()))
+        g = torch.cat([part.flatten() for part in gradients]).double()
+        total += g * min(1.0, bound / float(g.norm()))
+    return total
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_records_that_are_rounded_otherwise_beside_others_go_one_by_one(
+    kind: type[GradientEngine], dtype: torch.dtype
+) -> None:
+    """Packed sequences: products of as many rows as there are records of that length."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model, x = Packed().to(dtype), sequences(24)
+        engine = kind(model, squares, FlatClipping(0.125))
+        found = torch.cat([part.flatten() for part in run(engine, x).values()])
+        wanted = by_the_definition(model, squares, x, 0.125)
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+        torch.testing.assert_close(found.double(), wanted, atol=tolerance, rtol=0)
+        assert not isinstance(engine, FastEngine) or engine.route.startswith("reference")
+
+
+@both
+@pytest.mark.parametrize("part", [1e-6, 2e-7])
+def test_records_that_are_mixed_by_as_little_as_is_rounded_are_refused(
+    kind: type[GradientEngine], part: float
+) -> None:
+    model = Function(lambda layer, h: h + part * h.mean(0))
+    with pytest.raises(UnsupportedModel, match="mixes records"):
+        run(kind(model, squares, FlatClipping(1.0)), 1 + torch.rand(6, 4))
+
+
+def test_what_is_mixed_by_less_than_rounding_is_clipped_record_by_record() -> None:
+    model = Function(lambda layer, h: h + 1e-14 * h.mean(0)).double()
+    engine, x = FastEngine(model, squares, FlatClipping(0.125)), 1 + torch.rand(6, 4, dtype=torch.float64)
+    found = torch.cat([part.flatten() for part in run(engine, x).values()])
+    assert engine.route.startswith("reference: beside other records")
+    torch.testing.assert_close(found, by_the_definition(model, squares, x, 0.125), atol=1e-12, rtol=0)
+
+
+def test_a_resumed_run_goes_as_it_went_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether rounding shows hangs on the records; and what is done again must be the same."""
+
+    def resumed(measured: dict[str, int], *, exact: bool) -> FastEngine:
+        monkeypatch.setattr("tacit.clipping.validate.mixing_probe", lambda *_, **__: exact)
+        engine = FastEngine(nn.Linear(4, 4), squares, FlatClipping(0.125))
+        engine.measured.update(measured)
+        run(engine, torch.ones(6, 4))
+        return engine
+
+    fast, slow = (resumed({}, exact=exact) for exact in (True, False))
+    assert fast.route == "fast"
+    assert slow.route.startswith("reference")
+    assert resumed(slow.measured, exact=True).route.startswith("reference")
+    with pytest.raises(UnsupportedModel, match="other random numbers"):
+        resumed(fast.measured, exact=False)
+    fast.measured.update(slow.measured)  # as a session does that goes back to what another process saved
+    run(fast, torch.ones(6, 4))
+    assert fast.route.startswith("reference")
+
+
+@both
+def test_models_that_fail_on_zeros_are_told_so(kind: type[GradientEngine]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"records of zeros.*Length of all samples.*clamp"):
+        run(kind(Packed(least=0), squares, FlatClipping(1.0)), sequences(8))
+
+
+def test_what_takes_place_within_vmap_goes_to_the_reference_engine() -> None:
+    class Each(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return cast(Tensor, torch.func.vmap(lambda row: self.layer(row).tanh())(x))
+
+    model, x = Each().double(), torch.randn(6, 2, 4, dtype=torch.float64)
+    engine = FastEngine(model, squares, FlatClipping(0.125))
+    found = torch.cat([part.flatten() for part in run(engine, x).values()])
+    assert "torch.func.vmap" in engine.route
+    torch.testing.assert_close(found, by_the_definition(model, squares, x, 0.125), atol=1e-12, rtol=0)
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.complex64])
+def test_the_probe_leaves_the_types_of_a_batch_as_they_are(
+    kind: type[GradientEngine], dtype: torch.dtype
+) -> None:
+    def masked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+        assert mask.dtype == dtype
+        out: Tensor = model(x) * mask.abs().float() if mask.is_complex() else model(x) * mask
+        return out.square().sum(1)
+
+    run(kind(nn.Linear(4, 4), masked, FlatClipping(1.0)), torch.randn(12, 4), torch.ones(12, 4).to(dtype))
 
 
 @both

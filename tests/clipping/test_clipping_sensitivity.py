@@ -213,6 +213,11 @@ MODES = {
 def test_one_record_moves_the_sum_by_at_most_the_bound(
     make: Callable[[], nn.Module], inputs: Callable[[], Tensor], mode: Mode
 ) -> None:
+    if mode.loss is cast:
+        try:  # oneDNN has no LSTM in bfloat16 for processors without AVX-512
+            cast(make(), inputs())
+        except RuntimeError as reason:
+            pytest.skip(f"torch itself cannot carry it out on this processor: {reason}")
     check_bound(make, inputs, mode, "cpu")
 
 

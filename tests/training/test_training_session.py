@@ -15,7 +15,7 @@ from tacit.clipping import LEAN
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.noise import on_device
-from tacit.noise.gaussian import StepNoise
+from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
@@ -96,7 +96,9 @@ def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
 def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) -> Tensor:
     """What one step hands to the optimizer, with or without its noise, times the divisor."""
     if not noise:
-        monkeypatch.setattr(StepNoise, "fill", lambda noise, out, index: out.zero_())
+        monkeypatch.setattr(
+            StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()]
+        )
     seen: list[Tensor] = []
 
     def keep(gradients: dict[str, Tensor]) -> None:
@@ -212,10 +214,36 @@ def test_planted_bug_noise_shared_by_two_parameters(monkeypatch: pytest.MonkeyPa
         assert torch.corrcoef(torch.stack([first, second]))[0, 1].abs() < 0.2
 
     check()
-    real = StepNoise.fill
-    monkeypatch.setattr(StepNoise, "fill", lambda noise, out, index: real(noise, out, 0))
+    real = StepNoise.fill_each
+    monkeypatch.setattr(
+        StepNoise, "fill_each", lambda noise, outs: [real(noise, {0: out}) for out in outs.values()]
+    )
     with pytest.raises(AssertionError):
         check()
+
+
+@pytest.mark.parametrize("first", ["small", "large", "last"])
+def test_each_parameter_has_the_noise_of_its_own_address(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is asked for first, and whatever is drawn together with it."""
+    monkeypatch.setenv("TACIT_NATIVE", "0")
+    shapes = {
+        "small": (3,),
+        "double": (2, 2),
+        "large": (70_000,),
+        "empty": (0,),
+        "more": (40, 50),
+        "last": (7,),
+    }
+    parameters = {
+        name: torch.empty(shape, dtype=torch.float64 if name == "double" else torch.float32)
+        for name, shape in shapes.items()
+    }
+    generator = seeded_generator(3)
+    buffers = step._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"))
+    assert buffers[first].shape == shapes[first]
+    for index, (name, parameter) in enumerate(parameters.items()):
+        want = gaussian(generator, shapes[name], std=2.0, step=5, index=index, dtype=parameter.dtype)
+        assert torch.equal(buffers[name], want)
 
 
 def check_steps_taken(run: PrivateSession) -> None:

@@ -78,7 +78,7 @@ def weights(run: PrivateSession) -> Tensor:
 
 
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepNoise, "fill", lambda noise, out, index: out.zero_())
+    monkeypatch.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
 
 
 def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:

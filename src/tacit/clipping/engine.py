@@ -92,7 +92,7 @@ class GradientEngine(ABC):
         self.groups = rule.groups(self.names)
         self._survey = Survey(model)
         self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
-        self._probed: set[tuple[bool, ...]] = set()
+        self._probed: dict[tuple[bool, ...], bool] = {}  # whether rows are the same to the last bit
         self.measured: dict[str, int] = {}
         """What batches are cut by, and the ways through the model that are proven.  Both decide what goes
         through the model at once, and so which random numbers dropout draws: an engine that does steps again,
@@ -137,8 +137,9 @@ class GradientEngine(ABC):
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes rows, once for each combination of training flags."""
         if self._survey.flags not in self._probed:
-            validate.mixing_probe(self.model, self.per_example_loss, batch, views=self.views)
-            self._probed.add(self._survey.flags)
+            self._probed[self._survey.flags] = validate.mixing_probe(
+                self.model, self.per_example_loss, batch, views=self.views
+            )
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """Return the batch in the parts that go through the model at once."""
@@ -339,5 +340,6 @@ def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
         raise UnsupportedModel(
             f"the forward pass changes the buffers {names}: they would carry raw data of the records into "
             "the released model. Use layers without running statistics "
-            "(tacit.models.private_ready.make_private_ready)."
+            "(tacit.models.private_ready.make_private_ready). The vectors of spectral_norm stay as they are "
+            "after module.parametrizations.weight.eval()."
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, final
 
 import torch
@@ -43,7 +43,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.tape import Handler, Tape, Unseen
-from tacit.clipping.ownership import owned_uses, sketch, three_of
+from tacit.clipping.ownership import check_alike, owned_uses, sketch, three_of
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -55,6 +55,8 @@ NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
 SEEDS = 8
 """Random numbers with which a model is tried for random ways."""
+_APART = 16
+"""Records of a batch among which gradients are compared with those beside zeros."""
 HANDLERS: Mapping[Any, Handler] = {
     F.linear: linear.linear,
     F.conv1d: conv.conv1d,
@@ -112,10 +114,12 @@ class FastEngine(GradientEngine):
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._judged_ways: dict[tuple[bool, ...], str | None] = {}
+        self._unseen: str | None = None  # why the model, as its flags are, is not fast
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._known_ways: dict[tuple[object, ...], str] = {}
+        self._shown_apart: set[tuple[object, ...]] = set()
 
     @property
     def route(self) -> str:
@@ -124,28 +128,36 @@ class FastEngine(GradientEngine):
             return f"reference: {self._unseen}"
         return "fast" if self._apart is None else f"record by record: {self._apart}"
 
-    @property
-    def _unseen(self) -> str | None:
-        """Why the model is not fast, by its present flags alone: a resumed run knows no others."""
-        return self._judged_ways.get(self._survey.flags)
-
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse models that mix rows; find out on zeros whether this one goes to the reference engine."""
         super()._probe(batch)
-        if self._survey.flags not in self._judged_ways:
-            reason = None
-            three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
-            try:
-                self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
-                self._reached(three)
-            except Unseen as unseen:
-                reason = str(unseen)
-            self._judged_ways[self._survey.flags] = reason
+        flags = self._survey.flags
+        if flags not in self._judged_ways:
+            self._judged_ways[flags] = self._why_unseen(batch)
+        reason = self._judged_ways[flags]
+        began_fast = self.measured.setdefault(f"fast {_digits(flags)}", int(reason is None))
+        if began_fast and not self._probed[flags]:
+            raise UnsupportedModel(
+                "beside other records, losses differ by what may be rounding, and did not when this run "
+                "began: a step that is done again would draw other random numbers under the same noise."
+            )
+        self._unseen = reason if reason or began_fast else "beside other records, losses differed before"
+
+    def _why_unseen(self, batch: tuple[Tensor, ...]) -> str | None:
+        if not self._probed[self._survey.flags]:
+            return "beside other records, losses differ by what may be rounding"
+        three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
+        try:
+            self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
+            self._reached(three)
+        except Unseen as unseen:
+            return str(unseen)
+        return None
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         if self._unseen is not None or any(p.is_cuda for p in self.parameters.values()):
             return [batch]
-        kind = "".join(str(int(flag)) for flag in self._survey.flags)
+        kind = _digits(self._survey.flags)
         return self._cuts.cut(batch, lambda rows: self.per_example_loss(self.model, *rows), kind)
 
     def _add(
@@ -222,7 +234,8 @@ class FastEngine(GradientEngine):
         in parts, as it was taken before; each process tries for itself all the same to show it wrong.
         """
         sites = tuple(tape.sites)
-        way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch))
+        uses = sum(1 for _ in tape.all_uses())  # a loss may leave some out
+        way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch), uses)
         if len(losses) == 1 or self._known_ways.get(way) in self.measured:
             return True
         key = f"way {hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()}"
@@ -231,6 +244,9 @@ class FastEngine(GradientEngine):
         reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
         if reached is None:
             return before
+        if way not in self._shown_apart:
+            self._refuse_what_hangs_on_others(batch, len(losses), sites)
+            self._shown_apart.add(way)
         unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k not in reached]
         negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
         if not all(bool((squares <= negligible).all()) for squares in unproven):
@@ -265,6 +281,29 @@ class FastEngine(GradientEngine):
                         return None
                     reached |= owned_uses(probe, j, summed)
         return reached
+
+    def _refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], n: int, sites: tuple[str, ...]) -> None:
+        """Raise :class:`Unseen` if what is recorded for a record is another where the others are zeros.
+
+        Losses that are the same do not say that gradients are: a backward pass may use what was computed from
+        the whole batch, and rows may be in another order, by number or by content, than in three.  Nothing is
+        said if zeros go another way.
+        """
+        some = torch.arange(m := min(n, max(4, min(_APART, n // 4)))) * n // m
+        rows = self._rows_of(some)
+        part = tuple(t[rows.to(t.device)] for t in batch)
+        with self._run_seeded(part) as probe:
+            if tuple(probe.sites) != sites:
+                return
+            beside = {j: [sketch(use, j) for use in probe.all_uses()] for j in {1 % m, m // 2}}
+        for j, sketches in beside.items():
+            own = self._rows_of(torch.tensor([j]))
+            lone = tuple(torch.zeros_like(t) for t in part)
+            for zeros, t in zip(lone, part, strict=True):
+                zeros[own.to(t.device)] = t[own.to(t.device)]
+            with self._run_seeded(lone) as probe:
+                if tuple(probe.sites) == sites:
+                    check_alike([sketch(use, j) for use in probe.all_uses()], sketches)
 
     def _refuse_random_ways(self, batch: tuple[Tensor, ...]) -> None:
         """Raise :class:`Unseen` if the model takes one of several ways, such as through some of its layers.
@@ -362,6 +401,11 @@ def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
     with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
         torch.manual_seed(seed)
         yield
+
+
+@lru_cache(maxsize=16)
+def _digits(flags: tuple[bool, ...]) -> str:
+    return "".join(str(int(flag)) for flag in flags)
 
 
 def _skip_zeros(gradients: Iterable[Gradient | Joined | None]) -> bool:

@@ -5,13 +5,15 @@ Letters: n records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Use
 
-__all__ = ["owned_uses", "sketch", "three_of"]
+__all__ = ["check_alike", "owned_uses", "sketch", "three_of"]
 
 LINEAR = 1e-3
 """Gradients of a record alone and beside others may differ by this part of their norm."""
@@ -45,7 +47,19 @@ def owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
             if i != j:
                 raise Unseen("the model does not keep the rows of a record together, or reorders them")
             reached.add(number)
-        difference = float((sketch(use, j) - beside).norm())
-        if difference > LINEAR * float(beside.norm()) + ROUNDED * total:
-            raise Unseen("the backward pass of a record depends on the other records")
+        _check_same(sketch(use, j), beside, total)
     return reached
+
+
+def check_alike(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    """Raise unless one record's sketches, one for each use, are the same; nothing is said of other uses."""
+    if len(found) == len(wanted):
+        total = sum(float(sketched[0]) for sketched in wanted)
+        for one, other in zip(found, wanted, strict=True):
+            _check_same(one, other, total)
+
+
+def _check_same(found: Tensor, wanted: Tensor, total: float) -> None:
+    difference = float((found - wanted).norm())
+    if difference > LINEAR * float(wanted.norm()) + ROUNDED * total:
+        raise Unseen("the backward pass of a record depends on the other records")

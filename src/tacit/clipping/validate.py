@@ -6,18 +6,16 @@ Letters: n records; B rows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.overrides import TorchFunctionMode
 
+from tacit.clipping.draws import RepeatedDraws, drawn_so_far
 from tacit.clipping.keeping import Memory, differing
-from tacit.errors import InvalidInput, UnsupportedModel
+from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
 __all__ = ["can_mix", "check_losses", "check_model", "check_module", "mixing_probe"]
 
@@ -25,6 +23,8 @@ _FEW = 4
 """Records that the first probes look at."""
 _STATES = 8
 """States in which they look at a model that changes by itself: as it is, and as passes leave it."""
+_ROUNDINGS = 64
+"""By how many units in the last place of the largest loss rounding may move one."""
 
 
 def check_model(model: nn.Module) -> None:
@@ -91,18 +91,23 @@ def check_losses(losses: object, rows: int) -> Tensor:
 
 def mixing_probe(
     model: nn.Module, per_example_loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *, views: int = 1
-) -> None:
+) -> bool:
     """Refuse a model or loss in which a record's loss depends on the other records of the batch.
 
+    Return whether it does not to the last bit.  Operations whose shape hangs on the records, such as those on
+    packed sequences, round a record otherwise beside others; but so does what mixes records a little, and
+    only an engine that takes each record by itself may go on with either.
+
     Computes the losses of a few records with the same random numbers beside copies of themselves, then with
-    the later, then with the earlier half of the batch replaced by zeros: the losses of the other half must
-    be the same bit for bit, and what the passes leave in the model must not hang on the records
-    (:mod:`tacit.clipping.keeping`).  Passes that are compared begin with the model in the same state: as it
-    is, then as each of some passes leaves it.  The same with the whole batch, for what happens in large ones
-    alone, such as a capacity that is exceeded.  Then, where the losses are not random (dropout is left out),
-    a few alone: they must be the same up to rounding, for a divisor such as the number of rows would make
-    each record's gradient depend on how many others there are.  Rare branches that no record of the batch
-    enters are not seen.
+    one half of the batch replaced by zeros, then with the other: what is left of either must have the same
+    losses.  Halves are taken in several ways, so that each two records are apart in one of them.  And what
+    the passes leave in the model must not hang on the records (:mod:`tacit.clipping.keeping`).  Passes that
+    are compared begin with the model in the same state: as it is, then as each of some passes leaves it.
+    The same with the whole batch, for what happens in large ones alone, such as a capacity that is exceeded.
+    Then a few alone (dropout is left out, and other random numbers are the same for copies, where that can be
+    done): they must be the same up to rounding, for a divisor such as the number of rows would make each
+    record's gradient depend on how many others there are.  Rare branches that no record of the batch enters
+    are not seen.
     """
     n = len(batch[0]) // views
     chosen = torch.arange(min(n, _FEW)) * n // min(n, _FEW)  # evenly spaced: data may be sorted by class
@@ -110,71 +115,129 @@ def mixing_probe(
     few = tuple(t[positions.to(t.device)] for t in batch)
     rows, zeros = len(positions), tuple(torch.zeros_like(t) for t in few)
     memory = state = Memory(model)
+    exact = True
 
-    def losses(*parts: tuple[Tensor, ...], seed: int = 0) -> Tensor:
+    def losses(*parts: tuple[Tensor, ...], seed: int = 0, ends: list[Tensor] | None = None) -> Tensor:
         state.restore()
-        return _losses(model, per_example_loss, parts, seed)
+        return _losses(model, per_example_loss, parts, seed, ends)
 
-    def compare() -> None:
-        twice = losses(few, few)
-        same_first = torch.equal(twice[:rows], losses(few, zeros)[:rows])
-        if not same_first or not torch.equal(twice[rows:], losses(zeros, few)[rows:]):
+    def is_exact(whole: tuple[Tensor, ...], ways: int, *, in_order: bool = True) -> bool:
+        halves = _halves(len(whole[0]) // views, ways).repeat_interleave(views, 1).to(whole[0].device)
+        together, beside_zeros = _both_ways(losses, whole, halves)
+        if torch.equal(together, beside_zeros):
+            return True
+        if not in_order and not torch.equal(together[0], losses(whole)) and _near(together, beside_zeros):
+            return True  # sums in a random order
+        if not _rounded(together, beside_zeros) or not _rounded_in_double(
+            model, per_example_loss, whole, halves
+        ):
             raise UnsupportedModel(_MIXES)
+        return False
 
     try:
         _, kept = losses(few, few), memory.changes()
-        _, blank = losses(zeros, zeros), memory.changes()
+        _check_zeros(losses, zeros)
+        blank = memory.changes()
         _refuse_kept(memory.names(differing(kept, blank)))
         state.restore()
         for _ in range(_STATES):
-            compare()
+            exact &= is_exact(tuple(torch.cat([t, t]) for t in few), 2 * _FEW)
             if not state.changes():
                 break
             state = Memory(model)
         if n > 2 * _FEW:
-            _whole_batch(losses, batch, n // 2 * views)
-        with _WithoutDropout():
-            alone, twice = losses(few), losses(few, few)
-            random = not torch.equal(alone, losses(few, seed=1))
-        near = random or _near(alone, twice[:rows]) or _near_in_double(model, per_example_loss, few)
+            exact &= is_exact(batch, 2, in_order=False)
+        with RepeatedDraws(rows):
+            ends: list[Tensor] = []
+            alone, twice = losses(few, ends=ends), losses(few, few, ends=ends)
+            same_draws = torch.equal(alone, losses(few, seed=1)) or (
+                torch.equal(*ends) and torch.equal(alone, losses(few))
+            )
+        same = _near(alone, twice[:rows]) or not same_draws or _near_in_double(model, per_example_loss, few)
     finally:
         memory.restore()
-    if not near:
+    if not same:
         raise UnsupportedModel(
             "a record's loss changes with the number of records in the batch, so each gradient depends on "
             "how many others there are and clipping bounds nothing. Divide by the number of positions of the "
             "record itself, never by a number of the batch; a layer may also take its batch dimension "
             "for another one (batch_first=False)."
         )
+    return exact
 
 
-def _whole_batch(losses: Callable[..., Tensor], batch: tuple[Tensor, ...], half: int) -> None:
-    """Compare the losses of each half of the batch with those beside zeros."""
-    first, second = tuple(t[:half] for t in batch), tuple(t[half:] for t in batch)
-    blank_first, blank_second = (tuple(torch.zeros_like(t) for t in part) for part in (first, second))
-    whole = losses(first, second)
-    found = torch.cat([losses(first, blank_second)[:half], losses(blank_first, second)[half:]])
-    if torch.equal(whole, found):
-        return
-    if torch.equal(whole, losses(first, second)) or not _near(whole, found):  # else sums in a random order
-        raise UnsupportedModel(_MIXES)
+def _check_zeros(losses: Callable[..., Tensor], zeros: tuple[Tensor, ...]) -> None:
+    """Carry out the model on records of zeros, which it may not expect."""
+    try:
+        losses(zeros, zeros)
+    except (TacitError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, LookupError) as reason:
+        raise UnsupportedModel(
+            "the model or the loss fails on records of zeros, beside which it is tried before the first "
+            f"step: {reason} Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
+        ) from reason
+
+
+def _halves(records: int, ways: int) -> Tensor:
+    """(w, n) bool: the later half of the records, every other one, every other two, ...
+
+    With as many ways as there are records, each two records are in different halves at least once.
+    """
+    number = torch.arange(records)
+    strides = [2**k for k in range(max(0, (records - 1).bit_length() - 1)) if 2**k < ways]
+    return torch.stack([number >= records // 2, *(number // stride % 2 == 1 for stride in strides)])
+
+
+def _both_ways(
+    losses: Callable[..., Tensor], batch: tuple[Tensor, ...], halves: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return (w, n) losses of a batch, and those that each record has with the other half zeroed.
+
+    ``halves``: (w, n) bool.
+    """
+
+    def zeroed(t: Tensor, half: Tensor) -> Tensor:
+        return t.where(half.view(-1, *[1] * (t.dim() - 1)).to(t.device), t.new_zeros(()))  # of t's own type
+
+    def kept(half: Tensor) -> Tensor:
+        return losses(tuple(zeroed(t, half) for t in batch))
+
+    together = losses(batch)
+    apart = [torch.where(half.to(together.device), kept(half), kept(~half)) for half in halves]
+    return together.expand(len(apart), -1), torch.stack(apart)
 
 
 def _losses(
-    model: nn.Module, per_example_loss: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...]], seed: int
+    model: nn.Module,
+    per_example_loss: Callable[..., Tensor],
+    parts: Iterable[tuple[Tensor, ...]],
+    seed: int,
+    ends: list[Tensor] | None = None,
 ) -> Tensor:
-    """Return the losses of a batch of these parts, 0 for NaN, with random numbers from ``seed``."""
+    """Return the losses of a batch of these parts, 0 for NaN, with random numbers from ``seed``.
+
+    ``ends`` gets the state of the generators afterwards.
+    """
     joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     devices = sorted({t.device.index or 0 for t in joined if t.is_cuda})
     with torch.enable_grad(), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         found = check_losses(per_example_loss(model, *joined), len(joined[0]))
+        if ends is not None:
+            ends.append(drawn_so_far(devices))
     return found.detach().nan_to_num(nan=0.0)
 
 
+def _rounded(a: Tensor, b: Tensor) -> bool:
+    """Equal up to the rounding of a few operations; 0 and infinite losses to the last bit."""
+    most = _ROUNDINGS * torch.finfo(a.dtype).eps * b.abs().max()
+    return torch.equal(a, b) or bool((a - b).abs().max() <= most < torch.inf)
+
+
 def _near(a: Tensor, b: Tensor, tolerance: float = 1e-3) -> bool:
-    """Equal up to rounding."""
-    return bool((a - b).abs().max() <= tolerance * (1 + b.abs().max()))
+    """Equal up to rounding; equal infinite losses are not."""
+    return bool((a - b).abs().max() <= tolerance * b.abs().max())
 
 
 def _near_in_double(
@@ -184,14 +247,47 @@ def _near_in_double(
 
     Where large terms cancel, single precision leaves more than what :func:`_near` takes for rounding.
     """
+
+    def near(losses: Callable[..., Tensor]) -> bool:
+        with RepeatedDraws(len(few[0])):
+            alone, twice = losses(few), losses(few, few)
+        return _near(alone, twice[: len(alone)], 1e-6)
+
+    return _holds_in_double(near, model, per_example_loss)
+
+
+def _rounded_in_double(
+    model: nn.Module,
+    per_example_loss: Callable[..., Tensor],
+    batch: tuple[Tensor, ...],
+    halves: Tensor,
+) -> bool:
+    """Whether what the halves of a batch do to each other is rounding in double precision as well.
+
+    What mixes records by as little as single precision rounds, such as what normalisation leaves of a record,
+    is seen there.
+    """
+    return _holds_in_double(
+        lambda losses: _rounded(*_both_ways(losses, batch, halves)), model, per_example_loss
+    )
+
+
+def _holds_in_double(
+    judge: Callable[[Callable[..., Tensor]], bool],
+    model: nn.Module,
+    per_example_loss: Callable[..., Tensor],
+) -> bool:
+    """What ``judge`` says of the losses of parts in double precision; False if they cannot be had."""
     try:
         wide = copy.deepcopy(model).double()
-        batch = tuple(t.double() if t.is_floating_point() else t for t in few)
-        with _WithoutDropout():
-            alone, twice = (_losses(wide, per_example_loss, parts, 0) for parts in ([batch], [batch, batch]))
+
+        def losses(*parts: tuple[Tensor, ...]) -> Tensor:
+            widened = (tuple(t.double() if t.is_floating_point() else t for t in part) for part in parts)
+            return _losses(wide, per_example_loss, widened, 0)
+
+        return judge(losses)
     except Exception:  # noqa: BLE001 (not every model can be copied, or is of this type: it stays refused)
         return False
-    return _near(alone, twice[: len(alone)], 1e-6)
 
 
 def _refuse_kept(names: list[str]) -> None:
@@ -208,24 +304,4 @@ _MIXES = (
     "records, and clipping cannot bound a record that reaches other records' gradients. Look for "
     "batch statistics (x - x.mean(0), batch_norm) in the model and for sums over the batch in the "
     "loss."
-)
-
-
-class _WithoutDropout(TorchFunctionMode):
-    """Within it, dropout functions return their input."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in _DROPOUTS:
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
-_DROPOUTS = frozenset(
-    {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
 )

@@ -259,6 +259,7 @@ def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     found: dict[str, Any] = {
         "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "waiting_threads": os.environ.get("OMP_WAIT_POLICY", "default"),

@@ -5,11 +5,13 @@ Letters: n records; m records of a chunk.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from tacit.clipping.layers import tied
 from tacit.clipping.layers.tape import Tape
@@ -76,10 +78,12 @@ class Gradient:
     def _sum(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape)."""
         total = sum(use.gradients(start, stop) for use in self._own)
-        for source, uses in self._derived:
-            parts = torch.stack([use.gradients(start, stop) for use in uses]).sum(0)
-            pulled = [_pull(source, self._parameter, part) for part in parts]
-            total = total + torch.stack([g for g in pulled if g is not None])
+        if self._derived:
+            sources = [source for source, _ in self._derived]
+            parts = [
+                torch.stack([use.gradients(start, stop) for use in uses]).sum(0) for _, uses in self._derived
+            ]
+            total = total + _pulled(sources, self._parameter, parts)
         assert isinstance(total, Tensor)
         return total
 
@@ -152,25 +156,59 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
     uses = dict(tape.uses)
     tape.uses.clear()
     derived = [
-        (source, uses[key]) for key, source in tape.sources.items() if key in uses and not source.is_leaf
+        (source, uses[key], _leaves(source))
+        for key, source in tape.sources.items()
+        if key in uses and not source.is_leaf
     ]
     return {
         name: Gradient(
             p,
             uses.get(id(p), []),
-            [pair for pair in derived if _depends(pair[0], p)],
+            [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
             tape.budget.chunk_bytes,
         )
         for name, p in parameters.items()
     }
 
 
-def _pull(source: Tensor, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
-    """Return the gradient of a derived source pulled back to a parameter it is derived from, else None."""
-    return torch.autograd.grad(
-        source, parameter, gradient.to(source.dtype), retain_graph=True, allow_unused=True
-    )[0]
+def _leaves(source: Tensor) -> set[int]:
+    """Return the ids of the parameters that a derived source is derived from, by its graph."""
+    found: set[int] = set()
+    seen: set[Node] = set()
+    todo = [source.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            found.add(id(leaf))
+        todo += [before for before, _ in node.next_functions]
+    return found
 
 
-def _depends(source: Tensor, parameter: nn.Parameter) -> bool:
-    return _pull(source, parameter, torch.zeros_like(source)) is not None
+def _pulled(sources: list[Tensor], parameter: nn.Parameter, parts: list[Tensor]) -> Tensor:
+    """Return the sum of what comes from derived sources to a parameter, for each of m records.
+
+    ``parts``: (m, *shape) gradients of each source.  All records go through autograd's graph at once, or one
+    by one where an operation of it has no rule for that.
+    """
+    parts = [part.to(source.dtype) for source, part in zip(sources, parts, strict=True)]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return _gradient(sources, parameter, parts, batched=True)
+    except RuntimeError:
+        return torch.stack([_gradient(sources, parameter, one) for one in zip(*parts, strict=True)])
+
+
+def _gradient(
+    sources: Sequence[Tensor], parameter: nn.Parameter, parts: Sequence[Tensor], *, batched: bool = False
+) -> Tensor:
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        sources, parameter, parts, retain_graph=True, allow_unused=True, is_grads_batched=batched
+    )
+    if found[0] is not None:
+        return found[0]
+    leading = parts[0].shape[:1] if batched else ()
+    return parameter.new_zeros(*leading, *parameter.shape)  # not reached after all

@@ -216,6 +216,8 @@ class Tape(TorchFunctionMode):
         return result
 
     def _note(self, operation: str) -> None:
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise Unseen(f"operation {operation!r} takes place within torch.func.vmap or grad")
         self.sites.append(f"{operation} of positions" if self._flattened else operation)
 
     def all_uses(self) -> Iterator[Use]:
