@@ -371,4 +371,117 @@ def test_what_three_records_do_not_show_goes_record_by_record(
     assert right
     assert route.startswith("record by record")
     monkeypatch.setattr(fast, "check_alike", lambda found, wanted: None)
+    monkeypatch.setattr(tape, "ANSWERS", frozenset())
     assert engine_sum() == ("fast", False), "else this shows nothing"
+
+
+def rolled_by_truth(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return h.roll(1, 0) if x.max() > 50 else h
+
+
+def rolled_by_number(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return h.roll(1, 0) if x.max().item() > 50 else h
+
+
+def rolled_by_where(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return torch.where(x.max() > 50, h.roll(1, 0), h)
+
+
+def back_by_truth(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """Its losses are those of each record; its gradients are clipped together where they are large."""
+
+    def clipped(g: Tensor) -> Tensor:
+        return g / g.norm() if g.norm() > 50 else g
+
+    h: Tensor = layers[0](x)
+    if h.requires_grad:
+        h.register_hook(clipped)  # type: ignore[no-untyped-call]
+    return h * torch.where(x.abs().amax((1, 2), keepdim=True) > 50, 1000.0, 1.0)
+
+
+def adds_up_beside_a_large_record(function: Callable[[nn.ModuleList, Tensor], Tensor], n: int) -> bool:
+    """Whether the sum of n records and a large one, anywhere among them, is always that of both parts."""
+    model = Model(lambda layers, x: layers[1](function(layers, x)), nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    x, large = rows(n), rows(1) * 100
+    assert same(add(engine, x), oracle(model, x))
+    assert engine.route == "fast" or function is rolled_by_number
+    with_large, without = add(engine, large), add(engine, x)
+    both = {name: with_large[name] + without[name] for name in without}
+    places = range(0, n + 1, 4)
+    return all(same(add(engine, torch.cat([x[:place], large, x[place:]])), both) for place in places)
+
+
+@pytest.mark.parametrize("function", [rolled_by_truth, rolled_by_number, back_by_truth])
+@pytest.mark.parametrize("n", [5, 40])
+def test_what_one_large_record_moves_a_model_to_is_not_believed(
+    function: Callable[[nn.ModuleList, Tensor], Tensor], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FastEngine, "_look_again", lambda *_: None)  # which would refuse some of them
+    assert adds_up_beside_a_large_record(function, n)
+    monkeypatch.setattr(tape, "ANSWERS", frozenset())
+    assert not adds_up_beside_a_large_record(function, n), "else this shows nothing"
+
+
+@pytest.mark.parametrize("place", [8, 21])
+def test_an_extreme_record_is_among_those_that_a_way_is_judged_by(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def engine_sum() -> tuple[str, bool]:
+        torch.manual_seed(0)
+        layers = nn.Linear(3, 4), nn.Linear(4, 2)
+        model = Model(lambda layers, x: layers[1](rolled_by_where(layers, x)), *layers).double()
+        engine, x = FastEngine(model, losses, FlatClipping(C)), rows(40)
+        x[place] *= 100
+        monkeypatch.setattr("tacit.clipping.validate.mixing_probe", lambda *_, **__: True)  # sees the losses
+        return engine.route, same(add(engine, x), oracle(model, x))
+
+    assert engine_sum()[1]
+    monkeypatch.setattr(fast, "some_of", lambda of, _: torch.arange(16) * 40 // 16)
+    assert not engine_sum()[1], "else this shows nothing"
+
+
+def test_questions_with_the_same_answer_do_not_slow_a_model_down() -> None:
+    def asked(layers: nn.ModuleList, x: Tensor) -> Tensor:
+        if not x.isfinite().all() or bool(x.isnan().any().item()) or 3.0e300 in x:
+            raise ValueError("no such record")
+        with torch.no_grad():
+            norms = [float(p.square().sum()) + p.norm().item() for p in layers.parameters()]
+        h: Tensor = layers[0](x) / (1.0 + layers[0].get_parameter("weight").detach().norm().item())
+        return torch.as_tensor(layers[1](h) / sum(norms))
+
+    model = Model(asked, nn.Linear(3, 4), nn.Linear(4, 4)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    for _ in range(4):
+        x = rows(5)
+        assert same(add(engine, x), oracle(model, x))
+        with torch.no_grad():
+            for parameter in model.parameters():  # as a step does
+                parameter.mul_(1.01)
+    assert engine.route == "fast"
+    assert sum(name.startswith("way") for name in engine.measured) == 1
+
+
+def test_a_condition_is_judged_on_each_of_its_sides() -> None:
+    """As where a mask is left out if it hides nothing: that hangs on all records, and alters none."""
+
+    def masked(layers: nn.ModuleList, x: Tensor) -> Tensor:
+        h, shown = torch.as_tensor(layers[0](x)), x[:, :, :1] < 2
+        return h if shown.all() else h * shown
+
+    model = Model(masked, nn.Linear(3, 4)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    for some in (False, True, False, True):
+        x = rows(9).clamp(-1, 1)
+        x[5:, 3:, 0] = 3.0 if some else 0.0
+        assert same(add(engine, x), oracle(model, x))
+    ways = len(engine._known_ways)
+    for start in (0, 4, 5):
+        x = rows(9).clamp(-1, 1)
+        x[start:, 3:, 0] = 3.0
+        assert same(add(engine, x), oracle(model, x))
+    assert (ways, len(engine._known_ways)) == (2, 2)
+    assert engine.route == "fast"

@@ -278,20 +278,53 @@ def test_random_models_pass_the_probe(kind: type[GradientEngine]) -> None:
     mixing_probe(noisy, squares, (torch.randn(1, 4),))
 
 
-def test_models_are_probed_once_for_each_way_that_they_are_switched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first step, one forward pass per step: probe and proof cost nothing then."""
+def test_models_are_probed_for_each_way_that_they_are_switched_and_then_ever_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One forward pass per step but for batches 2, 4, 8, ...: probe and proof cost nothing then."""
     forwards = []
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     model.register_forward_hook(lambda *_: forwards.append(1))
     engine, x = FastEngine(model, squares, FlatClipping(1.0)), torch.randn(6, 4)
     counts = []
-    for training in (True, True, True, False, False, True):
-        model.train(training)
+    for batch in range(1, 18):
+        model.train(batch not in (5, 6))
         forwards.clear()
         run(engine, x)
         counts.append(len(forwards))
-    assert counts[1:3] == counts[4:] == [1, 1]
-    assert counts[0] > 1 < counts[3]
+    assert [batch for batch, count in enumerate(counts, 1) if count > 1] == [1, 2, 4, 5, 8, 16]
+    assert set(counts) == {1, counts[0], counts[1]}
+    assert counts[1] < counts[0]
+
+
+def crowded(model: nn.Module, x: Tensor) -> Tensor:
+    """An expert that takes the first three records that want it, and leaves the others as they are."""
+    wanted = x[:, 0] > 0
+    taken = wanted & (wanted.cumsum(0) <= 3)
+    return torch.as_tensor(torch.where(taken[:, None], model(x), x[:, :2])).square().sum(1)
+
+
+def pulled_together(model: nn.Module, x: Tensor) -> Tensor:
+    """The losses of each record; gradients are scaled by the norm of all where that is large."""
+    h: Tensor = model(x)
+    if h.requires_grad:
+        h.register_hook(lambda g: g * (1.0 / g.norm()).clamp(max=1.0))  # type: ignore[no-untyped-call]
+    return h.square().sum(1) * 1e-3 + (1e3 * (x[:, 0] > 0) * h[:, 0])
+
+
+@pytest.mark.parametrize("loss", [crowded, pulled_together])
+def test_what_only_later_batches_show_ends_the_run(loss: Callable[..., Tensor]) -> None:
+    model, few, many = nn.Linear(4, 2), torch.randn(9, 4), torch.randn(9, 4)
+    few[:, 0], many[:, 0] = -1.0, 1.0
+    engine = FastEngine(model, loss, FlatClipping(1.0))
+    for _ in range(4):
+        run(engine, few)
+    run(engine, many)  # not seen, as no step can be looked at as closely as the first
+    run(engine, many)
+    run(engine, many)
+    with pytest.raises(UnsupportedModel, match="do not release what they trained"):
+        run(engine, many)
+    assert model.weight.grad is None
 
 
 @both

@@ -195,7 +195,7 @@ class SometimesInPlace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return self.linear(x.mul_(0.5) if self.calls > 40 and len(x) == 4 else x)  # type: ignore[no-any-return]
+        return self.linear(x.mul_(0.5) if self.calls > 51 and len(x) == 4 else x)  # type: ignore[no-any-return]
 
 
 def test_planted_bug_a_model_that_starts_to_work_in_place_is_noticed() -> None:

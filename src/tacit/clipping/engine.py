@@ -323,8 +323,11 @@ def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
     """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse."""
     copies = [buffer.clone() for _, _, buffer in survey.buffers]
     changed: list[Tensor] = []
+    refusal: UnsupportedModel | None = None
     try:
         yield
+    except UnsupportedModel as error:  # what is seen of changed buffers says less than their names do
+        refusal = error
     finally:
         for parameter in survey.parameters:
             if parameter.requires_grad:
@@ -342,4 +345,6 @@ def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
             "the released model. Use layers without running statistics "
             "(tacit.models.private_ready.make_private_ready). The vectors of spectral_norm stay as they are "
             "after module.parametrizations.weight.eval()."
-        )
+        ) from refusal
+    if refusal is not None:
+        raise refusal

@@ -42,8 +42,8 @@ from tacit.clipping.layers import (
     recurrent,
 )
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
-from tacit.clipping.layers.tape import Handler, Tape, Unseen
-from tacit.clipping.ownership import check_alike, owned_uses, sketch, three_of
+from tacit.clipping.layers.tape import ANSWERED, Handler, Tape, Unseen
+from tacit.clipping.ownership import check_alike, owned_uses, sketch, some_of, three_of
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -53,10 +53,10 @@ __all__ = ["FastEngine"]
 
 NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
+_FEW = 3
+"""Records of which one at least is alone after they are halved."""
 SEEDS = 8
 """Random numbers with which a model is tried for random ways."""
-_APART = 16
-"""Records of a batch among which gradients are compared with those beside zeros."""
 HANDLERS: Mapping[Any, Handler] = {
     F.linear: linear.linear,
     F.conv1d: conv.conv1d,
@@ -120,6 +120,7 @@ class FastEngine(GradientEngine):
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._known_ways: dict[tuple[object, ...], str] = {}
         self._shown_apart: set[tuple[object, ...]] = set()
+        self._batches = 0
 
     @property
     def route(self) -> str:
@@ -142,6 +143,14 @@ class FastEngine(GradientEngine):
                 "began: a step that is done again would draw other random numbers under the same noise."
             )
         self._unseen = reason if reason or began_fast else "beside other records, losses differed before"
+        self._look_again(batch)
+
+    def _look_again(self, batch: tuple[Tensor, ...]) -> None:
+        """At batches 2, 4, 8, ... try anew to show wrong what was found right: training changes models."""
+        self._batches += 1
+        if self._unseen is None and self._batches > 1 and self._batches.bit_count() == 1:
+            validate.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
+            self._shown_apart.clear()
 
     def _why_unseen(self, batch: tuple[Tensor, ...]) -> str | None:
         if not self._probed[self._survey.flags]:
@@ -170,6 +179,8 @@ class FastEngine(GradientEngine):
                     if self._rows_are_owned(tape, batch, losses, thresholds):
                         with full_precision():
                             return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
+                    if len(losses) <= _FEW and any(site.startswith(ANSWERED) for site in tape.sites):
+                        self._apart = "an if, float() or item() has another answer for each batch"
                 parts = 2
             except Unseen as reason:
                 self._apart, parts = str(reason), len(batch[0]) // self.views
@@ -236,17 +247,25 @@ class FastEngine(GradientEngine):
         sites = tuple(tape.sites)
         uses = sum(1 for _ in tape.all_uses())  # a loss may leave some out
         way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch), uses)
-        if len(losses) == 1 or self._known_ways.get(way) in self.measured:
+        known = self._known_ways.get(way) in self.measured
+        if len(losses) == 1 or (known and way in self._shown_apart):
             return True
         key = f"way {hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()}"
         before = key in self.measured
         three = self._rows_of(three_of(losses))
-        reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
-        if reached is None:
-            return before
-        if way not in self._shown_apart:
-            self._refuse_what_hangs_on_others(batch, len(losses), sites)
-            self._shown_apart.add(way)
+        try:
+            reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
+            if reached is None:
+                return before
+            if way not in self._shown_apart:
+                self._refuse_what_hangs_on_others(batch, losses, sites)
+                self._shown_apart.add(way)
+        except Unseen as reason:
+            if before:
+                raise UnsupportedModel(f"{reason}. {validate.SEEN_LATE}") from reason
+            raise
+        if known:
+            return True
         unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k not in reached]
         negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
         if not all(bool((squares <= negligible).all()) for squares in unproven):
@@ -282,15 +301,17 @@ class FastEngine(GradientEngine):
                     reached |= owned_uses(probe, j, summed)
         return reached
 
-    def _refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], n: int, sites: tuple[str, ...]) -> None:
+    def _refuse_what_hangs_on_others(
+        self, batch: tuple[Tensor, ...], losses: Tensor, sites: tuple[str, ...]
+    ) -> None:
         """Raise :class:`Unseen` if what is recorded for a record is another where the others are zeros.
 
         Losses that are the same do not say that gradients are: a backward pass may use what was computed from
         the whole batch, and rows may be in another order, by number or by content, than in three.  Nothing is
         said if zeros go another way.
         """
-        some = torch.arange(m := min(n, max(4, min(_APART, n // 4)))) * n // m
-        rows = self._rows_of(some)
+        some = some_of(losses, batch[0].reshape(len(losses), -1))
+        m, rows = len(some), self._rows_of(some)
         part = tuple(t[rows.to(t.device)] for t in batch)
         with self._run_seeded(part) as probe:
             if tuple(probe.sites) != sites:

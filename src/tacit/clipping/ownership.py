@@ -13,18 +13,37 @@ from torch import Tensor
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Use
 
-__all__ = ["check_alike", "owned_uses", "sketch", "three_of"]
+__all__ = ["check_alike", "owned_uses", "sketch", "some_of", "three_of"]
 
 LINEAR = 1e-3
 """Gradients of a record alone and beside others may differ by this part of their norm."""
 ROUNDED = 1e-6
 """What is below this part of a record's whole gradient may be rounding of parts that cancel."""
+SOME = 16
+"""Records of a batch among which gradients are compared with those beside zeros."""
 
 
 def three_of(losses: Tensor) -> Tensor:
     """Return the numbers of three records, finite losses first; some twice if there are fewer."""
     order = losses.isfinite().logical_not().to(torch.uint8).argsort(stable=True)
     return order[torch.arange(3, device=order.device) % len(order)]
+
+
+def some_of(losses: Tensor, records: Tensor) -> Tensor:
+    """Return the numbers of some of n records in order: evenly spaced, and the extreme ones.
+
+    ``records``: (n, d) of any type.  A model may do with the whole batch what one large record moves it to.
+    """
+    n = len(losses)
+    m = min(n, max(4, min(SOME, n // 4)))
+    even = torch.arange(m, device=losses.device) * n // m
+    sizes = [losses]
+    if records.numel():
+        numbers = (records.abs() if records.is_complex() else records).to(losses)
+        sizes += [numbers.amax(1), numbers.amin(1)]
+    extremes = [find(size) for size in sizes for find in (torch.argmax, torch.argmin)]
+    some: Tensor = torch.unique(torch.cat([even, torch.stack(extremes)]))
+    return some
 
 
 def sketch(use: Use, i: int) -> Tensor:

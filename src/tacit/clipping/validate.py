@@ -17,7 +17,15 @@ from tacit.clipping.draws import RepeatedDraws, drawn_so_far
 from tacit.clipping.keeping import Memory, differing
 from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
-__all__ = ["can_mix", "check_losses", "check_model", "check_module", "mixing_probe"]
+__all__ = [
+    "SEEN_LATE",
+    "can_mix",
+    "check_losses",
+    "check_model",
+    "check_module",
+    "check_still_apart",
+    "mixing_probe",
+]
 
 _FEW = 4
 """Records that the first probes look at."""
@@ -122,17 +130,7 @@ def mixing_probe(
         return _losses(model, per_example_loss, parts, seed, ends)
 
     def is_exact(whole: tuple[Tensor, ...], ways: int, *, in_order: bool = True) -> bool:
-        halves = _halves(len(whole[0]) // views, ways).repeat_interleave(views, 1).to(whole[0].device)
-        together, beside_zeros = _both_ways(losses, whole, halves)
-        if torch.equal(together, beside_zeros):
-            return True
-        if not in_order and not torch.equal(together[0], losses(whole)) and _near(together, beside_zeros):
-            return True  # sums in a random order
-        if not _rounded(together, beside_zeros) or not _rounded_in_double(
-            model, per_example_loss, whole, halves
-        ):
-            raise UnsupportedModel(_MIXES)
-        return False
+        return _is_exact(model, per_example_loss, losses, whole, views, ways, in_order=in_order)
 
     try:
         _, kept = losses(few, few), memory.changes()
@@ -164,6 +162,52 @@ def mixing_probe(
             "for another one (batch_first=False)."
         )
     return exact
+
+
+def check_still_apart(
+    model: nn.Module, per_example_loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *, views: int = 1
+) -> None:
+    """Refuse a model that mixes the records of this batch, though it passed :func:`mixing_probe` on another.
+
+    Training changes models: where experts have a capacity, it is exceeded once many records go to one.
+    """
+    memory = Memory(model)
+
+    def losses(part: tuple[Tensor, ...]) -> Tensor:
+        memory.restore()
+        return _losses(model, per_example_loss, [part], 0)
+
+    try:
+        _is_exact(model, per_example_loss, losses, batch, views, 2, in_order=False)
+    except UnsupportedModel as refusal:
+        raise UnsupportedModel(f"{refusal} {SEEN_LATE}") from None
+    finally:
+        memory.restore()
+
+
+def _is_exact(
+    model: nn.Module,
+    per_example_loss: Callable[..., Tensor],
+    losses: Callable[..., Tensor],
+    whole: tuple[Tensor, ...],
+    views: int,
+    ways: int,
+    *,
+    in_order: bool,
+) -> bool:
+    """Whether records have the same ``losses`` to the last bit beside others and beside zeros.
+
+    Refuse what is more than rounding.  ``in_order``: sums are taken to be in the same order each time.
+    """
+    halves = _halves(len(whole[0]) // views, ways).repeat_interleave(views, 1).to(whole[0].device)
+    together, beside_zeros = _both_ways(losses, whole, halves)
+    if torch.equal(together, beside_zeros):
+        return True
+    if not in_order and not torch.equal(together[0], losses(whole)) and _near(together, beside_zeros):
+        return True  # sums in a random order
+    if not _rounded(together, beside_zeros) or not _rounded_in_double(model, per_example_loss, whole, halves):
+        raise UnsupportedModel(_MIXES)
+    return False
 
 
 def _check_zeros(losses: Callable[..., Tensor], zeros: tuple[Tensor, ...]) -> None:
@@ -304,4 +348,8 @@ _MIXES = (
     "records, and clipping cannot bound a record that reaches other records' gradients. Look for "
     "batch statistics (x - x.mean(0), batch_norm) in the model and for sums over the batch in the "
     "loss."
+)
+SEEN_LATE = (
+    "The batches before did not show it, but steps of this run may hang on one record by more than they are "
+    "priced for: do not release what they trained, and begin anew with another model."
 )

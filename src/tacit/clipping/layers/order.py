@@ -5,6 +5,9 @@ Letters: B rows; L positions that lead a tensor, L / B of them to a row; m posit
 The engine proves on a few records that the rows of a record stay together on their way through the model.
 That holds for all records if neither shapes nor order depend on what they contain.  The operations here
 are those by which they can: each has a function of B and its own arguments that says why, or None.
+
+And it holds on the way that those few took.  A model can take another where Python asks what is in a tensor,
+as ``if`` does; so what it was answered is part of the way.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["WATCHED", "Watch", "keeps_owners"]
+__all__ = ["ANSWERS", "WATCHED", "Watch", "keeps_owners"]
 
 Watch: TypeAlias = Callable[..., str | None]
 """``(B, *arguments)`` of the operation to why rows may be elsewhere afterwards, or None."""
@@ -79,7 +82,7 @@ def _along_second(rows: int, input: Tensor, _: Any, dim: Any = None, *__: Any, *
 
 def _whole(rows: int, tensor: Tensor) -> str | None:
     del rows
-    return None if tensor.is_floating_point() else READ
+    return None if tensor.is_floating_point() or tensor.dtype == torch.bool else READ
 
 
 def _always(why: str) -> Watch:
@@ -108,3 +111,8 @@ WATCHED: Mapping[Any, Watch] = {
     **dict.fromkeys((Tensor.tolist, Tensor.numpy), _always(READ)),
     **dict.fromkeys((Tensor.item, Tensor.__int__, Tensor.__index__), _whole),
 }
+ANSWERS = frozenset(
+    {Tensor.__bool__, Tensor.is_nonzero, torch.is_nonzero, Tensor.__contains__, Tensor.__float__, Tensor.item}
+    | {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
+)
+"""Operations that tell Python a truth or a number."""

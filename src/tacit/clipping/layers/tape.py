@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.layers.order import WATCHED
+from tacit.clipping.layers.order import ANSWERS, WATCHED
 from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.layers.use import Use
 
-__all__ = ["Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
+__all__ = ["ANSWERED", "Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
 
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
 """``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
@@ -47,6 +47,8 @@ Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tupl
 """``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
 Handler: TypeAlias = Callable[..., Any]
 """An operation that records, with the tape before the operation's own arguments."""
+ANSWERED = "answered "
+"""How a site begins that is no operation on parameters, but what Python was told of a tensor."""
 
 
 class Unseen(Exception):
@@ -85,6 +87,7 @@ class Tape(TorchFunctionMode):
         self._flattened = False
         self._alone = rows == views  # all rows are one record's: their order says nothing
         self._constants = {id(c) for c in constants}
+        self._held: list[Tensor] = []
         self._handlers, self._other = handlers, other
 
     def __torch_function__(
@@ -96,16 +99,15 @@ class Tape(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         tensors = _tensors(args, kwargs)
-        watch = WATCHED.get(func)
-        if (
-            watch is not None
-            and not self._alone
-            and self._state.disorder is None
-            and not self._is_table(tensors[0])
-        ):
-            self._state.disorder = watch(self.rows, *args, **kwargs)
+        if (func in WATCHED or func in ANSWERS) and not self._alone and not self._is_table(tensors[0]):
+            self._watch(func, args, kwargs)
+            if func in ANSWERS:
+                return self._answer(func, args, kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
-            return FASTER.get(func, func)(*args, **kwargs)
+            result = FASTER.get(func, func)(*args, **kwargs)
+            if tensors and self._is_table(tensors[0]):
+                self._follow(func, tensors, kwargs, result)
+            return result
         if func is Tensor.expand:
             return self._handlers[func](self, *args, **kwargs)
         if all(self.owns(t) or self.fixed(t) for t in tensors):
@@ -139,6 +141,7 @@ class Tape(TorchFunctionMode):
         result = func(*args, **kwargs)
         if any(t._version != versions[id(t)] for t in _tensors(args, kwargs)):
             raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
+        self._hold(result)
         for tensor in _tensors((result,)):
             if tensor.requires_grad and not self.owns(tensor):
                 if torch.promote_types(tensor.dtype, torch.float32) != tensor.dtype:
@@ -147,9 +150,36 @@ class Tape(TorchFunctionMode):
                 self.sites.append(f"derived by {_name(func)}")
         return result
 
+    def _watch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note why rows may be elsewhere after this operation."""
+        if self._state.disorder is None and func in WATCHED:
+            self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
+
+    def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
+        answer = func(*args, **kwargs)
+        self.sites.append(f"{ANSWERED}{answer}")
+        return answer
+
     def _is_table(self, tensor: Tensor) -> bool:
         """Whether no record is in ``tensor``, so that it may be looked up in any order."""
         return id(tensor) in self._constants or self.owns(tensor)
+
+    def _follow(
+        self, func: Callable[..., Any], tensors: Sequence[Tensor], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """Know constants by what they are computed from; what a record is written into is none any more."""
+        if all(map(self._is_table, tensors)):
+            self._hold(result)
+        elif _writes(_name(func), kwargs):
+            self._constants.discard(id(tensors[0]))
+
+    def _hold(self, result: Any) -> None:
+        """Take what no record is in for constants, but for rows, which may go with those of the batch."""
+        for tensor in _tensors((result,)):
+            if not tensor.requires_grad and (tensor.dim() == 0 or len(tensor) != self.rows):
+                self._constants.add(id(tensor))
+                self._held.append(tensor)  # so that no other tensor comes to have its id
 
     def of_rows(self, operation: str, input: Tensor, dimensions: int) -> Tape:  # noqa: A002
         """Return the tape for an input whose first dimension counts the rows, or all their positions.
@@ -236,6 +266,7 @@ class Tape(TorchFunctionMode):
         """
         self.uses.clear()
         self.sources.clear()
+        self._held.clear()
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
         """Keep the uses of the backward pass under their source; they are not differentiated again."""
