@@ -57,8 +57,51 @@ def learned_bias(w: nn.Parameter, h: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(h[:, None], h[:, None], h[:, None], w)[:, 0]
 
 
+def doubled(w: nn.Parameter, h: Tensor) -> Tensor:
+    turned = w.t()
+    if turned.requires_grad:
+        turned.register_hook(lambda g: 2 * g)  # type: ignore[no-untyped-call]
+    return h @ turned
+
+
+def bags(w: nn.Parameter, h: Tensor) -> Tensor:
+    numbers = (h.detach() > 0).long() + 2 * torch.arange(4)
+    offsets = torch.arange(len(h) * 5 + 1) * 4
+    found = F.embedding_bag(
+        numbers.flatten(), w, offsets[::5], mode="sum", include_last_offset=True,
+        per_sample_weights=torch.linspace(0, 1, 20).repeat(len(h)).to(w),
+    )  # fmt: skip
+    return found[:, None] + h
+
+
 ALONE: dict[str, tuple[Function, tuple[int, ...]]] = {
     "einsum": (lambda w, h: torch.einsum("btd,hde->bthe", h, w), (2, 4, 3)),
+    "einsum in another order": (lambda w, h: torch.einsum("btd,edh->bhte", [h, w]), (3, 4, 2)),
+    "einsum of a parameter first": (lambda w, h: torch.einsum("dp, btd -> btp", w, h), (4, 3)),
+    "einsum over two": (lambda w, h: torch.einsum("btd,td->b", h, w)[:, None], (5, 4)),
+    "einsum by head": (lambda w, h: torch.einsum("bthd,hde->bthe", h.view(-1, 5, 2, 2), w), (2, 2, 3)),
+    "einsum over positions": (lambda w, h: torch.einsum("btd,dp->bp", h, w), (4, 3)),
+    "einsum with dots": (lambda w, h: torch.einsum("b...d,dp->b...p", h, w), (4, 3)),
+    "einsum without a sum": (lambda w, h: torch.einsum("btd,p->btdp", h, w), (3,)),
+    "expanded": (lambda w, h: torch.cat([w.expand(len(h), -1, -1), h], 1), (1, 2, 4)),
+    "expanded as": (lambda w, h: w.expand_as(h) * h, (5, 1)),
+    "broadcast": (lambda w, h: torch.cat([torch.broadcast_to(w, (len(h), 2, 4)), h], 1), (2, 4)),
+    "repeated": (lambda w, h: torch.cat([w.repeat(len(h), 1, 1), h], 1), (1, 2, 4)),
+    "repeated in the second place": (lambda w, h: w.repeat(1, len(h), 1).transpose(0, 1) * h, (5, 1, 4)),
+    "tiled": (lambda w, h: torch.cat([torch.tile(w, (len(h), 1, 1)), h], 1), (2, 4)),
+    "interleaved": (lambda w, h: torch.cat([torch.repeat_interleave(w, len(h), 0), h], 1), (1, 2, 4)),
+    "a part repeated": (lambda w, h: torch.cat([w[:1, 1:].repeat(len(h), 1, 1), h], 1), (2, 3, 4)),
+    "repeated along the positions": (lambda w, h: h + w.repeat(1, 5, 1), (1, 1, 4)),
+    "two of each": (lambda w, h: h * w.repeat(2), (2,)),
+    "turned": (lambda w, h: h @ w.t(), (3, 4)),
+    "turned kernel": (lambda w, h: F.conv1d(h.transpose(1, 2), w.permute(2, 1, 0)), (2, 4, 3)),
+    "scale in another shape": (lambda w, h: h * w.view(4) + w.flatten(), (2, 2)),
+    "turned and as it is": (lambda w, h: h @ w.t() + h @ w, (4, 4)),
+    "a part": (lambda w, h: h * w[1:], (5,)),
+    "a hook on a view": (doubled, (3, 4)),
+    "in the type of rows": (lambda w, h: h * w.type_as(h) + w.to(h, copy=True), (4,)),
+    "in the type of a parameter": (lambda w, h: h.type_as(w) * h.to(w, non_blocking=True) + w, (4,)),
+    "bags by offsets": (bags, (8, 4)),
     "divided": (lambda w, h: h / (1 + w), (4,)),
     "mask token": (lambda w, h: torch.where(h > 0.2, h, w), (4,)),
     "attention with a learned bias": (learned_bias, (5, 5)),
@@ -81,6 +124,18 @@ def test_operations_on_rows_are_fast_and_right(
 
 
 ELSEWHERE: dict[str, tuple[Function, tuple[int, ...]]] = {
+    "as many positions as rows": (lambda w, h: h + w.repeat(1, 5, 1), (1, 1, 4)),
+    "bags of several sizes": (
+        lambda w, h: (
+            F.embedding_bag(
+                torch.arange(2 * len(h) - 1) % 3,
+                w,
+                torch.arange(len(h)) * 2 - (torch.arange(len(h)) > 1).long(),
+            )[:, None]
+            * h
+        ),
+        (3, 4),
+    ),
     "in place": (lambda w, h: h.clone().div_(1 + w), (4,)),
     "time first": (lambda w, h: (h.transpose(0, 1) / (1 + w)).transpose(0, 1), (4,)),
     "written into rows": (lambda w, h: h.clone().index_fill_(1, torch.tensor([0]), 0.0) / (1 + w), (4,)),

@@ -22,13 +22,19 @@ from tacit.clipping.layers.use import Kept, Use, over_positions, over_views, wid
 __all__ = [
     "add",
     "batch_norm",
+    "broadcast_to",
     "expand",
+    "expand_as",
     "layer_norm",
     "mul",
     "prelu",
+    "repeat",
+    "repeat_interleave",
     "rms_norm",
     "rsub",
     "sub",
+    "tile",
+    "to",
 ]
 
 
@@ -200,14 +206,53 @@ def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
     return tape.tap("prelu", y, uses, saved=(input,), sources=(weight,))
 
 
-def expand(tape: Tape, input: Tensor, *sizes: Any) -> Tensor:  # noqa: A002
-    """``w.expand(B, ...)``: one copy of a parameter per row, as for a class token; else a derived source."""
-    y = tape.plain(input).expand(*sizes)
-    if len(y) != tape.rows or (input.dim() == y.dim() and len(input) != 1):
-        derived: Tensor = tape.derive(Tensor.expand, input, *sizes)
+def _copies(operation: str, compute: Callable[..., Tensor]) -> Handler:
+    """Return the recording form of ``compute(w, ...)``, which makes copies of a parameter.
+
+    One copy for each row, as of a class token (B, 1, d) or a learned state (layers, B, H), is recorded where
+    it is made; other copies are derived sources.
+    """
+
+    def copies(tape: Tape, input: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
+        if not tape.owns(input):
+            raise Unseen(f"operation {operation!r} of a parameter by another tensor")
+        y = compute(tape.plain(input), *args, **options)
+        rows = _dimension_of_rows(input.shape, y.shape, tape.rows)
+        if rows is None:
+            derived: Tensor = tape.derive(compute, input, *args, **options)
+            return derived
+        new = y.dim() - input.dim()
+        shape = torch.Size([size for i, size in enumerate(input.shape) if new + i != rows])
+
+        def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            yield input, _kept(tape, g.movedim(rows, 0), shape, input)
+
+        return tape.tap(operation, y.clone(), uses, saved=(), sources=(input,))
+
+    return copies
+
+
+def _dimension_of_rows(shape: torch.Size, broadcast: torch.Size, rows: int) -> int | None:
+    """Return the first dimension along which ``shape`` is broadcast to the rows, None if it is not that."""
+    new = len(broadcast) - len(shape)
+    single = [True] * new + [size == 1 for size in shape]
+    if any(not one and broadcast[i] != shape[i - new] for i, one in enumerate(single)):
+        return None  # such as copies of several rows one after the other
+    return next((i for i, one in enumerate(single) if one and broadcast[i] == rows), None)
+
+
+expand = _copies("expand", Tensor.expand)
+expand_as = _copies("expand", Tensor.expand_as)
+broadcast_to = _copies("expand", torch.broadcast_to)
+repeat = _copies("repeat", Tensor.repeat)
+tile = _copies("repeat", torch.tile)
+repeat_interleave = _copies("repeat", torch.repeat_interleave)
+
+
+def to(tape: Tape, input: Tensor, other: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
+    """``input.to(other)`` and ``input.type_as(other)``, which read no more than the type and the device."""
+    like = torch.empty(0, dtype=other.dtype, device=other.device)
+    if tape.owns(input):
+        derived: Tensor = tape.derive(Tensor.to, input, like, *args, **options)
         return derived
-
-    def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        yield input, _kept(tape, g, input.shape, input)
-
-    return tape.tap("expand", y.clone(), uses, saved=(), sources=(input,))
+    return input.to(like, *args, **options)

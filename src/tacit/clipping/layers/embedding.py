@@ -141,9 +141,12 @@ def embedding_bag(
 
     Bags of several sizes, given by offsets, and the maximum have no rule.
     """
-    del include_last_offset
-    if offsets is not None or input.dim() != 2 or mode not in ("sum", "mean"):
-        raise Unseen("operation 'embedding_bag' with offsets, or of another mode than sum and mean")
+    if offsets is not None:
+        input, per_sample_weights = _bags(  # noqa: A001
+            tape.rows, input, offsets[:-1] if include_last_offset else offsets, per_sample_weights
+        )
+    if input.dim() != 2 or mode not in ("sum", "mean"):
+        raise Unseen("operation 'embedding_bag' of another mode than sum and mean")
     if len(input) != tape.rows or tape.owns(per_sample_weights):
         raise Unseen("operation 'embedding_bag' of bags that are not the rows, or with learned weights")
     found = embedding(tape, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
@@ -153,3 +156,12 @@ def embedding_bag(
     if mode == "mean":
         shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
     return torch.bmm(shares[:, None], found).squeeze(1)  # (B, 1, L) (B, L, d)
+
+
+def _bags(rows: int, input: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:  # noqa: A002
+    """Return (B, L) numbers, and weights, from (B L,) of them and (B,) offsets L apart."""
+    L = len(input) // rows
+    starts = torch.arange(rows, device=offsets.device) * L
+    if L == 0 or L * rows != len(input) or not torch.equal(offsets.to(starts), starts):
+        raise Unseen("operation 'embedding_bag' of bags of several sizes")
+    return input.view(rows, L), None if weights is None else weights.view(rows, L)

@@ -15,7 +15,7 @@ from torch.autograd.graph import Node
 
 from tacit.clipping.layers import tied
 from tacit.clipping.layers.tape import Tape
-from tacit.clipping.layers.use import Kept, Use, chunks
+from tacit.clipping.layers.use import Kept, Rearranged, Use, chunks
 
 __all__ = ["Gradient", "Joined", "gradients_of", "joined"]
 
@@ -161,7 +161,7 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
         if key in uses and not source.is_leaf
     ]
     return {
-        name: Gradient(
+        name: _gradient_of(
             p,
             uses.get(id(p), []),
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
@@ -169,6 +169,40 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
         )
         for name, p in parameters.items()
     }
+
+
+def _gradient_of(
+    parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]], most: int
+) -> Gradient:
+    """Return g_i; the uses of a source that is only another view of the parameter are its own."""
+    others: list[tuple[Tensor, list[Use]]] = []
+    for source, uses in derived:
+        if _is_view_of(source, parameter):
+            one = tied.merged(uses)
+            own = own + [Rearranged(use, source, parameter) for use in (uses if one is None else [one])]
+        else:
+            others.append((source, uses))
+    return Gradient(parameter, own, others, most)
+
+
+def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:
+    """Whether a source has the parameter's numbers, each once, and its gradient's as they are."""
+    same = source._base is parameter and source.numel() == parameter.numel() and parameter.is_contiguous()
+    ordered = sorted(range(source.dim()), key=source.stride, reverse=True)
+    if not same or not source.permute(ordered).is_contiguous() or source._backward_hooks:
+        return False
+    node = source.grad_fn
+    while node is not None and type(node).__name__ in _VIEWS:
+        node = node.next_functions[0][0]
+    return getattr(node, "variable", None) is parameter
+
+
+_VIEWS = frozenset(
+    {"AliasBackward0", "PermuteBackward0", "ReshapeAliasBackward0", "TBackward0", "TransposeBackward0"}
+    | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0"}
+    | {"UnsafeViewBackward0", "ViewBackward0"}
+)
+"""Nodes of views that leave no number out, and whose gradient is that of the view in another shape."""
 
 
 def _leaves(source: Tensor) -> set[int]:

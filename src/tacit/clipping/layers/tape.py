@@ -51,6 +51,13 @@ ANSWERED = "answered "
 """How a site begins that is no operation on parameters, but what Python was told of a tensor."""
 
 
+_COPYING = frozenset(
+    {Tensor.expand, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, torch.tile, Tensor.tile}
+    | {torch.repeat_interleave, Tensor.repeat_interleave}
+)
+"""Operations that may give each row a copy of what no row is in."""
+
+
 class Unseen(Exception):
     """A private parameter is read in a way that the tape has no rule for; never leaves the fast engine."""
 
@@ -108,7 +115,7 @@ class Tape(TorchFunctionMode):
             if tensors and self._is_table(tensors[0]):
                 self._follow(func, tensors, kwargs, result)
             return result
-        if func is Tensor.expand:
+        if func in _COPYING and all(map(self.owns, tensors)):
             return self._handlers[func](self, *args, **kwargs)
         if all(self.owns(t) or self.fixed(t) for t in tensors):
             return self.derive(func, *args, **kwargs)

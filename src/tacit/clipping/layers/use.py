@@ -17,6 +17,7 @@ from tacit.clipping.layers import triton_outer
 
 __all__ = [
     "Kept",
+    "Rearranged",
     "Rows",
     "Use",
     "allowance",
@@ -124,6 +125,55 @@ class Kept(Use):
             accumulator.view(PARTS, 1, -1).baddbmm_(factors.expand(PARTS, 1, -1), parts)
         else:
             accumulator.view(1, -1).addmm_(factors[None], gradients)
+
+
+@final
+class Rearranged(Use):
+    """Gradients of a parameter from those of a source that has the same numbers in another shape or order.
+
+    ``source``: a view of all of the parameter, which is contiguous; ``use``: the source's.
+    """
+
+    def __init__(self, use: Use, source: Tensor, parameter: Tensor) -> None:
+        self._use, self._source, self._parameter = use, source, parameter
+
+    def squared_norms(self) -> Tensor:
+        """Return |g_i|^2, (n,)."""
+        return self._use.squared_norms()
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return a slice, (m, *shape)."""
+        found = self._use.gradients(start, stop)
+        size = self._parameter.numel()
+        rearranged = found.new_empty(len(found), *self._parameter.shape)
+        rearranged.as_strided(found.shape, (size, *self._source.stride())).copy_(found)
+        return rearranged
+
+    def of(self, records: Tensor) -> Rearranged:
+        """Return those of some records."""
+        return Rearranged(self._use.of(records), self._source, self._parameter)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """As the source's use does."""
+        return self._use.skips_zeros
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records, in place where it can be."""
+        if not accumulator.is_contiguous():
+            total = accumulator.contiguous()
+            self.add_weighted(total, factors)
+            accumulator.copy_(total)
+            return
+        there = accumulator.as_strided(
+            self._source.shape, self._source.stride(), accumulator.storage_offset()
+        )
+        if there.is_contiguous() or there.dim() == 2:  # a product may add to a transposed matrix
+            self._use.add_weighted(there, factors)
+            return
+        total = accumulator.new_zeros(self._source.shape)
+        self._use.add_weighted(total, factors)
+        there.add_(total)
 
 
 def cancellation(dtype: torch.dtype, length: int) -> float:
