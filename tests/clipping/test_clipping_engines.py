@@ -493,10 +493,10 @@ def test_a_branch_of_the_batch_is_judged_for_itself() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.places, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
-            self.grid = torch.randn(6, 3)  # not a buffer: the engine cannot know what it is
+            self.grid = [torch.randn(6, 3)]  # not a buffer: the engine cannot know what it is
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.out(x + self.places(self.grid))  # type: ignore[no-any-return]
+            return self.out(x + self.places(self.grid[0]))  # type: ignore[no-any-return]
 
     model = Table()
     for n in (6, 5):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping, fast
+from tacit.clipping import FlatClipping, ownership
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers import tape
 from tacit.clipping.layers.order import keeps_owners
+from tacit.errors import UnsupportedModel
 
 C = 0.3
 Layout = Callable[[nn.ModuleList, Tensor], Tensor]
@@ -126,11 +129,6 @@ def halves_apart(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return torch.cat([first.view(len(x), 2, -1), last.view(len(x), 2, -1)], dim=1)
 
 
-def table(layers: nn.ModuleList, x: Tensor) -> Tensor:
-    places = torch.linspace(-1.0, 1.0, 12, dtype=x.dtype).view(4, 3)
-    return layers[0](x[:, :4]) + layers[0](places)  # type: ignore[no-any-return]
-
-
 def flipped(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return layers[0](x.flatten(0, 1).flip(0)).flip(0).view(*x.shape[:2], -1)  # type: ignore[no-any-return]
 
@@ -157,7 +155,6 @@ def gathered(layers: nn.ModuleList, x: Tensor) -> Tensor:
 FOUND: dict[str, Layout] = {
     "time first": time_first,
     "halves apart": halves_apart,
-    "table": table,
     "flipped": flipped,
     "rows by size": by_size,
     "tokens by size": tokens_by_size,
@@ -173,8 +170,113 @@ def test_other_layouts_are_found_and_right(function: Layout) -> None:
     for n in (4, 2, 5):
         x = rows(n)
         assert same(add(engine, x), oracle(model, x))
-    # sorting zeros leaves them where they are: then it is only seen with other records
-    assert engine.route.startswith("record by record" if function is tokens_by_size else "reference")
+    assert engine.route.startswith("reference")
+
+
+class Tabled(nn.Module):
+    """Reads tables that are made in its forward pass, and one that is a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.grid = nn.Linear(3, 4), torch.rand(8, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.linspace(-1.0, 1.0, 12, dtype=x.dtype).view(4, 3)
+        near = self.grid[(x[:, 0, :1] > 0).long() + torch.arange(4)]  # (B, 4, 3)
+        return torch.as_tensor(self.layer(x[:, :4] + near) + self.layer(places) + self.layer(self.grid[:4]))
+
+
+def test_tables_are_known_by_what_they_are_made_of() -> None:
+    model = Tabled().double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    for n in (3, 2, 5, 7):
+        x = rows(n)
+        assert same(add(engine, x), oracle(model, x))
+    assert engine.route == "fast"
+
+
+def written_to(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """A table no more: the number of the batch is in it."""
+    grid = torch.zeros(2, 2)
+    grid.view(4)[:1].copy_(x.max().float())
+    h: Tensor = layers[0](x)
+    return torch.as_tensor(layers[1](h.roll(1, 0) if grid[0, 0] > 50 else h))
+
+
+def times_a_number(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """What is derived from a parameter and a number of the batch."""
+    h: Tensor = layers[0](x)
+    norm = layers[0].get_parameter("weight").norm()
+    return torch.as_tensor(layers[1](h.roll(1, 0) if norm * 0 + x.max() > 50 else h))
+
+
+def by_digits(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return torch.as_tensor(layers[1](h.roll(1, 0) if float(f"{x.max():.3f}") > 50 else h))
+
+
+def by_whole(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return torch.as_tensor(layers[1](h.roll(1, 0) if int(x.max()) > 50 else h))
+
+
+def by_array(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return torch.as_tensor(layers[1](h.roll(1, 0) if np.asarray(x).max() > 50 else h))
+
+
+def by_place(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    h: Tensor = layers[0](x)
+    return torch.as_tensor(layers[1](h.roll(1, 0) if len(torch.where(x.flatten() > 50)[0]) else h))
+
+
+def by_key(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    order = x.amax((1, 2)).gt(50).long().argsort(stable=True)
+    h: Tensor = layers[0](torch.stack([x[k] for k in order]))
+    return torch.as_tensor(layers[1](torch.stack([h[k] for k in order.argsort()])))
+
+
+def by_bound(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """Rows are cut where a number of the batch says, put together the other way round, and back."""
+    cut = x.amax((1, 2)).gt(50).long().sum()
+    h: Tensor = layers[0](torch.cat([x[cut:], x[:cut]]))
+    return torch.as_tensor(layers[1](torch.cat([h[len(h) - cut :], h[: len(h) - cut]])))
+
+
+ASKED = [written_to, times_a_number, by_digits, by_whole, by_array, by_place, by_key, by_bound]
+
+
+@pytest.mark.parametrize("function", ASKED)
+def test_no_number_of_a_batch_leads_a_model_elsewhere_unseen(
+    function: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adds_up() -> bool:
+        torch.manual_seed(0)
+        model = Model(function, nn.Linear(3, 4), nn.Linear(4, 2)).double()
+        engine = FastEngine(model, losses, FlatClipping(C))
+        x, large = rows(9), rows(1) * 100
+        add(engine, x)
+        with_large, without = add(engine, large), add(engine, x)
+        both = {name: with_large[name] + without[name] for name in without}
+        batches = [torch.cat([x[:place], large, x[place:]]) for place in (0, 4, 9)]
+        return all(same(add(engine, batch), both) for batch in batches)
+
+    monkeypatch.setattr(FastEngine, "_look_again", lambda *_: None)  # which would refuse some of them
+    assert adds_up()
+    monkeypatch.setattr(tape, "ANSWERS", frozenset())
+    monkeypatch.setattr(tape, "WATCHED", {})
+    assert not adds_up(), "else this shows nothing"
+
+
+def test_a_record_larger_than_all_before_is_looked_at_anew() -> None:
+    model = Model(lambda layers, x: layers[1](rolled_by_where(layers, x)), nn.Linear(3, 4), nn.Linear(4, 2))
+    engine, x = FastEngine(model.double(), losses, FlatClipping(C)), rows(9)
+    for _ in range(3):
+        add(engine, x)  # the fourth would be looked at again in any case
+    engine._batches += 1
+    x[5] *= 100
+    with pytest.raises(UnsupportedModel, match="do not release"):
+        add(engine, x)
 
 
 GONE = 9.0
@@ -287,8 +389,8 @@ def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
 
 
 def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
-    monkeypatch.setattr(fast, "check_alike", lambda found, wanted: None)
+    monkeypatch.setattr(ownership, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
+    monkeypatch.setattr(ownership, "check_alike", lambda found, wanted: None)
     for function in (time_first, halves_apart):
         model, x = Model(function, nn.Linear(3, 4)).double(), rows()
         engine = FastEngine(model, losses, FlatClipping(C))
@@ -370,7 +472,7 @@ def test_what_three_records_do_not_show_goes_record_by_record(
     route, right = engine_sum()
     assert right
     assert route.startswith("record by record")
-    monkeypatch.setattr(fast, "check_alike", lambda found, wanted: None)
+    monkeypatch.setattr(ownership, "check_alike", lambda found, wanted: None)
     monkeypatch.setattr(tape, "ANSWERS", frozenset())
     assert engine_sum() == ("fast", False), "else this shows nothing"
 
@@ -440,7 +542,7 @@ def test_an_extreme_record_is_among_those_that_a_way_is_judged_by(
         return engine.route, same(add(engine, x), oracle(model, x))
 
     assert engine_sum()[1]
-    monkeypatch.setattr(fast, "some_of", lambda of, _: torch.arange(16) * 40 // 16)
+    monkeypatch.setattr(ownership, "some_of", lambda of, _: torch.arange(16) * 40 // 16)
     assert not engine_sum()[1], "else this shows nothing"
 
 
@@ -478,10 +580,62 @@ def test_a_condition_is_judged_on_each_of_its_sides() -> None:
         x = rows(9).clamp(-1, 1)
         x[5:, 3:, 0] = 3.0 if some else 0.0
         assert same(add(engine, x), oracle(model, x))
-    ways = len(engine._known_ways)
+    ways = sum(name.startswith("way") for name in engine.measured)
     for start in (0, 4, 5):
         x = rows(9).clamp(-1, 1)
         x[start:, 3:, 0] = 3.0
         assert same(add(engine, x), oracle(model, x))
-    assert (ways, len(engine._known_ways)) == (2, 2)
+    assert ways == sum(name.startswith("way") for name in engine.measured) == 2
     assert engine.route == "fast"
+
+
+class FromZero(nn.Module):
+    """Its hidden weights read nothing but zeros at first, so that this use never has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.forwards = nn.RNNCell(3, 4), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        object.__setattr__(self, "forwards", self.forwards + 1)
+        h = x.new_zeros(len(x), 4)
+        for inputs in x.unbind(1):
+            h = self.cell(inputs, h)
+        return h
+
+
+def test_a_use_without_a_gradient_does_not_hinder_the_proof() -> None:
+    model = FromZero().double()
+    engine, counts = FastEngine(model, losses, FlatClipping(C)), []
+    for _ in range(9):
+        x, before = rows(5), model.forwards
+        assert same(add(engine, x), oracle(model, x))
+        counts.append(model.forwards - before - len(x))
+    assert engine.route == "fast"
+    assert [batch for batch, count in enumerate(counts, 1) if count > 1] == [1, 2, 4, 8]
+
+
+def test_what_is_proven_grows_where_it_does_not_suffice() -> None:
+    """By a use that no record of the first batch has a gradient in; not where a process only looks again."""
+
+    def sometimes(layers: nn.ModuleList, x: Tensor) -> Tensor:
+        h = torch.as_tensor(layers[0](x))
+        return h + torch.as_tensor(layers[1](h)) * (x[:, :1, :1] > 50)
+
+    model = Model(sometimes, nn.Linear(3, 4), nn.Linear(4, 4)).double()
+    engine, proven = FastEngine(model, losses, FlatClipping(C)), []
+    for large in (0, 0, 4, 1, 0, 1):
+        x = rows(4)
+        x[4 - large :, 0, 0] = 60.0
+        assert same(add(engine, x), oracle(model, x))
+        proven.append([bits for name, bits in engine.measured.items() if name.startswith("way")])
+    assert proven[0] == proven[1] != proven[2] == proven[5]
+    assert all(before[0] & after[0] == before[0] for before, after in pairwise(proven))
+    way = next(name for name in engine.measured if name.startswith("way"))
+    for known, large in ((proven[0], 0), (proven[2], 4)):
+        resumed = FastEngine(model, losses, FlatClipping(C))
+        resumed.measured.update(engine.measured | {way: known[0]})
+        x = rows(4)
+        x[4 - large :, 0, 0] = 60.0
+        add(resumed, x)
+        assert resumed.measured[way] == known[0]

@@ -208,7 +208,7 @@ def assert_whole_files(out: Path) -> None:
     """Whatever carries a name of its own can be read; temporary files are hidden."""
     for path in out.rglob("*"):
         if path.name == "resume.pt":
-            assert torch.load(path, weights_only=True)["format"] == 4
+            assert torch.load(path, weights_only=True)["format"] == 5
         elif path.name == "metrics.csv":
             lines = path.read_text().splitlines()
             assert len({line.count(",") for line in lines}) == 1

@@ -18,7 +18,6 @@ it is taken in any other batch.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -44,7 +43,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.tape import ANSWERED, Handler, Tape, Unseen
-from tacit.clipping.ownership import check_alike, owned_uses, sketch, some_of, three_of
+from tacit.clipping.ownership import Ownership
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -52,8 +51,6 @@ from tacit.errors import UnsupportedModel
 
 __all__ = ["FastEngine"]
 
-NEGLIGIBLE = 1e-12
-"""A norm of this part of the threshold is what rounding leaves of nothing."""
 _FEW = 3
 """Records of which one at least is alone after they are halved."""
 SEEDS = 8
@@ -126,9 +123,9 @@ class FastEngine(GradientEngine):
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._known_ways: dict[tuple[object, ...], str] = {}
-        self._shown_apart: set[tuple[object, ...]] = set()
-        self._batches = 0
+        self._ownership = Ownership(self._run_seeded, views, self.measured)
+        self._batches, self._largest = 0, 0.0
+        self._attributes: list[Tensor] = []  # tables that are no buffers
 
     @property
     def route(self) -> str:
@@ -142,6 +139,8 @@ class FastEngine(GradientEngine):
         super()._probe(batch)
         flags = self._survey.flags
         if flags not in self._judged_ways:
+            kept = (value for module in self._survey.modules for value in vars(module).values())
+            self._attributes = [t for t in kept if isinstance(t, Tensor) and not t.requires_grad]
             self._judged_ways[flags] = self._why_unseen(batch)
         reason = self._judged_ways[flags]
         began_fast = self.measured.setdefault(f"fast {_digits(flags)}", int(reason is None))
@@ -154,11 +153,15 @@ class FastEngine(GradientEngine):
         self._look_again(batch)
 
     def _look_again(self, batch: tuple[Tensor, ...]) -> None:
-        """At batches 2, 4, 8, ... try anew to show wrong what was found right: training changes models."""
+        """Try anew to show wrong what was found right: at batches 2, 4, 8, ..., as training changes models,
+        and where a record has numbers twice as large as all before, for which a model may have another way.
+        """
         self._batches += 1
-        if self._unseen is None and self._batches > 1 and self._batches.bit_count() == 1:
+        largest = max((_largest(t) for t in batch), default=0.0)
+        larger, self._largest = largest > 2 * self._largest, max(self._largest, largest)
+        if self._unseen is None and self._batches > 1 and (larger or self._batches.bit_count() == 1):
             validate.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
-            self._shown_apart.clear()
+            self._ownership.look_again()
 
     def _why_unseen(self, batch: tuple[Tensor, ...]) -> str | None:
         if not self._probed[self._survey.flags]:
@@ -166,7 +169,7 @@ class FastEngine(GradientEngine):
         three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
         try:
             self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
-            self._reached(three)
+            self._ownership.reached(three)
         except Unseen as unseen:
             return str(unseen)
         return None
@@ -184,7 +187,7 @@ class FastEngine(GradientEngine):
         if self._unseen is None:
             try:
                 with self._run(batch) as (tape, losses):
-                    if self._rows_are_owned(tape, batch, losses, thresholds):
+                    if self._ownership.holds(tape, batch, losses, thresholds, self._survey.flags):
                         with full_precision():
                             return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
                     if len(losses) <= _FEW and any(site.startswith(ANSWERED) for site in tape.sites):
@@ -210,6 +213,7 @@ class FastEngine(GradientEngine):
     def _tape(self, rows: int) -> Tape:
         constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
         constants += [buffer for _, _, buffer in self._survey.buffers]
+        constants += self._attributes
         return Tape(
             self.parameters.values(),
             constants,
@@ -242,98 +246,6 @@ class FastEngine(GradientEngine):
         _refuse_gradients(self.parameters)
         return means.detach()
 
-    def _rows_are_owned(
-        self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, thresholds: Tensor
-    ) -> bool:
-        """Whether what was recorded lies with the record that it belongs to; once for each way through.
-
-        Proven on three of the records (:meth:`_reached`).  If these go another way than the batch, or leave a
-        use without a gradient that is not ``NEGLIGIBLE`` in others, nothing is proven.  One record alone
-        needs no proof.  What is proven is kept in ``measured``, so that a resumed run takes a batch whole, or
-        in parts, as it was taken before; each process tries for itself all the same to show it wrong.
-        """
-        sites = tuple(tape.sites)
-        uses = sum(1 for _ in tape.all_uses())  # a loss may leave some out
-        way = (self._survey.flags, sites, tuple(t.shape[1:] for t in batch), uses)
-        known = self._known_ways.get(way) in self.measured
-        if len(losses) == 1 or (known and way in self._shown_apart):
-            return True
-        key = f"way {hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()}"
-        before = key in self.measured
-        three = self._rows_of(three_of(losses))
-        try:
-            reached = self._reached(tuple(t[three.to(t.device)] for t in batch), sites)
-            if reached is None:
-                return before
-            if way not in self._shown_apart:
-                self._refuse_what_hangs_on_others(batch, losses, sites)
-                self._shown_apart.add(way)
-        except Unseen as reason:
-            if before:
-                raise UnsupportedModel(f"{reason}. {validate.SEEN_LATE}") from reason
-            raise
-        if known:
-            return True
-        unproven = [use.squared_norms() for k, use in enumerate(tape.all_uses()) if k not in reached]
-        negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
-        if not all(bool((squares <= negligible).all()) for squares in unproven):
-            return before
-        if not unproven:
-            self._known_ways[way] = key
-            self.measured[key] = 1
-        return True
-
-    def _reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None = None) -> set[int] | None:
-        """Return the numbers of the uses in which three records have gradients, each record its own.
-
-        The gradient of one record's loss must be exactly 0 in what was recorded for the others, and in its
-        own what it is when all losses are summed: a backward pass that is not linear, such as one that scales
-        gradients by their largest, mixes records too.  That, a first dimension that counts something else,
-        rows in another order and positions that go by time before record are found by it, on two of the
-        records and on all, and :class:`Unseen` is raised.  None is returned if they go different ways, or
-        others than ``sites``.
-        """
-        reached: set[int] = set()
-        for chosen in (torch.tensor([1, 0]), torch.arange(3)):
-            rows = self._rows_of(chosen)
-            part = tuple(t[rows.to(t.device)] for t in three)
-            with self._run_seeded(part) as probe:
-                sites = tuple(probe.sites) if sites is None else sites
-                if tuple(probe.sites) != sites:
-                    return None
-                summed = [[sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
-            for j in range(len(chosen)):
-                with self._run_seeded(part, j) as probe:
-                    if tuple(probe.sites) != sites:
-                        return None
-                    reached |= owned_uses(probe, j, summed)
-        return reached
-
-    def _refuse_what_hangs_on_others(
-        self, batch: tuple[Tensor, ...], losses: Tensor, sites: tuple[str, ...]
-    ) -> None:
-        """Raise :class:`Unseen` if what is recorded for a record is another where the others are zeros.
-
-        Losses that are the same do not say that gradients are: a backward pass may use what was computed from
-        the whole batch, and rows may be in another order, by number or by content, than in three.  Nothing is
-        said if zeros go another way.
-        """
-        some = some_of(losses, batch[0].reshape(len(losses), -1))
-        m, rows = len(some), self._rows_of(some)
-        part = tuple(t[rows.to(t.device)] for t in batch)
-        with self._run_seeded(part) as probe:
-            if tuple(probe.sites) != sites:
-                return
-            beside = {j: [sketch(use, j) for use in probe.all_uses()] for j in {1 % m, m // 2}}
-        for j, sketches in beside.items():
-            own = self._rows_of(torch.tensor([j]))
-            lone = tuple(torch.zeros_like(t) for t in part)
-            for zeros, t in zip(lone, part, strict=True):
-                zeros[own.to(t.device)] = t[own.to(t.device)]
-            with self._run_seeded(lone) as probe:
-                if tuple(probe.sites) == sites:
-                    check_alike([sketch(use, j) for use in probe.all_uses()], sketches)
-
     def _refuse_random_ways(self, batch: tuple[Tensor, ...]) -> None:
         """Raise :class:`Unseen` if the model takes one of several ways, such as through some of its layers.
 
@@ -351,10 +263,6 @@ class FastEngine(GradientEngine):
             ways.add(tuple(tape.sites))
         if len(ways) > 1:
             raise Unseen("the way through the model is random")
-
-    def _rows_of(self, records: Tensor) -> Tensor:
-        """Return the numbers of the rows of these records."""
-        return (records[:, None] * self.views + torch.arange(self.views, device=records.device)).flatten()
 
     @contextmanager
     def _run_seeded(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[Tape]:
@@ -430,6 +338,14 @@ def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
     with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
         torch.manual_seed(seed)
         yield
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest absolute value; 0 if it is not finite, and on a device, which would be waited for."""
+    if not tensor.is_floating_point() or not tensor.is_cpu or tensor.numel() == 0:
+        return 0.0
+    low, high = map(float, tensor.aminmax())
+    return size if (size := max(-low, high)) < torch.inf else 0.0
 
 
 @lru_cache(maxsize=16)

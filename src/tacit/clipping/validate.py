@@ -178,7 +178,7 @@ def check_still_apart(
         return _losses(model, per_example_loss, [part], 0)
 
     try:
-        _is_exact(model, per_example_loss, losses, batch, views, 2, in_order=False)
+        _is_exact(model, per_example_loss, losses, batch, views, 2, in_order=False, passed=True)
     except UnsupportedModel as refusal:
         raise UnsupportedModel(f"{refusal} {SEEN_LATE}") from None
     finally:
@@ -194,10 +194,12 @@ def _is_exact(
     ways: int,
     *,
     in_order: bool,
+    passed: bool = False,
 ) -> bool:
     """Whether records have the same ``losses`` to the last bit beside others and beside zeros.
 
     Refuse what is more than rounding.  ``in_order``: sums are taken to be in the same order each time.
+    ``passed``: the model did once, and what may be rounding is, where double precision cannot tell.
     """
     halves = _halves(len(whole[0]) // views, ways).repeat_interleave(views, 1).to(whole[0].device)
     together, beside_zeros = _both_ways(losses, whole, halves)
@@ -205,7 +207,10 @@ def _is_exact(
         return True
     if not in_order and not torch.equal(together[0], losses(whole)) and _near(together, beside_zeros):
         return True  # sums in a random order
-    if not _rounded(together, beside_zeros) or not _rounded_in_double(model, per_example_loss, whole, halves):
+    if not _rounded(together, beside_zeros):
+        raise UnsupportedModel(_MIXES)
+    in_double = _rounded_in_double(model, per_example_loss, whole, halves)
+    if in_double is False or (in_double is None and not passed):
         raise UnsupportedModel(_MIXES)
     return False
 
@@ -297,7 +302,7 @@ def _near_in_double(
             alone, twice = losses(few), losses(few, few)
         return _near(alone, twice[: len(alone)], 1e-6)
 
-    return _holds_in_double(near, model, per_example_loss)
+    return _holds_in_double(near, model, per_example_loss) is True
 
 
 def _rounded_in_double(
@@ -305,8 +310,8 @@ def _rounded_in_double(
     per_example_loss: Callable[..., Tensor],
     batch: tuple[Tensor, ...],
     halves: Tensor,
-) -> bool:
-    """Whether what the halves of a batch do to each other is rounding in double precision as well.
+) -> bool | None:
+    """Whether what the halves of a batch do to each other is rounding in double precision as well, or None.
 
     What mixes records by as little as single precision rounds, such as what normalisation leaves of a record,
     is seen there.
@@ -320,8 +325,8 @@ def _holds_in_double(
     judge: Callable[[Callable[..., Tensor]], bool],
     model: nn.Module,
     per_example_loss: Callable[..., Tensor],
-) -> bool:
-    """What ``judge`` says of the losses of parts in double precision; False if they cannot be had."""
+) -> bool | None:
+    """What ``judge`` says of the losses of parts in double precision; None if they cannot be had."""
     try:
         wide = copy.deepcopy(model).double()
 
@@ -330,8 +335,8 @@ def _holds_in_double(
             return _losses(wide, per_example_loss, widened, 0)
 
         return judge(losses)
-    except Exception:  # noqa: BLE001 (not every model can be copied, or is of this type: it stays refused)
-        return False
+    except Exception:  # noqa: BLE001 (not every model can be copied, or is of this type)
+        return None
 
 
 def _refuse_kept(names: list[str]) -> None:

@@ -52,7 +52,7 @@ from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
-_STATE_FORMAT = 4
+_STATE_FORMAT = 5
 _TRIED = 4  # records on which an augmentation is tried
 
 

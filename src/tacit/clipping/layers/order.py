@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["ANSWERS", "WATCHED", "Watch", "keeps_owners"]
@@ -48,16 +49,18 @@ def _is_mask(key: Any) -> bool:
 
 def _looked_up(rows: int, tensor: Tensor, key: Any) -> str | None:
     index = torch.as_tensor(key) if isinstance(key, list) else key
-    if not isinstance(index, Tensor) or index.dim() == 0 or tensor.dim() == 0 or len(tensor) % rows:
+    if not isinstance(index, Tensor) or tensor.dim() == 0 or len(tensor) % rows:
         return None
-    if not tensor.requires_grad and len(tensor) != index.numel():
-        return None  # a table of numbers, such as angles of positions, rather than rows in another order
+    if index.dim() == 0:
+        return READ
     return None if keeps_owners(index, len(tensor), rows) else MOVED
 
 
 def _getitem(rows: int, tensor: Tensor, key: Any) -> str | None:
     keys = key if isinstance(key, tuple) else (key,)
     leading = keys if keys and keys[0] is Ellipsis else keys[:1]
+    if any(isinstance(end, Tensor) for k in leading if isinstance(k, slice) for end in (k.start, k.stop)):
+        return READ
     return MASKED if any(_is_mask(k) for k in leading) else _looked_up(rows, tensor, *keys[:1] or (None,))
 
 
@@ -71,16 +74,31 @@ def _index_select(rows: int, input: Tensor, dim: int, index: Tensor) -> str | No
     return None if dim % input.dim() else _looked_up(rows, input, index)
 
 
-def _along(rows: int, input: Tensor, dim: Any = None, *_: Any, **__: Any) -> str | None:  # noqa: A002
+def _along(rows: int, input: Tensor, dim: Any = -1, *_: Any, **__: Any) -> str | None:  # noqa: A002
     first = isinstance(dim, int) and input.dim() > 0 and dim % input.dim() == 0
     return MOVED if first and len(input) % rows == 0 else None
 
 
-def _along_second(rows: int, input: Tensor, _: Any, dim: Any = None, *__: Any, **___: Any) -> str | None:  # noqa: A002
+def _along_second(rows: int, input: Tensor, _: Any, dim: Any = -1, *__: Any, **___: Any) -> str | None:  # noqa: A002
     return _along(rows, input, dim)
 
 
-def _whole(rows: int, tensor: Tensor) -> str | None:
+def _places(rows: int, condition: Tensor, *values: Any, **others: Any) -> str | None:
+    del rows, condition
+    return None if values or others else COUNTED
+
+
+def _classes(rows: int, tensor: Tensor, num_classes: int = -1) -> str | None:
+    del rows, tensor
+    return COUNTED if num_classes < 0 else None
+
+
+def _repeated(rows: int, tensor: Tensor, repeats: Any = None, *_: Any, **__: Any) -> str | None:
+    del rows, tensor
+    return None if isinstance(repeats, int) else COUNTED
+
+
+def _item(rows: int, tensor: Tensor) -> str | None:
     del rows
     return None if tensor.is_floating_point() or tensor.dtype == torch.bool else READ
 
@@ -97,6 +115,7 @@ WATCHED: Mapping[Any, Watch] = {
     Tensor.__setitem__: _setitem,
     **dict.fromkeys((torch.index_select, Tensor.index_select), _index_select),
     **dict.fromkeys((torch.gather, Tensor.gather, torch.sort, Tensor.sort), _along),
+    **dict.fromkeys((torch.argsort, Tensor.argsort), _along),
     **dict.fromkeys((torch.scatter, Tensor.scatter, Tensor.scatter_), _along),
     **dict.fromkeys((torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_), _along),
     **dict.fromkeys((torch.index_add, Tensor.index_add, Tensor.index_add_), _along),
@@ -108,11 +127,32 @@ WATCHED: Mapping[Any, Watch] = {
     **dict.fromkeys((torch.masked_select, Tensor.masked_select), _always(MASKED)),
     **dict.fromkeys((torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere), _always(COUNTED)),
     **dict.fromkeys((torch.unique, Tensor.unique, torch.unique_consecutive), _always(COUNTED)),
-    **dict.fromkeys((Tensor.tolist, Tensor.numpy), _always(READ)),
-    **dict.fromkeys((Tensor.item, Tensor.__int__, Tensor.__index__), _whole),
+    **dict.fromkeys((torch.where, Tensor.where), _places),
+    **dict.fromkeys((torch.bincount, Tensor.bincount, Tensor.unique_consecutive), _always(COUNTED)),
+    **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), _repeated),
+    F.one_hot: _classes,
+    **dict.fromkeys((Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__), _always(READ)),
+    **dict.fromkeys((Tensor.__repr__, Tensor.__format__, Tensor.__complex__), _always(READ)),
+    **dict.fromkeys((Tensor.apply_, Tensor.map_, Tensor.untyped_storage), _always(READ)),
+    **dict.fromkeys((Tensor.__int__, Tensor.__index__), _always(READ)),
+    Tensor.item: _item,
 }
 ANSWERS = frozenset(
     {Tensor.__bool__, Tensor.is_nonzero, torch.is_nonzero, Tensor.__contains__, Tensor.__float__, Tensor.item}
     | {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 )
 """Operations that tell Python a truth or a number."""
+FACTORIES = frozenset(
+    {
+        torch.arange,
+        torch.empty,
+        torch.eye,
+        torch.full,
+        torch.linspace,
+        torch.logspace,
+        torch.ones,
+        torch.tensor,
+    }
+    | {torch.tril_indices, torch.triu_indices, torch.zeros}
+)
+"""Operations that make tensors of what Python gives them."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias, overload
 
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.layers.order import ANSWERS, WATCHED
+from tacit.clipping.layers.order import ANSWERS, FACTORIES, WATCHED
 from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.layers.use import Use
 
@@ -93,8 +94,9 @@ class Tape(TorchFunctionMode):
         self._state = _State()
         self._flattened = False
         self._alone = rows == views  # all rows are one record's: their order says nothing
-        self._constants = {id(c) for c in constants}
-        self._held: list[Tensor] = []
+        self._held = list(constants)  # so that no other tensors come to have their ids
+        self._constants = set(map(id, self._held))
+        self._mixed: set[int] = set()  # derived from more than tables
         self._handlers, self._other = handlers, other
 
     def __torch_function__(
@@ -106,14 +108,13 @@ class Tape(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         tensors = _tensors(args, kwargs)
-        if (func in WATCHED or func in ANSWERS) and not self._alone and not self._is_table(tensors[0]):
-            self._watch(func, args, kwargs)
-            if func in ANSWERS:
+        if (func in WATCHED or func in ANSWERS) and not self._alone:
+            self._watch(func, tensors, args, kwargs)
+            if func in ANSWERS and not all(map(self._is_table, tensors)):
                 return self._answer(func, args, kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
             result = FASTER.get(func, func)(*args, **kwargs)
-            if tensors and self._is_table(tensors[0]):
-                self._follow(func, tensors, kwargs, result)
+            self._follow(func, tensors, kwargs, result)
             return result
         if func in _COPYING and all(map(self.owns, tensors)):
             return self._handlers[func](self, *args, **kwargs)
@@ -148,18 +149,28 @@ class Tape(TorchFunctionMode):
         result = func(*args, **kwargs)
         if any(t._version != versions[id(t)] for t in _tensors(args, kwargs)):
             raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
-        self._hold(result)
+        pure = all(map(self._is_table, _tensors(args, kwargs)))
+        if pure:
+            self._hold(result)
         for tensor in _tensors((result,)):
             if tensor.requires_grad and not self.owns(tensor):
+                if not pure:
+                    self._mixed.add(id(tensor))
                 if torch.promote_types(tensor.dtype, torch.float32) != tensor.dtype:
                     raise Unseen(f"operation {_name(func)!r} makes a weight of {tensor.dtype}")
                 self.sources[id(tensor)] = tensor
                 self.sites.append(f"derived by {_name(func)}")
         return result
 
-    def _watch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _watch(
+        self,
+        func: Callable[..., Any],
+        tensors: Sequence[Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         """Note why rows may be elsewhere after this operation."""
-        if self._state.disorder is None and func in WATCHED:
+        if self._state.disorder is None and func in WATCHED and not self._is_table(tensors[0]):
             self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -170,23 +181,27 @@ class Tape(TorchFunctionMode):
 
     def _is_table(self, tensor: Tensor) -> bool:
         """Whether no record is in ``tensor``, so that it may be looked up in any order."""
-        return id(tensor) in self._constants or self.owns(tensor)
+        return id(tensor) in self._constants or (self.owns(tensor) and id(tensor) not in self._mixed)
 
     def _follow(
         self, func: Callable[..., Any], tensors: Sequence[Tensor], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Know constants by what they are computed from; what a record is written into is none any more."""
-        if all(map(self._is_table, tensors)):
+        if all(map(self._is_table, tensors)) if tensors else func in FACTORIES:
             self._hold(result)
-        elif _writes(_name(func), kwargs):
-            self._constants.discard(id(tensors[0]))
+        elif _is_in_place(func) or "out" in kwargs:
+            written = {t.untyped_storage()._cdata for t in tensors if self._is_table(t)}
+            if written:
+                kept = [t for t in self._held if t.untyped_storage()._cdata not in written]
+                self._constants.intersection_update(map(id, kept))
+                self._held[:] = kept
 
     def _hold(self, result: Any) -> None:
         """Take what no record is in for constants, but for rows, which may go with those of the batch."""
         for tensor in _tensors((result,)):
             if not tensor.requires_grad and (tensor.dim() == 0 or len(tensor) != self.rows):
                 self._constants.add(id(tensor))
-                self._held.append(tensor)  # so that no other tensor comes to have its id
+                self._held.append(tensor)
 
     def of_rows(self, operation: str, input: Tensor, dimensions: int) -> Tape:  # noqa: A002
         """Return the tape for an input whose first dimension counts the rows, or all their positions.
@@ -255,7 +270,7 @@ class Tape(TorchFunctionMode):
     def _note(self, operation: str) -> None:
         if torch._C._functorch.maybe_current_level() is not None:
             raise Unseen(f"operation {operation!r} takes place within torch.func.vmap or grad")
-        self.sites.append(f"{operation} of positions" if self._flattened else operation)
+        self.sites.append(f"{operation} of {self.views} positions" if self._flattened else operation)
 
     def all_uses(self) -> Iterator[Use]:
         """Yield the uses of all sources, in an order that depends on the sites alone."""
@@ -335,6 +350,12 @@ def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> li
         elif isinstance(value, dict):
             found += _tensors(value.values())
     return found
+
+
+@cache
+def _is_in_place(func: Callable[..., Any]) -> bool:
+    name = _name(func)
+    return _writes(name, {}) or name == "__set__"
 
 
 def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
