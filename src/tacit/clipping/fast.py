@@ -153,13 +153,13 @@ class FastEngine(GradientEngine):
         self._look_again(batch)
 
     def _look_again(self, batch: tuple[Tensor, ...]) -> None:
-        """Try anew to show wrong what was found right: at batches 2, 4, 8, ..., as training changes models,
+        """Try anew to show wrong what was found right: at batches 4, 16, 64, ..., as training changes models,
         and where a record has numbers twice as large as all before, for which a model may have another way.
         """
         self._batches += 1
         largest = max((_largest(t) for t in batch), default=0.0)
         larger, self._largest = largest > 2 * self._largest, max(self._largest, largest)
-        if self._unseen is None and self._batches > 1 and (larger or self._batches.bit_count() == 1):
+        if self._unseen is None and self._batches > 1 and (larger or _is_power_of_four(self._batches)):
             validate.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
             self._ownership.look_again()
 
@@ -338,6 +338,10 @@ def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
     with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
         torch.manual_seed(seed)
         yield
+
+
+def _is_power_of_four(number: int) -> bool:
+    return number.bit_count() == 1 and number.bit_length() % 2 == 1
 
 
 def _largest(tensor: Tensor) -> float:

@@ -107,6 +107,7 @@ class Ownership:
     ) -> None:
         self._run, self._views, self._measured = run, views, measured
         self._keys: dict[tuple[object, ...], str] = {}
+        self._tried: set[str] = set()  # by this process, on three records
         self._shown_apart: set[tuple[object, ...]] = set()
 
     def look_again(self) -> None:
@@ -143,8 +144,12 @@ class Ownership:
         sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
         if sufficient and way in self._shown_apart:
             return True
-        three = self._rows_of(three_of(losses))
         try:
+            if sufficient and key in self._tried:
+                self._refuse_what_hangs_on_others(batch, losses, sites)
+                self._shown_apart.add(way)
+                return True
+            three = self._rows_of(three_of(losses))
             reached = self.reached(tuple(t[three.to(t.device)] for t in batch), sites)
             if reached is not None and way not in self._shown_apart:
                 self._refuse_what_hangs_on_others(batch, losses, sites)
@@ -153,6 +158,7 @@ class Ownership:
             if sufficient:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
             raise
+        self._tried.add(key)
         if sufficient or reached is None:
             return sufficient
         proven |= sum(1 << number for number in reached)
