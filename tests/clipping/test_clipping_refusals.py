@@ -15,7 +15,7 @@ from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
-from tacit.clipping.validate import check_losses, check_model, mixing_probe
+from tacit.clipping.validate import check_losses, check_model, check_still_apart, mixing_probe
 from tacit.errors import InvalidInput, UnsupportedModel
 
 ENGINES: list[type[GradientEngine]] = [FastEngine, ReferenceEngine]
@@ -463,3 +463,22 @@ def test_a_model_that_is_not_computed_in_double_precision_stays_refused() -> Non
 
     with pytest.raises(UnsupportedModel, match="number of records"):
         mixing_probe(nn.Linear(4, 2), single, (torch.randn(4, 4),))
+
+
+def test_rounding_that_double_precision_cannot_judge_ends_no_run() -> None:
+    """A model is refused for it before its first step, where nothing is lost yet, and not later."""
+
+    def rounded(model: nn.Module, x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise RuntimeError("float32 alone")
+        found: Tensor = model(x).square().sum(1)
+        return torch.where(x.max() > 1, found * (1 + 2**-22), found)
+
+    model, x = nn.Linear(4, 2), torch.rand(9, 4)
+    check_still_apart(model, rounded, (x,))
+    x[::4] += 1
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        mixing_probe(model, rounded, (x,))
+    check_still_apart(model, rounded, (x,))
+    with pytest.raises(UnsupportedModel, match="do not release"):
+        check_still_apart(model, lambda model, x: rounded(model, x) * x.max(), (x,))

@@ -133,12 +133,8 @@ class Ownership:
         if len(losses) == 1:
             return True
         uses, sites = list(tape.all_uses()), tuple(tape.sites)
-        way = (
-            flags,
-            sites,
-            tuple(t.shape[1:] for t in batch),
-            len(uses),
-        )  # a loss may omit some
+        shapes = tuple(t.shape[1:] for t in batch)
+        way = (flags, sites, shapes, len(uses))  # of uses a loss may leave some out
         key = self._keys.get(way) or self._keys.setdefault(way, f"way {_digest(way)}")
         proven = self._measured.get(key, 0)
         sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
