@@ -638,3 +638,42 @@ def test_what_is_proven_grows_where_it_does_not_suffice() -> None:
         x[4 - large :, 0, 0] = 60.0
         add(resumed, x)
         assert resumed.measured[way] == known[0]
+
+
+def test_numbers_that_differ_send_each_record_alone_at_once() -> None:
+    """As of a loss that is printed: halves would hardly be told the same number; nothing is kept."""
+    forwards = []
+
+    def printed(model: nn.Module, x: Tensor) -> Tensor:
+        forwards.append(len(x))
+        found = losses(model, x)
+        assert found.mean().item() > -1e9
+        return found
+
+    model = Model(lambda layers, x: layers[0](x), nn.Linear(3, 4)).double()
+    engine = FastEngine(model, printed, FlatClipping(C))
+    for _ in range(3):
+        x = rows(40)
+        forwards.clear()
+        assert same(add(engine, x), oracle(model, x))
+    assert forwards.count(1) == 40
+    assert len(forwards) < 50
+    assert engine.route.startswith("record by record: an if")
+
+
+def test_few_ways_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python is told another number in each step, though the same for each record."""
+    numbers: list[float] = []
+
+    def annealed(layers: nn.ModuleList, x: Tensor) -> Tensor:
+        return torch.as_tensor(layers[0](x) / (1 + (0 * x[0, 0, 0] + numbers[-1]).item()))
+
+    monkeypatch.setattr(ownership, "MOST_WAYS", 5)
+    model = Model(annealed, nn.Linear(3, 4)).double()
+    engine = FastEngine(model, losses, FlatClipping(C))
+    for number in range(12):
+        numbers.append(float(number))
+        x = rows(4)
+        assert same(add(engine, x), oracle(model, x))
+    assert engine.route == "fast"
+    assert len(engine.measured) == 5

@@ -190,9 +190,7 @@ class FastEngine(GradientEngine):
                     if self._ownership.holds(tape, batch, losses, thresholds, self._survey.flags):
                         with full_precision():
                             return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
-                    if len(losses) <= _FEW and any(site.startswith(ANSWERED) for site in tape.sites):
-                        self._apart = "an if, float() or item() has another answer for each batch"
-                parts = 2
+                    parts = self._parts(tape.sites, len(losses))
             except Unseen as reason:
                 self._apart, parts = str(reason), len(batch[0]) // self.views
         if parts == 1:
@@ -200,6 +198,18 @@ class FastEngine(GradientEngine):
         found = [self._add(accumulator, part, thresholds, scale) for part in cut(batch, parts, self.views)]
         norms, of_parts = zip(*found, strict=True)
         return torch.cat(norms), torch.cat(of_parts)
+
+    def _parts(self, sites: Sequence[str], n: int) -> int:
+        """Into how many parts n records are cut that go an unproven way.
+
+        Into halves, as one of these may go a proven one.  Where Python was told a number on it, this is
+        hardly so: then each record is alone.
+        """
+        answers = {site for site in sites if site.startswith(ANSWERED)}
+        of_numbers = not answers <= {f"{ANSWERED}{truth}" for truth in (True, False)}
+        if of_numbers or (answers and n <= _FEW):
+            self._apart = "an if, float() or item() has another answer for each batch"
+        return n if of_numbers else 2
 
     @contextmanager
     def _run(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[tuple[Tape, Tensor]]:

@@ -26,6 +26,8 @@ ROUNDED = 1e-6
 """What is below this part of a record's whole gradient may be rounding of parts that cancel."""
 NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
+MOST_WAYS = 1024
+"""How many are remembered: a way is another one for each number that Python is told on it."""
 SOME = 16
 """Records of a batch among which gradients are compared with those beside zeros."""
 
@@ -135,6 +137,10 @@ class Ownership:
         uses, sites = list(tape.all_uses()), tuple(tape.sites)
         shapes = tuple(t.shape[1:] for t in batch)
         way = (flags, sites, shapes, len(uses))  # of uses a loss may leave some out
+        if len(self._keys) > MOST_WAYS:
+            self._keys.clear()
+            self._tried.clear()
+            self._shown_apart.clear()
         key = self._keys.get(way) or self._keys.setdefault(way, f"way {_digest(way)}")
         proven = self._measured.get(key, 0)
         sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
@@ -158,7 +164,8 @@ class Ownership:
         if sufficient or reached is None:
             return sufficient
         proven |= sum(1 << number for number in reached)
-        self._measured[key] = proven
+        if key in self._measured or len(self._measured) < MOST_WAYS:
+            self._measured[key] = proven
         return _is_sufficient(proven, uses, thresholds)
 
     def reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None = None) -> set[int] | None:
