@@ -16,6 +16,7 @@ __all__ = [
     "InvalidInput",
     "MissingExtra",
     "PrivacyRefusal",
+    "SlowModel",
     "TacitError",
     "UnsupportedEvent",
     "UnsupportedModel",
@@ -62,6 +63,13 @@ class UnsupportedModel(PrivacyRefusal):
 
 class BudgetExceeded(PrivacyRefusal):
     """More privacy is asked for than the budget holds."""
+
+
+class SlowModel(UserWarning):
+    """A model that trains as it should, but for many times as long as others; the message says why.
+
+    It goes by records of zeros, by how a model computes, and never by what is in the data.
+    """
 
 
 def check_real(

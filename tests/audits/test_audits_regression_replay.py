@@ -292,6 +292,7 @@ MIXING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
 @pytest.mark.parametrize("name", MIXING)
 def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
     name: str, monkeypatch: pytest.MonkeyPatch

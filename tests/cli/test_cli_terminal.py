@@ -346,3 +346,9 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert [line["epsilon"] for line in found["repeats"]] == [1.0, 3.0]
     assert run(["demo", "--out", "mine"]) == 2
+
+
+def test_the_package_is_a_program_too() -> None:
+    command = [sys.executable, "-m", "tacit", "--version"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.strip() == __version__

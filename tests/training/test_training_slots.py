@@ -112,7 +112,7 @@ def test_canaries_leave_what_is_released_of_the_model_as_it_was() -> None:
     assert torch.allclose(weights(with_slots), weights(without), atol=1e-5)
     assert list(with_slots.model.state_dict()) == list(without.model.state_dict())
     assert with_slots.epsilon == without.epsilon
-    assert with_slots._engine.route == "fast"  # type: ignore[attr-defined]
+    assert with_slots.route == "fast"
 
 
 def test_the_noise_on_the_slots_is_that_of_the_plan() -> None:

@@ -134,6 +134,11 @@ class GradientEngine(ABC):
             )
         return RawStatistics(norms, losses, thresholds, present)
 
+    @property
+    def route(self) -> str:
+        """How batches go: ``"reference"``, each record by itself."""
+        return "reference"
+
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes rows, once for each combination of training flags."""
         if self._survey.flags not in self._probed:

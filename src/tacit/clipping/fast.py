@@ -47,6 +47,7 @@ from tacit.clipping.ownership import Ownership
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
+from tacit.clipping.slow import ALWAYS_ANOTHER, numbers_told, warn_of
 from tacit.errors import UnsupportedModel
 
 __all__ = ["FastEngine"]
@@ -120,6 +121,7 @@ class FastEngine(GradientEngine):
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._judged_ways: dict[tuple[bool, ...], str | None] = {}
         self._unseen: str | None = None  # why the model, as its flags are, is not fast
+        self._told = False  # whether Python asks it for numbers of the batch
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
@@ -142,6 +144,7 @@ class FastEngine(GradientEngine):
             kept = (value for module in self._survey.modules for value in vars(module).values())
             self._attributes = [t for t in kept if isinstance(t, Tensor) and not t.requires_grad]
             self._judged_ways[flags] = self._why_unseen(batch)
+            warn_of(self._judged_ways[flags], told=self._told)
         reason = self._judged_ways[flags]
         began_fast = self.measured.setdefault(f"fast {_digits(flags)}", int(reason is None))
         if began_fast and not self._probed[flags]:
@@ -205,10 +208,9 @@ class FastEngine(GradientEngine):
         Into halves, as one of these may go a proven one.  Where Python was told a number on it, this is
         hardly so: then each record is alone.
         """
-        answers = {site for site in sites if site.startswith(ANSWERED)}
-        of_numbers = not answers <= {f"{ANSWERED}{truth}" for truth in (True, False)}
-        if of_numbers or (answers and n <= _FEW):
-            self._apart = "an if, float() or item() has another answer for each batch"
+        of_numbers = numbers_told(sites)
+        if of_numbers or (n <= _FEW and any(site.startswith(ANSWERED) for site in sites)):
+            self._apart = ALWAYS_ANOTHER
         return n if of_numbers else 2
 
     @contextmanager
@@ -271,8 +273,9 @@ class FastEngine(GradientEngine):
             finally:
                 tape.clear()
             ways.add(tuple(tape.sites))
+        self._told = any(numbers_told(way) for way in ways)
         if len(ways) > 1:
-            raise Unseen("the way through the model is random")
+            raise Unseen(ALWAYS_ANOTHER if self._told else "the way through the model is random")
 
     @contextmanager
     def _run_seeded(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[Tape]:

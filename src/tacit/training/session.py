@@ -172,6 +172,14 @@ class PrivateSession:
         return self.plan.epsilon_after([self._done])[0]
 
     @property
+    def route(self) -> str:
+        """How batches have gone so far: ``"fast"``, ``"reference"``, or how else, and why.
+
+        It may hang on the records, as the time of a step does: it is for who trains, not to be published.
+        """
+        return self._engine.route
+
+    @property
     def thresholds(self) -> tuple[float, ...]:
         """(G,) clipping thresholds of the next step; those of adaptive clipping come from noisy counts."""
         return tuple(self._thresholds)

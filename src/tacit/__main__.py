@@ -1,0 +1,10 @@
+"""``python -m tacit``: the command line, where its own script is not on the path."""
+
+from __future__ import annotations
+
+from tacit.cli import main
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    main()
