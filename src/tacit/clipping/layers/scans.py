@@ -1,0 +1,258 @@
+"""RNN, LSTM and GRU over time, forward and backward, with all that need not wait for its turn done at once.
+
+Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
+
+A step computes from a_t = W_ih x_t + b_ih and z_t = W_hh h_{t-1} + b_hh, both (B, G H), the next state.
+Autograd would keep and undo each operation of each step.  But all h_t are known after the forward pass, which
+torch does in one call, so a_t and z_t of all steps are two products, and so are the gates and their
+derivatives.  Step by step, from the last to the first, are left::
+
+    gradient of z_t = factor_t * gradient of h_t          (of c_t too, in an LSTM)
+    gradient of h_{t-1} = W_hh^T gradient of z_t + ...
+
+Rows come first, so that what is found of a record lies together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = [
+    "Cell",
+    "Pull",
+    "Pulled",
+    "Run",
+    "State",
+    "Weights",
+    "gru",
+    "lstm",
+    "previous_of",
+    "pull_gru",
+    "pull_lstm",
+    "pull_relu",
+    "pull_tanh",
+    "relu",
+    "run_gru",
+    "run_lstm",
+    "run_relu",
+    "run_tanh",
+    "tanh",
+]  # fmt: skip
+
+aten = torch.ops.aten
+
+State: TypeAlias = tuple[Tensor, ...]
+"""(h,) or, for LSTM, (h, c), each (B, H)."""
+Cell: TypeAlias = Callable[[Tensor, Tensor, State], State]
+"""a, z (B, G H) and the state to the next state."""
+
+
+class Weights(NamedTuple):
+    """Of one layer in one direction: (G H, d), (G H, H) and (G H,)."""
+
+    w_ih: Tensor
+    w_hh: Tensor
+    b_ih: Tensor | None = None
+    b_hh: Tensor | None = None
+
+
+class Pulled(NamedTuple):
+    """The gradients of all a_t and z_t, (B, T, G H), and of the first state."""
+
+    a: Tensor
+    z: Tensor
+    state: State
+
+
+Run: TypeAlias = Callable[[Tensor, State, Weights], Tensor]
+"""x (B, T, d) and the first state to h_1 ... h_T, (B, T, H), and for LSTM c_T after them, (B, T + 1, H)."""
+Pull: TypeAlias = Callable[[Tensor, State, Weights, Tensor, Tensor], Pulled]
+"""The same, what came of it, and the gradient of that."""
+
+
+def tanh(a: Tensor, z: Tensor, state: State) -> State:
+    """A step of an RNN."""
+    del state
+    return ((a + z).tanh(),)
+
+
+def relu(a: Tensor, z: Tensor, state: State) -> State:
+    """A step of an RNN with ReLU."""
+    del state
+    return ((a + z).relu(),)
+
+
+def lstm(a: Tensor, z: Tensor, state: State) -> State:
+    """A step of an LSTM."""
+    i, f, g, o = (a + z).chunk(4, dim=1)
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru(a: Tensor, z: Tensor, state: State) -> State:
+    """A step of a GRU."""
+    a_r, a_u, a_n = a.chunk(3, dim=1)
+    z_r, z_u, z_n = z.chunk(3, dim=1)
+    reset, update = (a_r + z_r).sigmoid(), (a_u + z_u).sigmoid()
+    new = (a_n + reset * z_n).tanh()
+    return ((1 - update) * new + update * state[0],)
+
+
+def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
+    """Run step by step, for devices whose fused layers want the weights of all layers in one block."""
+    outputs, state = [], first
+    for a in F.linear(x, weights.w_ih, weights.b_ih).unbind(1):
+        state = cell(a, F.linear(state[0], weights.w_hh, weights.b_hh), state)
+        outputs.append(state[0])
+    return torch.stack([*outputs, *state[1:]], dim=1)
+
+
+def run_tanh(x: Tensor, first: State, weights: Weights) -> Tensor:
+    """One layer of an RNN in one direction."""
+    if not x.is_cpu:
+        return _cells(tanh, x, first, weights)
+    return torch.rnn_tanh(x, first[0][None], *_one_layer(weights))[0]
+
+
+def run_relu(x: Tensor, first: State, weights: Weights) -> Tensor:
+    """The same with ReLU."""
+    if not x.is_cpu:
+        return _cells(relu, x, first, weights)
+    return torch.rnn_relu(x, first[0][None], *_one_layer(weights))[0]
+
+
+def run_gru(x: Tensor, first: State, weights: Weights) -> Tensor:
+    """One layer of a GRU in one direction."""
+    if not x.is_cpu:
+        return _cells(gru, x, first, weights)
+    return torch.gru(x, first[0][None], *_one_layer(weights))[0]
+
+
+def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
+    """One layer of an LSTM in one direction."""
+    if not x.is_cpu:
+        return _cells(lstm, x, first, weights)
+    outputs, _, last = torch.lstm(x, [state[None] for state in first], *_one_layer(weights))
+    return torch.cat([outputs, last.transpose(0, 1)], dim=1)
+
+
+def _one_layer(weights: Weights) -> tuple[list[Tensor], bool, int, float, bool, bool, bool]:
+    """Weights, whether there are biases, layers, dropout, training, both directions, batch first."""
+    return [w for w in weights if w is not None], weights.b_ih is not None, 1, 0.0, False, False, True
+
+
+def pull_tanh(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    """The gradients of an RNN."""
+    del x, first
+    return _pull_plain(1 - outputs.square(), weights.w_hh, g)
+
+
+def pull_relu(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    """The same with ReLU."""
+    del x, first
+    return _pull_plain((outputs > 0).to(outputs.dtype), weights.w_hh, g)
+
+
+def _pull_plain(factors: Tensor, w_hh: Tensor, g: Tensor) -> Pulled:
+    """``factors``, the derivative of the activation, become the gradients."""
+    before, of_z = _steps_before(g), factors.unbind(1)
+    dh = g[:, -1]
+    for t in reversed(range(len(of_z))):
+        dh = _back(before[t], _without_traces(of_z[t].mul_(dh)), w_hh)
+    return Pulled(factors, factors, (dh,))
+
+
+def pull_gru(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    """The gradients of a GRU."""
+    (B, T, H), previous = outputs.shape, previous_of(first[0], outputs)
+    a = F.linear(x, weights.w_ih, weights.b_ih).view(B, T, 3, H)
+    z = F.linear(previous, weights.w_hh, weights.b_hh).view(B, T, 3, H)
+    r, u = a[:, :, :2].add_(z[:, :, :2]).sigmoid_().unbind(2)
+    n = a[:, :, 2].addcmul_(r, z[:, :, 2]).tanh_()
+    to_n = aten.tanh_backward(1 - u, n)  # from h_t to a_n
+    factors = torch.empty_like(a)
+    aten.sigmoid_backward.grad_input(to_n * z[:, :, 2], r, grad_input=factors[:, :, 0])
+    aten.sigmoid_backward.grad_input(previous - n, u, grad_input=factors[:, :, 1])
+    torch.mul(to_n, r, out=factors[:, :, 2])
+    of_z, flat = factors.unbind(1), factors.flatten(2).unbind(1)
+    before, keeps, reached = _steps_before(g), u.unbind(1), torch.empty_like(to_n)
+    dh = g[:, -1]
+    for t, here in reversed(list(enumerate(reached.unbind(1)))):
+        here.copy_(dh)
+        of_z[t].mul_(dh[:, None])
+        dh = _back(before[t], _without_traces(flat[t]), weights.w_hh).addcmul_(
+            _without_traces(here), keeps[t]
+        )
+    of_a = factors.clone()
+    torch.mul(to_n, reached, out=of_a[:, :, 2])
+    return Pulled(of_a.flatten(2), factors.flatten(2), (dh,))
+
+
+def pull_lstm(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    """The gradients of an LSTM."""
+    previous = previous_of(first[0], outputs[:, :-1])
+    gates = F.linear(x, weights.w_ih, weights.b_ih).add_(F.linear(previous, weights.w_hh, weights.b_hh))
+    gates = gates.view(*gates.shape[:2], 4, -1)
+    i, f, n, o = gates.unbind(2)
+    gates[:, :, :2].sigmoid_()
+    n.tanh_()
+    o.sigmoid_()
+    c = _carried(i * n, f, first[1])
+    squashed = c[:, 1:].tanh()
+    through = aten.tanh_backward(o, squashed)  # from h_t to c_t
+    factors = torch.empty_like(gates)
+    of_i, of_f, of_n, of_o = factors.unbind(2)
+    aten.sigmoid_backward.grad_input(n, i, grad_input=of_i)
+    aten.sigmoid_backward.grad_input(c[:, :-1], f, grad_input=of_f)
+    aten.tanh_backward.grad_input(i, n, grad_input=of_n)
+    aten.sigmoid_backward.grad_input(squashed, o, grad_input=of_o)
+    from_c, from_h, flat = factors[:, :, :3].unbind(1), of_o.unbind(1), factors.flatten(2).unbind(1)
+    before, throughs, keeps = _steps_before(g[:, :-1]), through.unbind(1), f.unbind(1)
+    dh, dc = g[:, -2], g[:, -1].clone()
+    for t in reversed(range(len(flat))):
+        _without_traces(dc.addcmul_(dh, throughs[t]))
+        from_c[t].mul_(dc[:, None])
+        from_h[t].mul_(dh)
+        dc.mul_(keeps[t])
+        dh = _back(before[t], _without_traces(flat[t]), weights.w_hh)
+    gradients = factors.flatten(2)
+    return Pulled(gradients, gradients, (dh, dc))
+
+
+def _carried(new: Tensor, keep: Tensor, first: Tensor) -> Tensor:
+    """c_0 ... c_T, (B, T + 1, H), of c_t = keep_t c_{t-1} + new_t."""
+    found = torch.cat([first[:, None], new], dim=1)
+    c = found.unbind(1)
+    for t, kept in enumerate(keep.unbind(1)):
+        c[t + 1].addcmul_(kept, c[t])
+    return found
+
+
+def previous_of(first: Tensor, outputs: Tensor) -> Tensor:
+    """h_0 ... h_{T-1}, (B, T, H)."""
+    return torch.cat([first[:, None], outputs[:, :-1]], dim=1)
+
+
+def _steps_before(g: Tensor) -> list[Tensor | None]:
+    """For each t what comes to h_{t-1} from outside; nothing does to h_0."""
+    return [None, *g[:, :-1].unbind(1)]
+
+
+def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
+    """The gradient of h_{t-1} from outside and by z_t."""
+    return of_z @ w_hh if g is None else torch.addmm(g, of_z, w_hh)
+
+
+def _without_traces(gradient: Tensor) -> Tensor:
+    """Take out numbers whose squares are below the least of the type, which norms allow for.
+
+    Over many steps gradients vanish, and products of what is left of them may take ten times as long.
+    """
+    least = float(torch.finfo(gradient.dtype).tiny) ** 0.5
+    found: Tensor = aten.hardshrink.out(gradient, least, out=gradient)
+    return found
