@@ -3,12 +3,16 @@
 ``bench_reproduce.py BEFORE`` takes the ``src`` folder of a checkout of that commit (``git worktree add``) and
 lets the two versions take turns, each time in a new process: some private steps of each experiment's model,
 with its batch size, optimizer and averaging, on random records of the right shape.
+
+``bench_reproduce.py --accuracies BEFORE NOW`` compares what whole runs of ``tacit reproduce`` found: two
+folders of their JSON files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -19,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MODELS", "Experiment", "seconds_per_step"]
+__all__ = ["MODELS", "Experiment", "compare_accuracies", "seconds_per_step"]
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,59 @@ def compare(before: Path, now: Path, rounds: int, steps: int) -> list[dict[str, 
     return rows
 
 
+def compare_accuracies(before: Path, now: Path) -> list[dict[str, Any]]:
+    """One row for each experiment, model and epsilon that both folders have.
+
+    ``difference`` of the means is in standard errors of it, from the spread of the runs of both.
+    """
+    rows = []
+    for path in sorted(now.glob("*.json")):
+        earlier = before / path.name
+        known = {_key(row): row for row in _lines(earlier)} if earlier.is_file() else {}
+        for new in (row for row in _lines(path) if _key(row) in known):
+            old = known[_key(new)]
+            error = math.hypot(*(row["accuracy_std"] / math.sqrt(row["seeds"]) for row in (old, new)))
+            difference = (new["accuracy_mean"] - old["accuracy_mean"]) / error
+            shared = {name: new[name] for name in ("experiment", "dataset", "model", "epsilon")}
+            sides = {
+                f"{side}_{name}": row[name]
+                for side, row in (("before", old), ("now", new))
+                for name in ("accuracy_mean", "accuracy_std", "seeds", "wall_seconds")
+            }
+            rows.append(shared | sides | {"difference": difference})
+    return rows
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return [row for row in found if (row.get("seeds") or 0) > 1 and row.get("accuracy_std")]
+
+
+def _key(row: dict[str, Any]) -> tuple[object, ...]:
+    return row["experiment"], row["dataset"], row["model"], round(row["epsilon"], 3)
+
+
+def write_accuracies(before: Path, now: Path, out: Path | None) -> None:
+    """Write the JSON of :func:`compare_accuracies`, with the days and machines of both."""
+    import results
+
+    rows = compare_accuracies(before, now)
+    if not rows:
+        sys.exit(f"{before} and {now} share no experiment; give two folders of tacit reproduce --out.")
+    shared = [path.name for path in sorted(now.glob("*.json")) if (before / path.name).is_file()]
+    origins = {}
+    for side, folder in (("before", before), ("now", now)):
+        heads = [json.loads((folder / name).read_text(encoding="utf-8")) for name in shared]
+        origins[side] = sorted({f"{head['date']}, {head['machine']['processor']}" for head in heads})
+    path = out or results.FOLDER / "reproduce_accuracy.json"
+    results.write(path, "reproduce, accuracies before and after", {"origins": origins, "rows": rows})
+
+
 def main() -> int:
     """Compare and write the JSON; with ``--model``, time that model alone."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("before", type=Path, nargs="?", help="src folder of a checkout of the earlier commit")
+    parser.add_argument("--accuracies", type=Path, nargs=2, metavar=("BEFORE", "NOW"))
     parser.add_argument("--model", choices=tuple(MODELS), help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
@@ -130,6 +183,9 @@ def main() -> int:
         sys.stdout.write(
             json.dumps({"seconds": seconds_per_step(MODELS[options.model], options.steps)}) + "\n"
         )
+        return 0
+    if options.accuracies is not None:
+        write_accuracies(*options.accuracies, options.out)
         return 0
     if options.before is None or not (options.before / "tacit").is_dir():
         parser.error("BEFORE must be the src folder of a checkout; make one with git worktree add")

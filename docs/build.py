@@ -251,6 +251,31 @@ def _reproduce(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _accuracies(data: dict[str, Any]) -> Iterator[str]:
+    before, now = ("; ".join(data["origins"][side]) for side in ("before", "now"))
+    differences = [row["difference"] for row in data["rows"]]
+    yield "## `tacit reproduce`, accuracies before and now\n"
+    yield (
+        f"Whole runs, each with keys of its own: before the fast clipping engine ({before}) and with it "
+        f"({now}). Means and sample standard deviations over the runs; their difference in standard errors. "
+        f"The mean of the squares of these is {sum(d * d for d in differences) / len(differences):.2f}; by "
+        "chance alone 1 is expected, or 2 with three runs on either side.\n"
+    )
+    yield "| experiment | model | ε | before, % | now, % | difference | before, s | now, s |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in data["rows"]:
+        sides = (
+            f"{100 * row[f'{side}_accuracy_mean']:.2f} ± {100 * row[f'{side}_accuracy_std']:.2f}"
+            for side in ("before", "now")
+        )
+        yield (
+            f"| {row['experiment']} ({row['dataset']}) | {row['model']} | {row['epsilon']:.3g} | "
+            f"{' | '.join(sides)} | {row['difference']:+.1f} | "
+            f"{row['before_wall_seconds']:.0f} | {row['now_wall_seconds']:.0f} |"
+        )
+    yield ""
+
+
 def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
         yield f"## {title}\n"
@@ -540,6 +565,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "scaling_avx2": _scaling("How the cost grows without AVX-512", "scaling_avx2"),
     "loader": _loaders,
     "reproduce": _reproduce,
+    "reproduce_accuracy": _accuracies,
     "noise": _noise("Noise"),
     "noise_avx2": _noise("Noise without AVX-512"),
     "slots": _slots,

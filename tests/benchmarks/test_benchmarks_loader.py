@@ -86,6 +86,35 @@ def test_two_versions_take_turns(part: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert "| clipping | 150 | 3000.0 | 1500.0 | 0.50 |" in page
 
 
+def test_accuracies_are_compared_where_both_have_them(part: Any, tmp_path: Path) -> None:
+    bench = part("bench_reproduce")
+
+    def run(side: str, name: str, **changed: Any) -> None:
+        row = {
+            "experiment": "clipping", "dataset": "mnist", "model": "MLP", "epsilon": 3.0, "seeds": 4,
+            "accuracy_mean": 0.9, "accuracy_std": 0.006, "wall_seconds": 10.0,
+        } | changed  # fmt: skip
+        (tmp_path / side).mkdir(exist_ok=True)
+        content = {"date": "2026-01-01", "machine": {"processor": side}, "rows": [row]}
+        (tmp_path / side / name).write_text(json.dumps(content))
+
+    run("before", "a.json")
+    run("now", "a.json", accuracy_mean=0.91, accuracy_std=0.008, epsilon=3.00001, wall_seconds=5.0)
+    run("now", "b.json")
+    run("before", "c.json", model="other")
+    run("now", "c.json")
+    (row,) = bench.compare_accuracies(tmp_path / "before", tmp_path / "now")
+    assert row["difference"] == pytest.approx(2.0)
+    bench.write_accuracies(tmp_path / "before", tmp_path / "now", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["origins"] == {"before": ["2026-01-01, before"], "now": ["2026-01-01, now"]}
+    page = "\n".join(part("build").SECTIONS["reproduce_accuracy"](found))
+    assert "| clipping (mnist) | MLP | 3 | 90.00 ± 0.60 | 91.00 ± 0.80 | +2.0 | 10 | 5 |" in page
+    assert "squares of these is 4.00" in page
+    with pytest.raises(SystemExit, match="share no experiment"):
+        bench.write_accuracies(tmp_path, tmp_path / "now", tmp_path / "none.json")
+
+
 def test_a_model_of_the_experiments_is_timed_in_a_process_of_its_own() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "bench_reproduce.py"), "--model", "clipping"]
     done = subprocess.run([*command, "--steps", "1"], capture_output=True, text=True)

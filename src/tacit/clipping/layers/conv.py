@@ -121,6 +121,11 @@ class _Convolution(Use):
             return self._ordered(self._kept[0].gradients(start, stop), 2)
         return self._ordered(self._formed(start, stop)[0].gradients(0, stop - start), 2)
 
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """As each is kept or formed twice; one weight gradient of the whole batch is another computation."""
+        return not self._ghost
+
     def of(self, records: Tensor) -> Use:
         """Return the same of those records alone."""
         if self._kept is not None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from tacit.clipping.layers import tied
+from tacit.clipping.layers.rowwise import RowByRow, form_of
 from tacit.clipping.layers.tape import Tape
 from tacit.clipping.layers.use import Kept, Rearranged, Use, chunks
 
@@ -165,6 +166,7 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
             p,
             uses.get(id(p), []),
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
+            tape.rows // tape.views,
             tape.budget.chunk_bytes,
         )
         for name, p in parameters.items()
@@ -172,9 +174,12 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
 
 
 def _gradient_of(
-    parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]], most: int
+    parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]], n: int, most: int
 ) -> Gradient:
-    """Return g_i; the uses of a source that is only another view of the parameter are its own."""
+    """Return g_i; the uses of a source that is only another view of the parameter are its own.
+
+    So is the only use of the only source, where it is made of the parameter row by row.
+    """
     others: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
         if _is_view_of(source, parameter):
@@ -182,7 +187,26 @@ def _gradient_of(
             own = own + [Rearranged(use, source, parameter) for use in (uses if one is None else [one])]
         else:
             others.append((source, uses))
+    if (
+        len(others) == 1
+        and not own
+        and (row_by_row := _row_by_row(parameter, *others[0], n, most)) is not None
+    ):
+        return Gradient(parameter, [row_by_row], [], most)
     return Gradient(parameter, own, others, most)
+
+
+def _row_by_row(
+    parameter: nn.Parameter, source: Tensor, uses: list[Use], n: int, most: int
+) -> RowByRow | None:
+    if len(uses) > 1:
+        return None
+
+    def pull(gradients: Tensor) -> Tensor:
+        return _pulled([source], parameter, [gradients])
+
+    form = form_of(source, parameter, pull)
+    return None if form is None else RowByRow(uses[0], source, pull, form, n, most)
 
 
 def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:

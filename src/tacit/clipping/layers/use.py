@@ -65,6 +65,11 @@ class Use(ABC):
         """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
         return False
 
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """Whether the weighted sum is that of what :meth:`gradients` returns, to the last bit of each."""
+        return False
+
 
 @final
 class Rows:
@@ -109,6 +114,11 @@ class Kept(Use):
     def skips_zeros(self) -> bool:
         """Where the Triton kernel takes them."""
         return triton_outer.takes_rows(self._gradients)
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """As it is formed once."""
+        return True
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add the weighted sum over records."""

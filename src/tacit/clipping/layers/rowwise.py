@@ -1,0 +1,187 @@
+"""Gradients of weights that are made of a parameter row by row: standardised, normalised or scaled ones.
+
+What pulls a gradient G of such a weight (O, N) back to the parameter is linear, and for each row o mostly::
+
+    h_o = alpha_o G_o + B_o S_o B_o^T G_o
+
+with an orthonormal basis B_o of a few known directions; for (p_o - mean) / std these are (1, ..., 1) and p_o.
+With d_o = B_o^T G_o and the rest R_o = G_o - B_o d_o::
+
+    |h_o|^2 = |alpha_o R_o|^2 + |(alpha_o + S_o) d_o|^2
+
+That takes the place of all operations of autograd on the gradients of all records; and the weighted sum is
+pulled back once, as h is linear in G.  A parameter of one number for each row, such as the scale of
+weight norm, has h_o = gamma_o . d_o.
+
+alpha, S and gamma are found, and the form is tried, by pulling back a few vectors that are always the same.
+Where these do not give what the form says, the gradients of all records are pulled back.
+
+Letters: n records; m of a chunk; O rows of N numbers; k directions; v vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from tacit.clipping.layers.use import Kept, Use, chunks, row_squares
+
+__all__ = ["Form", "Pull", "RowByRow", "form_of"]
+
+Pull: TypeAlias = Callable[[Tensor], Tensor]
+"""Gradients (v, *shape) of a weight to those of the parameter, (v, *shape)."""
+TRIED = 2
+"""Random vectors on which a form must hold, beside those that it is found by."""
+TOLERANCE = 8
+"""Units of rounding, of what a row of a vector has, up to which it holds."""
+MOST = 4 * 2**20
+"""Bytes of gradients that are formed at once: what stays in the cache from one operation to the next."""
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """h_o = alpha_o G_o + B_o S_o B_o^T G_o; or, for one number a row, h_o = gamma_o . B_o^T G_o.
+
+    Attributes:
+        basis: (O, N, k), B.
+        alpha: (O,), or None for one number a row.
+        mix: (O, k, k), alpha + S; or (O, 1, k), gamma.
+        scale: (O,), no less than |h_o| / |G_o|.
+        rounding: by what part of scale_o |G_o| the form may be off.
+    """
+
+    basis: Tensor
+    alpha: Tensor | None
+    mix: Tensor
+    scale: Tensor
+    rounding: float
+
+    def pulled(self, vectors: Tensor) -> Tensor:
+        """h (O, v, N) or (O, v, 1) of vectors (O, v, N)."""
+        along = vectors @ self.basis
+        mixed = along @ self.mix.transpose(1, 2)  # (O, v, k) or (O, v, 1)
+        if self.alpha is None:
+            return mixed
+        rest = torch.baddbmm(vectors, along, self.basis.transpose(1, 2), alpha=-1)
+        return torch.baddbmm(self.alpha[:, None, None] * rest, mixed, self.basis.transpose(1, 2))
+
+    def squared_norms(self, gradients: Tensor, basis: Tensor) -> Tensor:
+        """|h|^2, (m,), from gradients (m, O, N) and the basis in their order of numbers, rounded up.
+
+        Most of G may be taken out in h.  So R is formed: its norm is off by a part of |G|, which is allowed
+        for, and not its square by a part of |G|^2, which is much more.
+        """
+        rows = gradients.transpose(0, 1)
+        along = torch.bmm(rows, basis)  # (O, m, k)
+        found = (along.double() @ self.mix.double().transpose(1, 2)).square().sum(2)
+        if self.alpha is None:
+            squares = row_squares(gradients).T.double()
+        else:
+            rest = row_squares(torch.baddbmm(rows, along, basis.transpose(1, 2), alpha=-1)).double()
+            found += self.alpha.double()[:, None] ** 2 * rest
+            squares = rest + along.double().square().sum(2)
+        unsure = self.rounding * self.scale.double()[:, None] * squares.sqrt()
+        return (found.sqrt() + unsure).square().sum(0)
+
+
+def form_of(weight: Tensor, parameter: Tensor, pull: Pull) -> Form | None:
+    """The form of what pulls gradients of the weight back to the parameter, if it has one."""
+    rows, numbers = (len(weight), weight[0].numel()) if weight.dim() > 1 else (0, 0)
+    whole, of_rows = parameter.shape == weight.shape, parameter.numel() == rows
+    if numbers < 2 or not (whole or of_rows) or weight.dtype != parameter.dtype or not weight.is_cpu:
+        return None
+    known = (parameter if whole else weight).detach().reshape(rows, numbers).double()
+    basis = torch.linalg.qr(torch.stack([torch.ones_like(known), known], 2))[0].to(weight.dtype)
+    if basis.shape[2] >= numbers or not math.isfinite(float(basis.sum())):
+        return None
+    random = _random(rows, numbers, weight.dtype)
+    across = random[:, :1] - random[:, :1] @ basis @ basis.transpose(1, 2)
+    vectors = torch.cat([basis.transpose(1, 2), across, random[:, 1:]], 1)  # (O, v, N)
+    pulled = pull(vectors.transpose(0, 1).reshape(-1, *weight.shape))
+    found = pulled.view(len(pulled), rows, -1).transpose(0, 1)
+    unit = TOLERANCE * float(torch.finfo(weight.dtype).eps + 8 * torch.finfo(torch.float64).eps)
+    form = _fitted(basis, across, found, unit * numbers**0.5)
+    off = (found - form.pulled(vectors)).norm(dim=2)  # (O, v)
+    return form if bool((off <= unit * form.scale[:, None] * vectors.norm(dim=2)).all()) else None
+
+
+@lru_cache(maxsize=64)
+def _random(rows: int, numbers: int, dtype: torch.dtype) -> Tensor:
+    """(O, 1 + TRIED, N) random numbers, the same in each step, and not those of weights by a likely seed."""
+    generator = torch.Generator().manual_seed(0x7AC17_F0213)
+    return torch.randn(rows, 1 + TRIED, numbers, dtype=dtype, generator=generator)
+
+
+def _fitted(basis: Tensor, across: Tensor, found: Tensor, rounding: float) -> Form:
+    """The form that has ``found`` (O, v, N) or (O, v, 1), of the basis first, then of what is across it."""
+    k = basis.shape[2]
+    of_basis = found[:, :k].transpose(1, 2)  # (O, N, k) or (O, 1, k)
+    if found.shape[2] == 1:
+        return Form(basis, None, of_basis, of_basis.norm(dim=(1, 2)), rounding)
+    alpha = (across * found[:, k : k + 1]).sum((1, 2)) / across.square().sum((1, 2))
+    mix = basis.transpose(1, 2) @ of_basis
+    return Form(basis, alpha, mix, torch.maximum(alpha.abs(), mix.norm(dim=(1, 2))), rounding)
+
+
+@final
+class RowByRow(Use):
+    """Gradients of a parameter from those of a weight, whose use is ``use``, by a :class:`Form`."""
+
+    def __init__(self, use: Use, weight: Tensor, pull: Pull, form: Form, n: int, most: int) -> None:
+        self._use, self._weight, self._pull, self._form, self._n, self._most = (
+            use,
+            weight,
+            pull,
+            form,
+            n,
+            most,
+        )
+
+    def squared_norms(self) -> Tensor:
+        """Return |g_i|^2, (n,)."""
+        found = []
+        for start, stop in self._chunks():
+            formed, order = _in_order(self._use.gradients(start, stop))
+            basis = self._form.basis.to(formed.dtype).view(*self._weight.shape, -1)
+            basis = basis.permute(*order, -1).reshape(self._form.basis.shape)
+            found.append(self._form.squared_norms(formed.flatten(2), basis).to(formed.dtype))
+        return torch.cat(found)
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return g_i, (m, *shape)."""
+        return self._pull(self._use.gradients(start, stop))
+
+    def of(self, records: Tensor) -> RowByRow:
+        """Return those of some records."""
+        n = int(records.sum())
+        return RowByRow(self._use.of(records), self._weight, self._pull, self._form, n, self._most)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records: that of the weight, pulled back."""
+        total = torch.zeros_like(self._weight, dtype=factors.dtype)
+        if self._use.sums_what_it_forms:
+            self._use.add_weighted(total, factors)
+        else:
+            for start, stop in self._chunks():
+                formed, order = _in_order(self._use.gradients(start, stop))
+                part = formed.new_zeros(formed.shape[1:], dtype=factors.dtype)
+                Kept(formed).add_weighted(part, factors[start:stop])
+                total.permute(order).add_(part)
+        accumulator.add_(self._pull(total.to(self._weight.dtype)[None])[0])
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        size = self._weight.numel() * self._weight.element_size()
+        return chunks(self._n, size, min(MOST, self._most))
+
+
+def _in_order(formed: Tensor) -> tuple[Tensor, list[int]]:
+    """Gradients (m, O, ...) with a row's dimensions as they lie in memory, and that order of a weight's."""
+    order = sorted(range(2, formed.dim()), key=formed.stride, reverse=True)
+    return formed.permute(0, 1, *order), [0, *(dim - 1 for dim in order)]

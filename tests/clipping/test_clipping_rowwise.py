@@ -1,0 +1,224 @@
+"""Weights that are made of a parameter row by row: norms by their form are those of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from tacit.clipping import LEAN, FlatClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers import gradient, rowwise
+from tacit.clipping.layers.rowwise import RowByRow, form_of
+from tacit.clipping.layers.use import Kept
+from tacit.clipping.reference import ReferenceEngine
+
+Made = Callable[[Tensor, Tensor], Tensor]
+"""p (O, ...) and a gain (O, 1, ...) to a weight (O, ...)."""
+
+
+def standardised(p: Tensor, gain: Tensor) -> Tensor:
+    """Weight standardisation of De et al. (2204.13650)."""
+    del gain
+    variance, mean = torch.var_mean(p, dim=(1, 2, 3), keepdim=True, unbiased=False)
+    least = torch.tensor(1e-4, dtype=p.dtype)
+    return (p - mean) * torch.rsqrt(torch.maximum(variance * p[0].numel(), least))
+
+
+def with_gain(p: Tensor, gain: Tensor) -> Tensor:
+    return standardised(p, gain) * gain
+
+
+def by_batch_norm(p: Tensor, gain: Tensor) -> Tensor:
+    """As timm writes it."""
+    flat = p.reshape(1, len(p), -1)
+    found: Tensor = F.batch_norm(flat, None, None, weight=gain.view(-1), training=True, eps=1e-6)
+    return found.view_as(p)
+
+
+def normalised(p: Tensor, gain: Tensor) -> Tensor:
+    """Weight norm."""
+    size: Tensor = torch.linalg.vector_norm(p, dim=(1, 2, 3), keepdim=True)
+    return gain * p / size
+
+
+def scaled(p: Tensor, gain: Tensor) -> Tensor:
+    return 0.25 * gain * p
+
+
+ROW_BY_ROW: dict[str, Made] = {
+    f.__name__: f for f in (standardised, with_gain, by_batch_norm, normalised, scaled)
+}
+
+
+def whole_norm(p: Tensor, gain: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(p)
+    return gain * p / size
+
+
+def squashed(p: Tensor, gain: Tensor) -> Tensor:
+    return gain * p.tanh()
+
+
+def masked(p: Tensor, gain: Tensor) -> Tensor:
+    return gain * p * (torch.arange(p.numel()).view_as(p) % 3 > 0)
+
+
+def over_rows(p: Tensor, gain: Tensor) -> Tensor:
+    return gain * p.softmax(0)
+
+
+def one_row_apart(p: Tensor, gain: Tensor) -> Tensor:
+    """Standardised, but one number of one row is moved by a thousandth."""
+    nudge = torch.ones_like(p)
+    nudge[1, 0, 0, 0] += 1e-3
+    return standardised(p, gain) * nudge
+
+
+OTHERS: dict[str, Made] = {f.__name__: f for f in (whole_norm, squashed, masked, over_rows, one_row_apart)}
+
+
+def parameters(dtype: torch.dtype, *shape: int) -> tuple[Tensor, Tensor]:
+    p = (0.1 * torch.randn(*shape, dtype=dtype)).requires_grad_()
+    gain = (1 + 0.3 * torch.randn(shape[0], *[1] * (len(shape) - 1), dtype=dtype)).requires_grad_()
+    return p, gain
+
+
+def puller(weight: Tensor, parameter: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda g: gradient._pulled([weight], parameter, [g])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ROW_BY_ROW)
+@given(
+    rows=st.integers(1, 5), channels=st.integers(2, 5), kernel=st.integers(1, 3), seed=st.integers(0, 99),
+    dtype=st.sampled_from([torch.float32, torch.float64]), size=st.sampled_from([1e-6, 1.0, 1e6]),
+)  # fmt: skip
+def test_norms_by_the_form_are_those_of_autograd(
+    name: str, rows: int, channels: int, kernel: int, seed: int, dtype: torch.dtype, size: float
+) -> None:
+    torch.manual_seed(seed)
+    p, gain = parameters(dtype, rows, channels + 2, kernel, kernel)
+    weight = ROW_BY_ROW[name](p, gain)
+    gradients = size * torch.randn(7, *p.shape, dtype=dtype)
+    gradients[1] = gradients[1, :, :1, :1, :1] + 1e-3 * gradients[1]  # most of it is taken out of the mean
+    gradients[2] = p.detach() * gradients[2, :, :1, :1, :1] + 1e-3 * gradients[2]  # or along the weights
+    for parameter in (p, gain):
+        if name == "standardised" and parameter is gain:
+            continue
+        pull = puller(weight, parameter)
+        form = form_of(weight, parameter, pull)
+        assert form is not None
+        use = RowByRow(Kept(gradients), weight, pull, form, 7, 2**20)
+        wanted = puller(ROW_BY_ROW[name](*(doubled := _doubled(p, gain))), doubled[parameter is gain])(
+            gradients.double()
+        )
+        norms, found = wanted.flatten(1).norm(dim=1), use.squared_norms().double().sqrt()
+        single = dtype == torch.float32
+        assert (found >= norms * (1 - (1e-6 if single else 1e-13))).all()
+        unsure = form.scale.double().max() * gradients.double().flatten(1).norm(dim=1)
+        assert (
+            found <= norms * (1 + (1e-4 if single else 1e-10)) + (1e-2 if single else 1e-6) * unsure
+        ).all()
+        factors = torch.rand(7, dtype=dtype)
+        total = torch.zeros_like(parameter)
+        use.add_weighted(total, factors)
+        expected = torch.einsum("n,n...->...", factors.double(), wanted)
+        scale = float((factors.double() * unsure).sum())
+        assert (total.double() - expected).norm() <= (1e-5 if single else 1e-13) * scale
+        some = torch.arange(7) % 2 == 0
+        assert torch.allclose(use.of(some).squared_norms(), use.squared_norms()[some], rtol=1e-3)
+        assert torch.allclose(use.gradients(1, 3), pull(gradients[1:3]))
+
+
+def _doubled(*tensors: Tensor) -> list[Tensor]:
+    return [t.detach().double().requires_grad_() for t in tensors]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_other_forms_are_not_taken_for_it(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    p, gain = parameters(dtype, 6, 8, 3, 3)
+    weight = OTHERS[name](p, gain)
+    assert form_of(weight, p, puller(weight, p)) is None
+
+
+class Standardised(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = standardised(self.weight, self.weight)
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+def standardised_net() -> nn.Module:
+    return nn.Sequential(
+        Standardised(3, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), Standardised(6, 4, 3, stride=2),
+        nn.Flatten(), parametrizations.weight_norm(nn.Linear(36, 5)), nn.Tanh(), nn.Linear(5, 2),
+    )  # fmt: skip
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def clipped(
+    engine: type[FastEngine | ReferenceEngine], model: nn.Module, *batch: Tensor, C: float, **options: object
+) -> list[Tensor]:
+    one = engine(model, losses, FlatClipping(C), **options)  # type: ignore[arg-type]
+    buffers = {name: torch.zeros_like(p) for name, p in one.parameters.items()}
+    one.add_clipped_sum(buffers, batch, None, torch.full((1,), C, dtype=torch.float64))
+    assert one.route == ("fast" if engine is FastEngine else "reference")
+    return list(buffers.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": LEAN}, {"views": 2}], ids=["fast", "lean", "views"])
+def test_nets_with_such_weights(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    taken: list[rowwise.Form | None] = []
+
+    def noted(weight: Tensor, parameter: Tensor, pull: rowwise.Pull) -> rowwise.Form | None:
+        taken.append(form_of(weight, parameter, pull))
+        return taken[-1]
+
+    monkeypatch.setattr(gradient, "form_of", noted)
+    model = standardised_net().double()
+    batch = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.arange(6) % 2
+    found = clipped(FastEngine, model, *batch, C=0.1, **options)
+    assert len(taken) >= 4
+    assert None not in taken  # both convolutions, and direction and scale of the linear layer
+    views = {name: value for name, value in options.items() if name == "views"}
+    for one, other in zip(found, clipped(ReferenceEngine, model, *batch, C=0.1, **views), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])
+def test_records_whose_gradients_the_weights_take_out(offset: float) -> None:
+    """Nearly constant pictures: the gradient lies along the mean, which standardisation takes out again."""
+    torch.manual_seed(0)
+    C = 0.01
+    model = nn.Sequential(Standardised(3, 6, 3), nn.Flatten(), nn.Tanh(), nn.Linear(6 * 36, 2))
+    pictures, labels = offset + torch.randn(5, 3, 8, 8), torch.arange(5) % 2
+    for record in range(5):
+        found = clipped(FastEngine, model, pictures[record, None], labels[record, None], C=C)
+        norm = sum(float(t.double().square().sum()) for t in found) ** 0.5
+        assert norm <= C * (1 + 1e-4)
+    together, without = (
+        clipped(FastEngine, model, pictures[keep], labels[keep], C=C)
+        for keep in (torch.arange(5) >= 0, torch.arange(5) > 0)
+    )
+    moved = sum(float((a - b).double().square().sum()) for a, b in zip(together, without, strict=True)) ** 0.5
+    assert moved <= C * (1 + 1e-4)
+
+
+def test_what_does_not_hold_is_found_by_the_vectors_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them, standardisation with a number moved would be taken for the form."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(rowwise, "TOLERANCE", 1e15)
+    p, gain = parameters(torch.float64, 6, 8, 3, 3)
+    weight = one_row_apart(p, gain)
+    assert form_of(weight, p, puller(weight, p)) is not None
