@@ -15,8 +15,9 @@ from torch.nn.utils import parametrizations
 from tacit.clipping import LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers import gradient, rowwise
+from tacit.clipping.layers.linear import Pair
 from tacit.clipping.layers.rowwise import RowByRow, form_of
-from tacit.clipping.layers.use import Kept
+from tacit.clipping.layers.use import Kept, Rows
 from tacit.clipping.reference import ReferenceEngine
 
 Made = Callable[[Tensor, Tensor], Tensor]
@@ -138,6 +139,37 @@ def test_norms_by_the_form_are_those_of_autograd(
 
 def _doubled(*tensors: Tensor) -> list[Tensor]:
     return [t.detach().double().requires_grad_() for t in tensors]
+
+
+@pytest.mark.parametrize("name", ROW_BY_ROW)
+@given(
+    rows=st.integers(1, 5), channels=st.integers(3, 9), seed=st.integers(0, 99),
+    dtype=st.sampled_from([torch.float32, torch.float64]), apart=st.sampled_from([0.0, 1e-5, 1e-3, 1.0]),
+)  # fmt: skip
+def test_norms_of_products_are_those_of_what_is_formed(
+    name: str, rows: int, channels: int, seed: int, dtype: torch.dtype, apart: float
+) -> None:
+    """Of records whose inputs are apart from the mean, or from a weight, by a part of them."""
+    torch.manual_seed(seed)
+    p, gain = parameters(dtype, rows, channels, 1, 1)
+    weight = ROW_BY_ROW[name](p, gain)
+    left, right = torch.randn(8, rows, dtype=dtype), torch.randn(8, channels, dtype=dtype)
+    right[:4] = 1 + apart * right[:4]
+    right[4:] = p.detach()[0, :, 0, 0] + apart * right[4:]
+    for parameter in (p,) if name == "standardised" else (p, gain):
+        pull = puller(weight, parameter)
+        form = form_of(weight, parameter, pull)
+        assert form is not None
+        use = RowByRow(Pair(Rows(left), Rows(right), 1.0), weight, pull, form, 8, 300)
+        doubled = _doubled(p, gain)
+        exact = puller(ROW_BY_ROW[name](*doubled), doubled[parameter is gain])
+        formed = left.double()[:, :, None] * right.double()[:, None]
+        norms = exact(formed.view(8, *p.shape)).flatten(1).norm(dim=1)
+        found = use.squared_norms().double().sqrt()
+        single = dtype == torch.float32
+        unsure = form.scale.double().max() * formed.flatten(1).norm(dim=1)
+        assert (found >= norms * (1 - (1e-6 if single else 1e-13))).all()
+        assert (found**2 <= (norms + (1e-4 if single else 1e-11) * unsure) ** 2 + 1e-5 * unsure**2).all()
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -120,23 +120,28 @@ class Pair(Use):
     """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron."""
 
     def __init__(self, left: Rows, right: Rows, slack: float) -> None:
-        self._left, self._right, self._slack = left, right, slack
+        self.left, self.right, self._slack = left, right, slack
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
-        return self._left.squares * self._right.squares
+        return self.left.squares * self.right.squares
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
-        return self._left.rows[start:stop, :, None] * self._right.rows[start:stop, None]
+        return self.left.rows[start:stop, :, None] * self.right.rows[start:stop, None]
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """Up to the last bit of each number, as each is one product."""
+        return True
 
     def of(self, records: Tensor) -> Pair:
         """Return the rows of those records alone."""
-        return Pair(Rows(self._left.rows[records]), Rows(self._right.rows[records]), self._slack)
+        return Pair(Rows(self.left.rows[records]), Rows(self.right.rows[records]), self._slack)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
-        left, right = self._left.rows, self._right.rows
+        left, right = self.left.rows, self.right.rows
         if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
             left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
         if left.shape[1] < right.shape[1]:
@@ -147,7 +152,7 @@ class Pair(Use):
 
     def at_positions(self) -> Outer:
         """The same with a dimension of positions."""
-        return Outer(self._left.rows[:, None], self._right.rows[:, None], self._slack)
+        return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from tacit.clipping.layers.linear import Pair
 from tacit.clipping.layers.use import Kept, Use, chunks, row_squares
 
 __all__ = ["Form", "Pull", "RowByRow", "form_of"]
@@ -40,6 +41,8 @@ TRIED = 2
 """Random vectors on which a form must hold, beside those that it is found by."""
 TOLERANCE = 8
 """Units of rounding, of what a row of a vector has, up to which it holds."""
+ORTHOGONAL = 16
+"""Units of rounding, of the square of a row, that are lost as B is not quite orthonormal."""
 MOST = 4 * 2**20
 """Bytes of gradients that are formed at once: what stays in the cache from one operation to the next."""
 
@@ -90,6 +93,24 @@ class Form:
         unsure = self.rounding * self.scale.double()[:, None] * squares.sqrt()
         return (found.sqrt() + unsure).square().sum(0)
 
+    def squared_norms_of_products(self, left: Tensor, right: Tensor) -> Tensor:
+        """|h|^2, (m,), rounded up, where G_o = left_o right^T, of left (m, O) and right (m, N).
+
+        The products with B are the same for all o.  They are taken in double precision: what is left of the
+        square of a row by which most is taken out must not hang on how many rows the product has.
+        """
+        left, right = left.double(), right.double()
+        squares = right.square().sum(1)
+        directions = self.basis.double().permute(1, 0, 2).flatten(1)  # (N, O k)
+        along = (right @ directions).view(len(right), len(self.basis), -1).transpose(0, 1)  # (O, m, k)
+        found = (along @ self.mix.double().transpose(1, 2)).square().sum(2)
+        if self.alpha is not None:
+            rest = (squares - along.square().sum(2)).clamp_(min=0.0)
+            found += self.alpha.double()[:, None] ** 2 * rest
+        bound = self.scale.double()[:, None] * squares.sqrt()
+        lost = ORTHOGONAL * float(torch.finfo(self.basis.dtype).eps) * bound.square()
+        return (((found.sqrt() + self.rounding * bound).square() + lost) * left.T.square()).sum(0)
+
 
 def form_of(weight: Tensor, parameter: Tensor, pull: Pull) -> Form | None:
     """The form of what pulls gradients of the weight back to the parameter, if it has one."""
@@ -135,18 +156,19 @@ class RowByRow(Use):
     """Gradients of a parameter from those of a weight, whose use is ``use``, by a :class:`Form`."""
 
     def __init__(self, use: Use, weight: Tensor, pull: Pull, form: Form, n: int, most: int) -> None:
-        self._use, self._weight, self._pull, self._form, self._n, self._most = (
-            use,
-            weight,
-            pull,
-            form,
-            n,
-            most,
-        )
+        self._use, self._weight, self._pull = use, weight, pull
+        self._form, self._n, self._most = form, n, most
 
     def squared_norms(self) -> Tensor:
         """Return |g_i|^2, (n,)."""
         found = []
+        if isinstance(self._use, Pair):
+            left, right = self._use.left.rows, self._use.right.rows
+            size = 4 * 8 * self._form.basis.shape[0] * self._form.basis.shape[2]
+            for start, stop in chunks(self._n, size, self._most):
+                squares = self._form.squared_norms_of_products(left[start:stop], right[start:stop])
+                found.append(squares.to(left.dtype))
+            return torch.cat(found)
         for start, stop in self._chunks():
             formed, order = _in_order(self._use.gradients(start, stop))
             basis = self._form.basis.to(formed.dtype).view(*self._weight.shape, -1)
