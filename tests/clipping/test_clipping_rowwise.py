@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
@@ -226,6 +227,31 @@ def test_nets_with_such_weights(options: dict[str, object], monkeypatch: pytest.
     views = {name: value for name, value in options.items() if name == "views"}
     for one, other in zip(found, clipped(ReferenceEngine, model, *batch, C=0.1, **views), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = checkpoint(self.model, x, use_reentrant=False)
+        return found
+
+
+def test_such_weights_in_a_checkpoint() -> None:
+    """Gradients are pulled back after the backward pass; the model must not be computed anew for that."""
+    torch.manual_seed(0)
+    model = standardised_net().double()
+    calls: list[int] = []
+    next(model.children()).register_forward_hook(lambda *given: calls.append(len(given[1][0])))
+    batch = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.arange(6) % 2
+    wanted = clipped(FastEngine, model, *batch, C=0.1)
+    without, calls[:] = len(calls), []
+    found = clipped(FastEngine, Checkpointed(model), *batch, C=0.1)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+    assert len(calls) <= 2 * without
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import (
@@ -120,6 +121,15 @@ class Bare(nn.Module):
         return (x * self.scale + self.shift) @ self.matrix
 
 
+class Standardised(nn.Conv2d):
+    """Weights of mean 0 and variance 1 for each output."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True)
+        weight = (self.weight - mean) / (variance + 1e-6).sqrt()
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
 def attention(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return layers[0](x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
 
@@ -150,6 +160,18 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "rnn": (lambda: nn.RNN(3, 4, batch_first=True), floats(5, 3)),
     "lstm": (lambda: nn.LSTM(3, 4, batch_first=True, bidirectional=True), floats(5, 3)),
     "gru": (lambda: nn.GRU(3, 4, batch_first=True), floats(5, 3)),
+    "lstm, layers": (lambda: nn.LSTM(3, 4, 2, batch_first=True, bias=False), floats(12, 3)),
+    "weight norm": (
+        lambda: nn.Sequential(weight_norm(nn.Linear(6, 5)), nn.Tanh(), weight_norm(nn.Linear(5, 3))),
+        floats(6),
+    ),
+    "weight norm, positions": (lambda: weight_norm(nn.Linear(6, 5)), floats(4, 6)),
+    "weight standardisation": (
+        lambda: nn.Sequential(Standardised(2, 4, 3), nn.Tanh(), Standardised(4, 3, 3, stride=2)),
+        floats(2, 8, 8),
+    ),
+    "weight standardisation, groups": (lambda: Standardised(4, 6, 3, groups=2), floats(4, 5, 5)),
+    "weight norm, transposed": (lambda: weight_norm(nn.ConvTranspose2d(2, 3, 3)), floats(2, 4, 4)),
     "attention": (lambda: Calls(attention, nn.MultiheadAttention(4, 2, batch_first=True)), floats(6, 4)),
     "encoder": (
         lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), floats(6, 4)

@@ -31,6 +31,7 @@ from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
@@ -146,7 +147,10 @@ class Tape(TorchFunctionMode):
     def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run ``func``, which reads no record, and make what it returns sources of their own."""
         versions = {id(t): t._version for t in _tensors(args, kwargs)}
-        result = func(*args, **kwargs)
+        # Not as a checkpoint around would have it: gradients are pulled back through the result later, out of
+        # the tape, where the model would be computed anew as it is without one.
+        with saved_tensors_hooks(_as_it_is, _as_it_is):
+            result = func(*args, **kwargs)
         if any(t._version != versions[id(t)] for t in _tensors(args, kwargs)):
             raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
         pure = all(map(self._is_table, _tensors(args, kwargs)))
@@ -337,6 +341,10 @@ class _Function(torch.autograd.Function):
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
             ctx.tape.record(uses)
         return (None, None, None, None, *gradients)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
