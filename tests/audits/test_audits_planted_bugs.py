@@ -41,7 +41,9 @@ def bugs_of(test: str) -> list[str] | None:
                 given = [
                     call.args[1].id
                     for call in node.decorator_list
-                    if isinstance(call, ast.Call) and isinstance(call.args[1], ast.Name)
+                    if isinstance(call, ast.Call)
+                    and len(call.args) > 1
+                    and isinstance(call.args[1], ast.Name)
                 ]
                 known = names_of(tree)
                 return sorted(known[given[0]]) if given and known.get(given[0]) else None

@@ -292,8 +292,8 @@ MIXING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
 @pytest.mark.parametrize("name", MIXING)
+@pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
 def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
