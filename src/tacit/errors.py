@@ -68,7 +68,7 @@ class BudgetExceeded(PrivacyRefusal):
 class SlowModel(UserWarning):
     """A model that trains as it should, but for many times as long as others; the message says why.
 
-    It goes by records of zeros, by how a model computes, and never by what is in the data.
+    It goes by how a model computes, on records of zeros, and not by the way that batches of the data go.
     """
 
 

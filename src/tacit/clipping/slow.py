@@ -1,7 +1,7 @@
 """What a user is told of a model that trains as it should, and takes many times as long as it could.
 
-It is judged by how the model computes, on records of zeros, and never by what is in the data: a warning may
-come into a log that others see.
+A warning may come into a log that others see.  So it is judged on records of zeros, and never by the way that
+batches go; of the data only the first records count, by whether a loss is rounded otherwise beside others.
 """
 
 from __future__ import annotations
