@@ -116,7 +116,7 @@ def test_norms_by_the_form_are_those_of_autograd(
         pull = puller(weight, parameter)
         form = form_of(weight, parameter, pull)
         assert form is not None
-        use = RowByRow(Kept(gradients), weight, pull, form, 7, 2**20)
+        use = RowByRow(Kept(gradients), weight, tuple(parameter.shape), form, 7, 2**20)
         wanted = puller(ROW_BY_ROW[name](*(doubled := _doubled(p, gain))), doubled[parameter is gain])(
             gradients.double()
         )
@@ -135,7 +135,8 @@ def test_norms_by_the_form_are_those_of_autograd(
         assert (total.double() - expected).norm() <= (1e-5 if single else 1e-13) * scale
         some = torch.arange(7) % 2 == 0
         assert torch.allclose(use.of(some).squared_norms(), use.squared_norms()[some], rtol=1e-3)
-        assert torch.allclose(use.gradients(1, 3), pull(gradients[1:3]))
+        off = (use.gradients(1, 3).double() - wanted[1:3]).flatten(1).norm(dim=1)
+        assert (off <= (1e-5 if single else 1e-13) * unsure[1:3]).all()
 
 
 def _doubled(*tensors: Tensor) -> list[Tensor]:
@@ -161,7 +162,7 @@ def test_norms_of_products_are_those_of_what_is_formed(
         pull = puller(weight, parameter)
         form = form_of(weight, parameter, pull)
         assert form is not None
-        use = RowByRow(Pair(Rows(left), Rows(right), 1.0), weight, pull, form, 8, 300)
+        use = RowByRow(Pair(Rows(left), Rows(right), 1.0), weight, tuple(parameter.shape), form, 8, 300)
         doubled = _doubled(p, gain)
         exact = puller(ROW_BY_ROW[name](*doubled), doubled[parameter is gain])
         formed = left.double()[:, :, None] * right.double()[:, None]
@@ -280,3 +281,25 @@ def test_what_does_not_hold_is_found_by_the_vectors_that_are_tried(monkeypatch: 
     p, gain = parameters(torch.float64, 6, 8, 3, 3)
     weight = one_row_apart(p, gain)
     assert form_of(weight, p, puller(weight, p)) is not None
+
+
+def test_a_backward_pass_that_is_not_linear_moves_no_sum_by_more() -> None:
+    """A hook that makes large gradients a thousand times larger, and leaves those that are tried alone."""
+    torch.manual_seed(0)
+
+    class Enlarging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 40))
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight = 1.0 * self.weight
+            weight.register_hook(  # type: ignore[no-untyped-call]
+                lambda g: g * torch.where(g.abs().amax() > 50.0, 1e3, 1.0)
+            )
+            return F.linear(x, weight)
+
+    C, x, y = 1e4, 1e6 * torch.randn(4, 40), torch.arange(4) % 2
+    for kept in (range(4), range(1), range(3)):
+        found = clipped(FastEngine, Enlarging(), x[list(kept)], y[list(kept)], C=C)
+        assert sum(float(t.double().square().sum()) for t in found) ** 0.5 <= len(kept) * C * (1 + 1e-4)

@@ -206,7 +206,7 @@ def _row_by_row(
         return _pulled([source], parameter, [gradients])
 
     form = form_of(source, parameter, pull)
-    return None if form is None else RowByRow(uses[0], source, pull, form, n, most)
+    return None if form is None else RowByRow(uses[0], source, tuple(parameter.shape), form, n, most)
 
 
 def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:

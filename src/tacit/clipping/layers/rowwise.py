@@ -9,9 +9,9 @@ With d_o = B_o^T G_o and the rest R_o = G_o - B_o d_o::
 
     |h_o|^2 = |alpha_o R_o|^2 + |(alpha_o + S_o) d_o|^2
 
-That takes the place of all operations of autograd on the gradients of all records; and the weighted sum is
-pulled back once, as h is linear in G.  A parameter of one number for each row, such as the scale of
-weight norm, has h_o = gamma_o . d_o.
+That takes the place of all operations of autograd on the gradients of all records; and as h is linear in G,
+the weighted sum is the h of one G.  A parameter of one number for each row, such as the scale of weight norm,
+has h_o = gamma_o . d_o.
 
 alpha, S and gamma are found, and the form is tried, by pulling back a few vectors that are always the same.
 Where these do not give what the form says, the gradients of all records are pulled back.
@@ -153,10 +153,16 @@ def _fitted(basis: Tensor, across: Tensor, found: Tensor, rounding: float) -> Fo
 
 @final
 class RowByRow(Use):
-    """Gradients of a parameter from those of a weight, whose use is ``use``, by a :class:`Form`."""
+    """Gradients of a parameter of ``shape`` from those of a weight, whose use is ``use``, by a :class:`Form`.
 
-    def __init__(self, use: Use, weight: Tensor, pull: Pull, form: Form, n: int, most: int) -> None:
-        self._use, self._weight, self._pull = use, weight, pull
+    By it both norms and sums, whatever autograd would say: a backward pass that is not linear, by a hook
+    say, and was so on the vectors that were tried, makes a sum another one and never a larger one.
+    """
+
+    def __init__(
+        self, use: Use, weight: Tensor, shape: tuple[int, ...], form: Form, n: int, most: int
+    ) -> None:
+        self._use, self._weight, self._shape = use, weight, shape
         self._form, self._n, self._most = form, n, most
 
     def squared_norms(self) -> Tensor:
@@ -178,15 +184,16 @@ class RowByRow(Use):
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return g_i, (m, *shape)."""
-        return self._pull(self._use.gradients(start, stop))
+        formed = self._use.gradients(start, stop).flatten(2)  # (m, O, N)
+        return self._form.pulled(formed.transpose(0, 1)).transpose(0, 1).reshape(-1, *self._shape)
 
     def of(self, records: Tensor) -> RowByRow:
         """Return those of some records."""
         n = int(records.sum())
-        return RowByRow(self._use.of(records), self._weight, self._pull, self._form, n, self._most)
+        return RowByRow(self._use.of(records), self._weight, self._shape, self._form, n, self._most)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records: that of the weight, pulled back."""
+        """Add the weighted sum over records: the form is linear, and is taken of the weight's sum."""
         total = torch.zeros_like(self._weight, dtype=factors.dtype)
         if self._use.sums_what_it_forms:
             self._use.add_weighted(total, factors)
@@ -196,7 +203,8 @@ class RowByRow(Use):
                 part = formed.new_zeros(formed.shape[1:], dtype=factors.dtype)
                 Kept(formed).add_weighted(part, factors[start:stop])
                 total.permute(order).add_(part)
-        accumulator.add_(self._pull(total.to(self._weight.dtype)[None])[0])
+        rows = total.to(self._form.basis.dtype).flatten(1)[:, None]  # (O, 1, N)
+        accumulator.add_(self._form.pulled(rows).view(accumulator.shape))
 
     def _chunks(self) -> list[tuple[int, int]]:
         size = self._weight.numel() * self._weight.element_size()

@@ -42,7 +42,7 @@ __all__ = [
     "run_relu",
     "run_tanh",
     "tanh",
-]  # fmt: skip
+]
 
 aten = torch.ops.aten
 
@@ -114,23 +114,25 @@ def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
 
 def run_tanh(x: Tensor, first: State, weights: Weights) -> Tensor:
     """One layer of an RNN in one direction."""
-    if not x.is_cpu:
-        return _cells(tanh, x, first, weights)
-    return torch.rnn_tanh(x, first[0][None], *_one_layer(weights))[0]
+    return _run(torch.rnn_tanh, tanh, x, first, weights)
 
 
 def run_relu(x: Tensor, first: State, weights: Weights) -> Tensor:
     """The same with ReLU."""
-    if not x.is_cpu:
-        return _cells(relu, x, first, weights)
-    return torch.rnn_relu(x, first[0][None], *_one_layer(weights))[0]
+    return _run(torch.rnn_relu, relu, x, first, weights)
 
 
 def run_gru(x: Tensor, first: State, weights: Weights) -> Tensor:
     """One layer of a GRU in one direction."""
+    return _run(torch.gru, gru, x, first, weights)
+
+
+def _run(
+    fused: Callable[..., tuple[Tensor, Tensor]], cell: Cell, x: Tensor, first: State, weights: Weights
+) -> Tensor:
     if not x.is_cpu:
-        return _cells(gru, x, first, weights)
-    return torch.gru(x, first[0][None], *_one_layer(weights))[0]
+        return _cells(cell, x, first, weights)
+    return fused(x, first[0][None], *_one_layer(weights))[0]
 
 
 def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
