@@ -52,7 +52,7 @@ def test_products_are_right_whatever_the_layout(
     torch.manual_seed(seed)
     x, W = numbers(layouts[0], n, d), numbers(layouts[1], p, d)
     b = numbers(layouts[2], p, 3)[:, 0] if has_bias else None
-    found = linear._product(x, W, b)
+    found = linear.product(x, W, b)
     wanted = F.linear(x.double(), W.double(), None if b is None else b.double())
     size = F.linear(x.double().abs(), W.double().abs(), None if b is None else b.double().abs())
     assert found.shape == wanted.shape
@@ -63,20 +63,20 @@ def test_products_are_right_whatever_the_layout(
 def test_products_keep_the_dimensions_between(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x, W = torch.randn(*shape), torch.randn(6, 12)
-    torch.testing.assert_close(linear._product(x, W), x @ W.T)
+    torch.testing.assert_close(linear.product(x, W), x @ W.T)
     turned = x.transpose(0, 1)
-    torch.testing.assert_close(linear._product(turned, W), turned @ W.T)
+    torch.testing.assert_close(linear.product(turned, W), turned @ W.T)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_broken_row_breaks_no_other(value: float) -> None:
     torch.manual_seed(0)
     x, W = torch.randn(32, 12), torch.randn(6, 12)
-    whole = linear._product(x, W)
+    whole = linear.product(x, W)
     broken = x.clone()
     broken[3] = value
     rest = torch.arange(32) != 3
-    assert torch.equal(linear._product(broken, W)[rest], whole[rest])
+    assert torch.equal(linear.product(broken, W)[rest], whole[rest])
 
 
 def test_onednn_is_used_where_it_takes_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,24 +90,24 @@ def test_onednn_is_used_where_it_takes_the_tensors(monkeypatch: pytest.MonkeyPat
     x, W, b = torch.randn(32, 12), torch.randn(6, 12), torch.randn(6)
     with monkeypatch.context() as patch:
         patch.setattr(linear, "ONEDNN_PRODUCTS", 32 * 12 * 6 + 1)
-        linear._product(x, W, b)
+        linear.product(x, W, b)
     assert not asked
     monkeypatch.setattr(linear, "ONEDNN_PRODUCTS", 32 * 12 * 6)
     for rows, weight, bias in (
         (x.double(), W.double(), b.double()), (x.bfloat16(), W.bfloat16(), b.bfloat16()),
         (x.double(), W.double(), None), (x[:0], W, b), (x[:7].repeat(1, 9), W.repeat(1, 9), b),
     ):  # fmt: skip
-        linear._product(rows, weight, bias)
+        linear.product(rows, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
-        assert linear._product(x, W, b).dtype == torch.bfloat16
+        assert linear.product(x, W, b).dtype == torch.bfloat16
     with monkeypatch.context() as off:
         off.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
-        linear._product(x, W, b)
+        linear.product(x, W, b)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(linear, "_is_intel", lambda: True)
-        linear._product(x, W, b)
+        linear.product(x, W, b)
     assert not asked
-    linear._product(x, W, b)
+    linear.product(x, W, b)
     assert asked == ["oneDNN"] * linear._has_onednn()
 
 

@@ -121,6 +121,18 @@ class Bare(nn.Module):
         return (x * self.scale + self.shift) @ self.matrix
 
 
+class Heads(nn.Module):
+    """One matrix for each head, and back, by ``einsum`` and by ``matmul``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out, self.mix = (nn.Parameter(torch.rand(*s)) for s in ((2, 4, 3), (2, 3, 4), (6, 6)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = torch.einsum("btd,hdk->bhtk", x, self.into) + x[:, None] @ self.into
+        return torch.einsum("bhtk,hkd->btd", (heads @ self.out @ self.into).sin(), self.out) + self.mix @ x
+
+
 class Standardised(nn.Conv2d):
     """Weights of mean 0 and variance 1 for each output."""
 
@@ -179,6 +191,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "prelu": (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4)), floats(4)),
     "bilinear": (lambda: Calls(lambda layers, x: layers[0](x, x), nn.Bilinear(3, 3, 2)), floats(3)),
     "bare parameters": (Bare, floats(4, 4)),
+    "heads": (Heads, floats(6, 4)),
     "adapter": (
         lambda: Calls(
             lambda layers, x: layers[0](x) + layers[2](layers[1](x)),

@@ -64,7 +64,7 @@ HANDLERS: Mapping[Any, Handler] = {
     F.conv_transpose1d: conv.conv_transpose1d,
     F.conv_transpose2d: conv.conv_transpose2d,
     F.conv_transpose3d: conv.conv_transpose3d,
-    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), linear.matmul),
+    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), einsum.matmul),
     **dict.fromkeys((torch.addmm, Tensor.addmm), linear.addmm),
     F.embedding: embedding.embedding,
     F.embedding_bag: embedding.embedding_bag,

@@ -243,6 +243,8 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
         W, b = narrowed(tape.plain(weight)), tape.plain(bias)
         b = None if b is None else narrowed(b)
+        if x.is_cpu:  # channels last beside what we hand back, which is not, costs more copies than this one
+            x, W = x.contiguous(), W.contiguous()
 
         def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             return operation(x, W, b, geometry.stride, zeros, apart, groups), (x,)

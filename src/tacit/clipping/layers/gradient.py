@@ -25,6 +25,9 @@ SMALL = {"cpu": 2**11, "cuda": 2**16}
 
 Each small operation takes some microseconds, and on CUDA devices it is they that a step waits for."""
 
+ONE_BY_ONE_FROM = 2**14
+"""Numbers of a weight, from which on a few gradients are pulled back faster each by itself than at once."""
+
 
 @final
 class Gradient:
@@ -203,7 +206,9 @@ def _row_by_row(
         return None
 
     def pull(gradients: Tensor) -> Tensor:
-        return _pulled([source], parameter, [gradients])
+        if source.numel() < ONE_BY_ONE_FROM:
+            return _pulled([source], parameter, [gradients])
+        return torch.stack([_gradient([source], parameter, [one]) for one in gradients])
 
     form = form_of(source, parameter, pull)
     return None if form is None else RowByRow(uses[0], source, tuple(parameter.shape), form, n, most)

@@ -40,7 +40,18 @@ from tacit.clipping.layers.use import (
     widened,
 )
 
-__all__ = ["Outer", "Pair", "addmm", "ghost_squared_norms", "linear", "matmul", "merged", "outer"]
+__all__ = [
+    "Outer",
+    "Pair",
+    "addmm",
+    "ghost_squared_norms",
+    "linear",
+    "matmul",
+    "merged",
+    "outer",
+    "product",
+    "use_of",
+]
 
 _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
 
@@ -279,7 +290,7 @@ def _map(
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = narrowed(x)
-        y = _product(x, W, b)
+        y = product(x, W, b)
         if y._is_view():  # of what is out of sight: then it could not be changed in place
             y = torch.ops.aten._unsafe_view(y, y.shape)
         return y, (x.to(y.dtype),)
@@ -306,13 +317,20 @@ def _map(
     return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
 
 
+def use_of(tape: Tape, g: Tensor, x: Tensor) -> Use:
+    """Return the use of a matrix (p, d) from g (B, ..., p) and x (B, ..., d)."""
+    if g.dim() == 2 and tape.views == 1 and widened(g) is g:
+        return Pair(Rows(g), Rows(x), tape.budget.linear_slack)
+    return outer(tape.positions(g), tape.positions(x), tape.budget.linear_slack)
+
+
 def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
     """Return g W from (B, ..., p) and (p, d)."""
     W = W.to(g.dtype)
-    return torch.bmm(g, W.expand(len(g), *W.shape)) if _positions_last(g) else _product(g, W.T)
+    return torch.bmm(g, W.expand(len(g), *W.shape)) if _positions_last(g) else product(g, W.T)
 
 
-def _product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
     """Return x W^T + b from (B, ..., d), (p, d) and (p,), where autograd does not watch.
 
     By oneDNN where it takes them: on AMD's processors it needs up to a quarter less time than MKL, with which
