@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.layers import linear
@@ -19,7 +20,7 @@ from tacit.clipping.layers.island import island
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Use
 
-__all__ = ["einsum", "matmul"]
+__all__ = ["bilinear", "einsum", "matmul"]
 
 MOST_HEADS = 64
 """Matrices of one weight, each of which has some operations to itself."""
@@ -41,7 +42,9 @@ def einsum(tape: Tape, equation: Any, *operands: Any) -> Tensor:
 
 
 def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
-    """``x @ W`` with a private matrix (d, p), or one for each head (h, d, p); or ``W @ x``, W (p, d)."""
+    """``x @ W`` with a private (d,), (d, p) or, for each head, (h, d, p); or ``W @ x`` with W (p, d)."""
+    if not tape.owns(input) and other.dim() == 1 and input.dim() > 1:
+        return linear.linear(tape, input, tape.derive(_row, other)).squeeze(-1)
     if not tape.owns(input) and other.dim() == 2:
         return linear.matmul(tape, input, other)
     if tape.owns(input) and input.dim() == 2 and other.dim() > 2:
@@ -52,7 +55,25 @@ def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
         sides = _Sides.of("btd" if one else "bhtd", "hdp", "bhtp", x.shape, other.shape)
         if sides is not None:
             return _by_head(tape, "matmul", x, other, sides)
-    raise Unseen("operation 'matmul' with a parameter that is neither a matrix nor one for each head")
+    raise Unseen("operation 'matmul' with a parameter that is neither a vector nor matrices")
+
+
+def bilinear(
+    tape: Tape, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """``F.bilinear`` of (B, ..., d) and (B, ..., e): a linear map of their products (B, ..., d e)."""
+    if not tape.owns(weight) or tape.owns(input1) or tape.owns(input2):
+        return island(tape, F.bilinear, "bilinear", (input1, input2, weight, bias), {})
+    products = (input1[..., :, None] * input2[..., None, :]).flatten(-2)
+    return linear.linear(tape, products, tape.derive(_matrix, weight), bias)
+
+
+def _row(vector: Tensor) -> Tensor:
+    return vector.view(1, -1)
+
+
+def _matrix(weight: Tensor) -> Tensor:
+    return weight.flatten(1)
 
 
 @final

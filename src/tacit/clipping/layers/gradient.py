@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from tacit.clipping.layers import tied
+from tacit.clipping.layers.linear import Outer, Pair
 from tacit.clipping.layers.rowwise import RowByRow, form_of
 from tacit.clipping.layers.tape import Tape
 from tacit.clipping.layers.use import Kept, Rearranged, Use, chunks
@@ -84,10 +85,8 @@ class Gradient:
         total = sum(use.gradients(start, stop) for use in self._own)
         if self._derived:
             sources = [source for source, _ in self._derived]
-            parts = [
-                torch.stack([use.gradients(start, stop) for use in uses]).sum(0) for _, uses in self._derived
-            ]
-            total = total + _pulled(sources, self._parameter, parts)
+            parts = [sum(use.gradients(start, stop) for use in uses) for _, uses in self._derived]
+            total = total + _pulled(sources, self._parameter, cast(list[Tensor], parts))
         assert isinstance(total, Tensor)
         return total
 
@@ -187,7 +186,7 @@ def _gradient_of(
     for source, uses in derived:
         if _is_view_of(source, parameter):
             one = tied.merged(uses)
-            own = own + [Rearranged(use, source, parameter) for use in (uses if one is None else [one])]
+            own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
         else:
             others.append((source, uses))
     if (
@@ -197,6 +196,14 @@ def _gradient_of(
     ):
         return Gradient(parameter, [row_by_row], [], most)
     return Gradient(parameter, own, others, most)
+
+
+def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
+    """Return the use of a view as one of the parameter; of a transposed one it may be merged with others."""
+    transposed = parameter.dim() == 2 and source.shape == parameter.shape[::-1] and source.stride(0) == 1
+    if transposed and isinstance(use, Outer | Pair):
+        return use.turned()
+    return Rearranged(use, source, parameter)
 
 
 def _row_by_row(

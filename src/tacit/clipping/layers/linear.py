@@ -102,6 +102,10 @@ class Outer(Use):
         """Return the positions of those records alone."""
         return Outer(self.left[records], self.right[records], self.slack)
 
+    def turned(self) -> Outer:
+        """The transposed gradients."""
+        return Outer(self.right, self.left, self.slack)
+
     @property
     def skips_zeros(self) -> bool:
         """Where the Triton kernel takes them."""
@@ -160,6 +164,10 @@ class Pair(Use):
         else:
             right = right * factors[:, None]
         accumulator.addmm_(left.T, right)
+
+    def turned(self) -> Pair:
+        """The transposed gradients."""
+        return Pair(self.right, self.left, self._slack)
 
     def at_positions(self) -> Outer:
         """The same with a dimension of positions."""
