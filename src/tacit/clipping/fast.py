@@ -123,6 +123,9 @@ class FastEngine(GradientEngine):
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._judged_ways: dict[tuple[bool, ...], str | None] = {}
         self._unseen: str | None = None  # why the model, as its flags are, is not fast
+        self._time_first: set[tuple[bool, ...]] = (
+            set()
+        )  # flags with which the rows are in the second dimension
         self._told = False  # whether Python asks it for numbers of the batch
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
@@ -172,6 +175,15 @@ class FastEngine(GradientEngine):
         if not self._probed[self._survey.flags]:
             return "beside other records, losses differ by what may be rounding"
         three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
+        reason = self._why_unseen_on(three)
+        if reason is not None and reason != ALWAYS_ANOTHER:
+            self._time_first.add(self._survey.flags)
+            if self._why_unseen_on(three) is None:
+                return None
+            self._time_first.discard(self._survey.flags)
+        return reason
+
+    def _why_unseen_on(self, three: tuple[Tensor, ...]) -> str | None:
         try:
             self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
             self._ownership.reached(three)
@@ -236,6 +248,7 @@ class FastEngine(GradientEngine):
             views=self.views,
             budget=self.budget,
             other=island.island,
+            time_first=self._survey.flags in self._time_first,
         )
 
     def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | None) -> Tensor:

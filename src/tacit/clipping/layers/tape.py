@@ -37,6 +37,7 @@ from torch.overrides import TorchFunctionMode
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.layers.order import ANSWERS, FACTORIES, WATCHED
 from tacit.clipping.layers.pooling import FASTER
+from tacit.clipping.layers.time_first import rows_first
 from tacit.clipping.layers.use import Use
 
 __all__ = ["ANSWERED", "Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
@@ -85,6 +86,7 @@ class Tape(TorchFunctionMode):
         views: int,
         budget: MemoryBudget = FAST,
         other: Handler | None = None,
+        time_first: bool = False,
     ) -> None:
         super().__init__()
         self.rows, self.views, self.budget = rows, views, budget
@@ -98,7 +100,7 @@ class Tape(TorchFunctionMode):
         self._held = list(constants)  # so that no other tensors come to have their ids
         self._constants = set(map(id, self._held))
         self._mixed: set[int] = set()  # derived from more than tables
-        self._handlers, self._other = handlers, other
+        self._handlers, self._other, self._time_first = handlers, other, time_first
 
     def __torch_function__(
         self,
@@ -123,6 +125,8 @@ class Tape(TorchFunctionMode):
             return self.derive(func, *args, **kwargs)
         handler = self._handlers.get(func)
         if handler is not None:
+            if self._time_first and (turned := rows_first(self, func, args)) is not None:
+                return handler(self, *turned, **kwargs).transpose(0, 1)
             return handler(self, *args, **kwargs)
         if self._other is None or _writes(_name(func), kwargs):
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
