@@ -140,7 +140,7 @@ class Doubled(nn.Module):
         self.weight = nn.Parameter(torch.randn(4, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + torch.sin(x @ self.weight.t())
+        return x @ self.weight + torch.sin(x @ (2 * self.weight.t()))
 
 
 @pytest.mark.parametrize(("chunk_bytes", "sizes"), [(1, {1}), (2 * 16 * 4, {2, 1}), (2**20, {5})])

@@ -64,6 +64,25 @@ def doubled(w: nn.Parameter, h: Tensor) -> Tensor:
     return h @ turned
 
 
+def doubled_before(w: nn.Parameter, h: Tensor) -> Tensor:
+    turned = w.view(2, 6)
+    if turned.requires_grad:
+        turned.register_hook(lambda g: 2 * g)  # type: ignore[no-untyped-call]
+    return h @ turned.view(4, 3)
+
+
+def in_turns(w: nn.Parameter, h: Tensor) -> Tensor:
+    h = h.clone()
+    h += w
+    h *= w
+    h -= w
+    return h
+
+
+def complex_weight(w: nn.Parameter, h: Tensor) -> Tensor:
+    return torch.view_as_real(torch.complex(h, h.sin()) * torch.view_as_complex(w))
+
+
 def bags(w: nn.Parameter, h: Tensor) -> Tensor:
     numbers = (h.detach() > 0).long() + 2 * torch.arange(4)
     offsets = torch.arange(len(h) * 5 + 1) * 4
@@ -97,6 +116,16 @@ ALONE: dict[str, tuple[Function, tuple[int, ...]]] = {
     "matrices by head": (lambda w, h: h[:, None] @ w, (2, 4, 3)),
     "matrices by head, apart": (lambda w, h: h.view(-1, 5, 2, 2).transpose(1, 2) @ w, (2, 2, 3)),
     "one matrix by head": (lambda w, h: h[:, None] @ w, (1, 4, 3)),
+    "added in place": (lambda w, h: h.clone().add_(w), (5, 4)),
+    "in place by turns": (in_turns, (4,)),
+    "tiled by a method": (lambda w, h: h * w.tile(2), (2,)),
+    "tensordot": (lambda w, h: torch.tensordot(h, w, dims=1), (4, 3)),
+    "flattened look-up": (
+        lambda w, h: (
+            F.embedding((h.detach() > 0).long().flatten(0, 1), w).view(-1, 5, 16) * h.repeat(1, 1, 4)
+        ),
+        (2, 4),
+    ),
     "a vector": (lambda w, h: h @ w, (4,)),
     "a vector on the right": (lambda w, h: torch.mv(h.sum(1), w)[:, None], (4,)),
     "bilinear": (lambda w, h: F.bilinear(h, h.cos(), w), (3, 4, 4)),
@@ -129,9 +158,10 @@ ALONE: dict[str, tuple[Function, tuple[int, ...]]] = {
     "scale in another shape": (lambda w, h: h * w.view(4) + w.flatten(), (2, 2)),
     "turned and as it is": (lambda w, h: h @ w.t() + h @ w, (4, 4)),
     "a part": (lambda w, h: h * w[1:], (5,)),
-    "a hook on a view": (doubled, (3, 4)),
     "in the type of rows": (lambda w, h: h * w.type_as(h) + w.to(h, copy=True), (4,)),
     "in the type of a parameter": (lambda w, h: h.type_as(w) * h.to(w, non_blocking=True) + w, (4,)),
+    "a hook on a view": (doubled, (3, 4)),
+    "a hook on a view of a view": (doubled_before, (4, 3)),
     "bags by offsets": (bags, (8, 4)),
     "divided": (lambda w, h: h / (1 + w), (4,)),
     "mask token": (lambda w, h: torch.where(h > 0.2, h, w), (4,)),
@@ -168,6 +198,8 @@ ELSEWHERE: dict[str, tuple[Function, tuple[int, ...]]] = {
         (3, 4),
     ),
     "in place": (lambda w, h: h.clone().div_(1 + w), (4,)),
+    "complex": (complex_weight, (4, 2)),
+    "complex rows": (lambda w, h: torch.fft.irfft(torch.fft.rfft(h) * w), (3,)),
     "time first": (lambda w, h: (h.transpose(0, 1) / (1 + w)).transpose(0, 1), (4,)),
     "written into rows": (lambda w, h: h.clone().index_fill_(1, torch.tensor([0]), 0.0) / (1 + w), (4,)),
 }

@@ -211,7 +211,7 @@ def test_what_is_mixed_by_less_than_rounding_is_clipped_record_by_record() -> No
     model = Function(lambda layer, h: h + 1e-14 * h.mean(0)).double()
     engine, x = FastEngine(model, squares, FlatClipping(0.125)), 1 + torch.rand(6, 4, dtype=torch.float64)
     found = torch.cat([part.flatten() for part in run(engine, x).values()])
-    assert engine.route.startswith("reference: beside other records")
+    assert engine.route.startswith("reference")
     torch.testing.assert_close(found, by_the_definition(model, squares, x, 0.125), atol=1e-12, rtol=0)
 
 
@@ -227,13 +227,13 @@ def test_a_resumed_run_goes_as_it_went_or_not_at_all(monkeypatch: pytest.MonkeyP
 
     fast, slow = (resumed({}, exact=exact) for exact in (True, False))
     assert fast.route == "fast"
-    assert slow.route.startswith("reference")
-    assert resumed(slow.measured, exact=True).route.startswith("reference")
+    assert slow.route.startswith("record by record: beside other records")
+    assert resumed(slow.measured, exact=True).route.startswith("record by record: beside")
     with pytest.raises(UnsupportedModel, match="other random numbers"):
         resumed(fast.measured, exact=False)
     fast.measured.update(slow.measured)  # as a session does that goes back to what another process saved
     run(fast, torch.ones(6, 4))
-    assert fast.route.startswith("reference")
+    assert fast.route.startswith("record by record: beside")
 
 
 @both
@@ -293,14 +293,13 @@ def test_models_are_probed_for_each_way_that_they_are_switched_and_then_ever_les
         run(engine, x)
         counts.append(len(forwards))
     assert [batch for batch, count in enumerate(counts, 1) if count > 1] == [1, 4, 5, 16]
-    assert set(counts) == {1, counts[0], counts[3]}
-    assert counts[3] < counts[0]
+    assert max(counts[3], counts[15]) < counts[0]
 
 
 def crowded(model: nn.Module, x: Tensor) -> Tensor:
     """An expert that takes the first three records that want it, and leaves the others as they are."""
     wanted = x[:, 0] > 0
-    taken = wanted & (wanted.cumsum(0) <= 3)
+    taken = wanted & (torch.ones(len(x), len(x)).tril() @ wanted.float() <= 3)
     return torch.as_tensor(torch.where(taken[:, None], model(x), x[:, :2])).square().sum(1)
 
 
@@ -428,11 +427,11 @@ def test_parameters_of_the_loss_get_no_gradient() -> None:
 
 
 def test_the_route_names_the_operation() -> None:
-    shifted = Function(lambda layer, h: h.clone().add_(layer.bias))
+    shifted = Function(lambda layer, h: h.clone().div_(layer.bias))
     engine = FastEngine(shifted, squares, FlatClipping(1.0))
     assert engine.route == "fast"
     run(engine, torch.randn(3, 4))
-    assert engine.route == "reference: operation 'add_' has no per-example rule"
+    assert engine.route == "reference: operation 'div_' has no per-example rule"
 
 
 def cancelling(model: nn.Module, x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["RepeatedDraws", "drawn_so_far"]
+__all__ = ["RepeatedDraws", "draw_again", "drawn_so_far", "states_of"]
 
 _DROPOUTS = frozenset(
     {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
@@ -82,4 +82,23 @@ def drawn_so_far(devices: Sequence[int]) -> Tensor:
     >>> torch.equal(drawn_so_far([]), drawn_so_far([]))
     True
     """
-    return torch.cat([torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)])
+    return torch.cat(states_of(devices))
+
+
+def states_of(devices: Sequence[int]) -> list[Tensor]:
+    """The states of the generators of the CPU and of these CUDA devices."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+
+
+def draw_again(states: Sequence[Tensor], devices: Sequence[int]) -> None:
+    """Put generators back, such that they draw the same again.
+
+    >>> states = states_of([])
+    >>> first = torch.rand(3)
+    >>> draw_again(states, [])
+    >>> torch.equal(first, torch.rand(3))
+    True
+    """
+    torch.set_rng_state(states[0])
+    for device, state in zip(devices, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, device)

@@ -123,9 +123,15 @@ class GradientEngine(ABC):
             batch = tuple(tensor[rows] for tensor in batch)
         found: list[tuple[Tensor, Tensor]] = []
         if batch[0].shape[0] > 0:
+            versions = [tensor._version for tensor in batch]
             with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
                 found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
+            if versions != [tensor._version for tensor in batch]:
+                raise UnsupportedModel(
+                    "the model or the loss changes the batch in place, and did not at first. "
+                    "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
+                )
         norms = _joined([of_part for of_part, _ in found], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in found], thresholds)
         if present is not None:
@@ -145,6 +151,13 @@ class GradientEngine(ABC):
             self._probed[self._survey.flags] = validate.mixing_probe(
                 self.model, self.per_example_loss, batch, views=self.views
             )
+            if validate.works_in_place(self.model, self.per_example_loss, batch, views=self.views):
+                self._give_copies()
+
+    def _give_copies(self) -> None:
+        """Let model and loss work on copies of the batch, which goes through them more than once."""
+        loss = self.per_example_loss
+        self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """Return the batch in the parts that go through the model at once."""

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
+from tacit.clipping.draws import draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.layers import (
     affine,
@@ -43,7 +44,7 @@ from tacit.clipping.layers import (
 )
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.tape import ANSWERED, Handler, Tape, Unseen
-from tacit.clipping.ownership import Ownership
+from tacit.clipping.ownership import MOST_WAYS, HangsOnOthers, Ownership
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -53,6 +54,7 @@ from tacit.errors import UnsupportedModel
 __all__ = ["FastEngine"]
 
 _FEW = 3
+ROUNDED_BESIDE = "beside other records, losses differ by what may be rounding"
 """Records of which one at least is alone after they are halved."""
 SEEDS = 8
 """Random numbers with which a model is tried for random ways."""
@@ -88,6 +90,9 @@ HANDLERS: Mapping[Any, Handler] = {
     **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), affine.mul),
     **dict.fromkeys((torch.sub, Tensor.sub, Tensor.__sub__), affine.sub),
     **dict.fromkeys((torch.rsub, Tensor.__rsub__), affine.rsub),
+    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), affine.add_in_place),
+    **dict.fromkeys((Tensor.mul_, Tensor.__imul__), affine.mul_in_place),
+    **dict.fromkeys((Tensor.sub_, Tensor.__isub__), affine.sub_in_place),
     F.multi_head_attention_forward: attention.multi_head_attention_forward,
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
@@ -122,7 +127,9 @@ class FastEngine(GradientEngine):
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         self._judged_ways: dict[tuple[bool, ...], str | None] = {}
+        self._lone = False  # whether each record goes by itself
         self._unseen: str | None = None  # why the model, as its flags are, is not fast
+        self._exact: set[tuple[bool, ...]] = set()  # flags with which Python is told of the records
         self._time_first: set[tuple[bool, ...]] = (
             set()
         )  # flags with which the rows are in the second dimension
@@ -149,16 +156,23 @@ class FastEngine(GradientEngine):
             kept = (value for module in self._survey.modules for value in vars(module).values())
             self._attributes = [t for t in kept if isinstance(t, Tensor) and not t.requires_grad]
             self._judged_ways[flags] = self._why_unseen(batch)
-            warn_of(self._judged_ways[flags], told=self._told)
-        reason = self._judged_ways[flags]
-        began_fast = self.measured.setdefault(f"fast {_digits(flags)}", int(reason is None))
-        if began_fast and not self._probed[flags]:
+            apart = None if self._probed[flags] else ROUNDED_BESIDE
+            warn_of(self._judged_ways[flags] or apart, told=self._told)
+        reason, same = self._judged_ways[flags], self._probed[flags]
+        began_fast = self.measured.setdefault(f"fast {_digits(flags)}", int(reason is None and same))
+        if began_fast and not same:
             raise UnsupportedModel(
                 "beside other records, losses differ by what may be rounding, and did not when this run "
                 "began: a step that is done again would draw other random numbers under the same noise."
             )
-        self._unseen = reason if reason or began_fast else "beside other records, losses differed before"
+        self._unseen, self._lone = reason, reason is None and not began_fast
+        if self._lone:
+            self._apart = ROUNDED_BESIDE
         self._look_again(batch)
+
+    def _give_copies(self) -> None:
+        super()._give_copies()
+        self._reference.per_example_loss = self.per_example_loss
 
     def _look_again(self, batch: tuple[Tensor, ...]) -> None:
         """Try anew to show wrong what was found right: at batches 4, 16, 64, ..., as training changes models,
@@ -167,13 +181,16 @@ class FastEngine(GradientEngine):
         self._batches += 1
         largest = max((_largest(t) for t in batch), default=0.0)
         larger, self._largest = largest > 2 * self._largest, max(self._largest, largest)
-        if self._unseen is None and self._batches > 1 and (larger or _is_power_of_four(self._batches)):
+        if (
+            self._unseen is None
+            and not self._lone
+            and self._batches > 1
+            and (larger or _is_power_of_four(self._batches))
+        ):
             validate.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
             self._ownership.look_again()
 
     def _why_unseen(self, batch: tuple[Tensor, ...]) -> str | None:
-        if not self._probed[self._survey.flags]:
-            return "beside other records, losses differ by what may be rounding"
         three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
         reason = self._why_unseen_on(three)
         if reason is not None and reason != ALWAYS_ANOTHER:
@@ -200,21 +217,87 @@ class FastEngine(GradientEngine):
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
+        return self._add_whole_or_in_parts(accumulator, batch, thresholds, scale, halve=True)
+
+    def _add_whole_or_in_parts(
+        self,
+        accumulator: Mapping[str, Tensor],
+        batch: tuple[Tensor, ...],
+        thresholds: Tensor,
+        scale: float,
+        *,
+        halve: bool,
+    ) -> tuple[Tensor, Tensor]:
         parts = 1
-        if self._unseen is None:
-            try:
-                with self._run(batch) as (tape, losses):
-                    if self._ownership.holds(tape, batch, losses, thresholds, self._survey.flags):
-                        with full_precision():
-                            return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
-                    parts = self._parts(tape.sites, len(losses))
-            except Unseen as reason:
-                self._apart, parts = str(reason), len(batch[0]) // self.views
+        if self._unseen is None and (parts := self._measured_parts(batch)) == 1:
+            found = self._add_whole(accumulator, batch, thresholds, scale, halve=halve)
+            if not isinstance(found, int):
+                return found
+            parts = found
         if parts == 1:
             return self._reference._add(accumulator, batch, thresholds, scale)
-        found = [self._add(accumulator, part, thresholds, scale) for part in cut(batch, parts, self.views)]
-        norms, of_parts = zip(*found, strict=True)
+        each = [
+            self._add_whole_or_in_parts(accumulator, part, thresholds, scale, halve=False)
+            for part in cut(batch, parts, self.views)
+        ]
+        norms, of_parts = zip(*each, strict=True)
         return torch.cat(norms), torch.cat(of_parts)
+
+    def _add_whole(
+        self,
+        accumulator: Mapping[str, Tensor],
+        batch: tuple[Tensor, ...],
+        thresholds: Tensor,
+        scale: float,
+        *,
+        halve: bool,
+    ) -> tuple[Tensor, Tensor] | int:
+        """Add the sum if the batch goes a proven way; else return into how many parts it is cut.
+
+        What is shown by other passes of the whole batch is shown after this one has let go of its memory.  It
+        is then done again, with the same random numbers.
+        """
+        tape, devices = self._tape(len(batch[0])), _devices(batch)
+        try:
+            for _ in range(2):
+                states = states_of(devices)
+                with self._run(batch, tape=tape) as (_, losses):
+                    if not self._ownership.holds(tape, batch, losses, thresholds, self._survey.flags):
+                        parts = self._parts(tape.sites, len(losses))
+                        if parts == 2 and self._ownership.went_another_way:
+                            self._measure_halves(tape, batch)
+                        return parts
+                    with full_precision():
+                        doubt = self._ownership.doubtful(tape, batch, losses, self._survey.flags)
+                        if doubt is None:
+                            return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
+                self._ownership.refuse_what_hangs_on_others(batch, *doubt)
+                tape = self._tape(len(batch[0]))
+                draw_again(states, devices)
+            raise Unseen("the model goes another way each time")
+        except Unseen as reason:
+            n = len(batch[0]) // self.views
+            of_size = tape.in_order and not (_asked(tape.sites) or isinstance(reason, HangsOnOthers))
+            if halve and n > _FEW and of_size:
+                self._measure_halves(tape, batch)
+                return 2
+            self._apart = str(reason)
+            return n
+
+    def _measured_parts(self, batch: tuple[Tensor, ...]) -> int:
+        """By its own rules where each record is alone: norms are then what they are beside others."""
+        if self._lone:
+            return len(batch[0]) // self.views
+        return self.measured.get(self._size(batch), 1)
+
+    def _measure_halves(self, tape: Tape, batch: tuple[Tensor, ...]) -> None:
+        """Remember that batches of this size are halved: as many records as positions are taken for these."""
+        if len(self.measured) < MOST_WAYS and not _asked(tape.sites):
+            self.measured[self._size(batch)] = 2
+
+    def _size(self, batch: tuple[Tensor, ...]) -> str:
+        shapes = " ".join(str(tuple(t.shape)) for t in batch)
+        return f"parts {_digits(self._survey.flags)} of {shapes}"
 
     def _parts(self, sites: Sequence[str], n: int) -> int:
         """Into how many parts n records are cut that go an unproven way.
@@ -223,14 +306,16 @@ class FastEngine(GradientEngine):
         hardly so: then each record is alone.
         """
         of_numbers = numbers_told(sites)
-        if of_numbers or (n <= _FEW and any(site.startswith(ANSWERED) for site in sites)):
+        if of_numbers or (n <= _FEW and _asked(sites)):
             self._apart = ALWAYS_ANOTHER
         return n if of_numbers else 2
 
     @contextmanager
-    def _run(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[tuple[Tape, Tensor]]:
+    def _run(
+        self, batch: tuple[Tensor, ...], only: int | None = None, *, tape: Tape | None = None
+    ) -> Iterator[tuple[Tape, Tensor]]:
         """Forward, and backward of the sum of the losses or of one record's; give the tape, (n,) losses."""
-        tape = self._tape(len(batch[0]))
+        tape = self._tape(len(batch[0])) if tape is None else tape
         try:
             yield tape, self._recorded(tape, batch, only)
         finally:
@@ -249,6 +334,7 @@ class FastEngine(GradientEngine):
             budget=self.budget,
             other=island.island,
             time_first=self._survey.flags in self._time_first,
+            exact=self._survey.flags in self._exact,
         )
 
     def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | None) -> Tensor:
@@ -268,7 +354,13 @@ class FastEngine(GradientEngine):
                 # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
                 with tape:
                     torch.autograd.Variable._execution_engine.run_backward(
-                        (means,), (weights,), False, False, tuple(self.parameters.values()), True, True
+                        (means,),
+                        (weights,),
+                        False,
+                        False,
+                        (*self.parameters.values(), tape.anchor),
+                        True,
+                        True,
                     )
         _refuse_gradients(self.parameters)
         return means.detach()
@@ -288,6 +380,8 @@ class FastEngine(GradientEngine):
             finally:
                 tape.clear()
             ways.add(tuple(tape.sites))
+            if tape.exact:
+                self._exact.add(self._survey.flags)
         self._told = any(numbers_told(way) for way in ways)
         if len(ways) > 1:
             raise Unseen(ALWAYS_ANOTHER if self._told else "the way through the model is random")
@@ -360,10 +454,19 @@ class FastEngine(GradientEngine):
         return torch.stack(squares, 1).sqrt_()
 
 
+def _devices(batch: tuple[Tensor, ...]) -> list[int]:
+    return sorted({t.device.index or 0 for t in batch if t.is_cuda})
+
+
+def _asked(sites: Sequence[str]) -> bool:
+    """Whether Python was told something of a tensor."""
+    return any(site.startswith(ANSWERED) for site in sites)
+
+
 @contextmanager
 def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
     """Draw fixed random numbers, and leave the generators as they were."""
-    with torch.random.fork_rng(devices=sorted({t.device.index or 0 for t in batch if t.is_cuda})):
+    with torch.random.fork_rng(devices=_devices(batch)):
         torch.manual_seed(seed)
         yield
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from tacit.clipping.layers.use import Use
 from tacit.clipping.validate import SEEN_LATE
 from tacit.errors import UnsupportedModel
 
-__all__ = ["Ownership", "check_alike", "owned_uses", "sketch", "some_of", "three_of"]
+__all__ = ["MOST_WAYS", "HangsOnOthers", "Ownership", "check_alike", "owned_uses", "sketch", "three_of"]
 
 LINEAR = 1e-3
 """Gradients of a record alone and beside others may differ by this part of their norm."""
@@ -28,31 +28,18 @@ NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
 MOST_WAYS = 1024
 """How many are remembered: a way is another one for each number that Python is told on it."""
-SOME = 16
-"""Records of a batch among which gradients are compared with those beside zeros."""
+
+
+_HANGS = "the backward pass of a record depends on the other records"
+_REFUTED = -1
+Way: TypeAlias = tuple[tuple[bool, ...], tuple[str, ...], tuple[torch.Size, ...], int]
+"""Training flags, sites, shapes of a record and number of uses."""
 
 
 def three_of(losses: Tensor) -> Tensor:
     """Return the numbers of three records, finite losses first; some twice if there are fewer."""
     order = losses.isfinite().logical_not().to(torch.uint8).argsort(stable=True)
     return order[torch.arange(3, device=order.device) % len(order)]
-
-
-def some_of(losses: Tensor, records: Tensor) -> Tensor:
-    """Return the numbers of some of n records in order: evenly spaced, and the extreme ones.
-
-    ``records``: (n, d) of any type.  A model may do with the whole batch what one large record moves it to.
-    """
-    n = len(losses)
-    m = min(n, max(4, min(SOME, n // 4)))
-    even = torch.arange(m, device=losses.device) * n // m
-    sizes = [losses]
-    if records.numel():
-        numbers = (records.abs() if records.is_complex() else records).to(losses)
-        sizes += [numbers.amax(1), numbers.amin(1)]
-    extremes = [find(size) for size in sizes for find in (torch.argmax, torch.argmin)]
-    some: Tensor = torch.unique(torch.cat([even, torch.stack(extremes)]))
-    return some
 
 
 def sketch(use: Use, i: int) -> Tensor:
@@ -87,10 +74,14 @@ def check_alike(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
             _check_same(one, other, total)
 
 
+class HangsOnOthers(Unseen):
+    """What a record leaves on the tape is another beside other records."""
+
+
 def _check_same(found: Tensor, wanted: Tensor, total: float) -> None:
     difference = float((found - wanted).norm())
     if difference > LINEAR * float(wanted.norm()) + ROUNDED * total:
-        raise Unseen("the backward pass of a record depends on the other records")
+        raise HangsOnOthers(_HANGS)
 
 
 @final
@@ -108,9 +99,12 @@ class Ownership:
         measured: dict[str, int],
     ) -> None:
         self._run, self._views, self._measured = run, views, measured
-        self._keys: dict[tuple[object, ...], str] = {}
+        self._keys: dict[Way, str] = {}
         self._tried: set[str] = set()  # by this process, on three records
-        self._shown_apart: set[tuple[object, ...]] = set()
+        self._shown_apart: set[Way] = set()
+        self._fresh: set[Way] = set()  # ways whose proof is not yet all there
+        self.went_another_way = False
+        """Whether the last batch went another way through the model than three of its records."""
 
     def look_again(self) -> None:
         """Try again to show wrong what is proven, on the next batch of each way."""
@@ -132,37 +126,35 @@ class Ownership:
         where it does not suffice alone: so a resumed run takes a batch whole, or in parts, as it was taken
         before.  Each process tries for itself all the same to show it wrong.
         """
+        self.went_another_way = False
         if len(losses) == 1:
             return True
         uses, sites = list(tape.all_uses()), tuple(tape.sites)
-        shapes = tuple(t.shape[1:] for t in batch)
-        way = (flags, sites, shapes, len(uses))  # of uses a loss may leave some out
-        if len(self._keys) > MOST_WAYS:
+        way = _way(tape, batch, flags)
+        if way not in self._keys and len(self._keys) > MOST_WAYS:
             self._keys.clear()
             self._tried.clear()
             self._shown_apart.clear()
+            self._fresh.clear()
         key = self._keys.get(way) or self._keys.setdefault(way, f"way {_digest(way)}")
         proven = self._measured.get(key, 0)
+        if proven == _REFUTED:
+            raise HangsOnOthers(_HANGS)
         sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
-        if sufficient and way in self._shown_apart:
+        if sufficient and (key in self._tried or way in self._shown_apart):
             return True
+        three = self._rows_of(three_of(losses))
         try:
-            if sufficient and key in self._tried:
-                self._refuse_what_hangs_on_others(batch, losses, sites)
-                self._shown_apart.add(way)
-                return True
-            three = self._rows_of(three_of(losses))
             reached = self.reached(tuple(t[three.to(t.device)] for t in batch), sites)
-            if reached is not None and way not in self._shown_apart:
-                self._refuse_what_hangs_on_others(batch, losses, sites)
-                self._shown_apart.add(way)
         except Unseen as reason:
             if sufficient:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
             raise
         self._tried.add(key)
+        self.went_another_way = reached is None
         if sufficient or reached is None:
             return sufficient
+        self._fresh.add(way)
         proven |= sum(1 << number for number in reached)
         if key in self._measured or len(self._measured) < MOST_WAYS:
             self._measured[key] = proven
@@ -194,29 +186,50 @@ class Ownership:
                     reached |= owned_uses(probe, j, summed)
         return reached
 
-    def _refuse_what_hangs_on_others(
-        self, batch: tuple[Tensor, ...], losses: Tensor, sites: tuple[str, ...]
-    ) -> None:
-        """Raise :class:`Unseen` if what is recorded for a record is another where the others are zeros.
+    def doubtful(
+        self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, flags: tuple[bool, ...]
+    ) -> tuple[Way, set[int]] | None:
+        """The way and the records by which it is still to be shown that none hangs on others; None if it is.
 
-        Losses that are the same do not say that gradients are: a backward pass may use what was computed from
-        the whole batch, and rows may be in another order, by number or by content, than in three.  Nothing is
-        said if zeros go another way.
+        The steepest is one of them: a model may do with the whole batch what one large record moves it to.
         """
-        some = some_of(losses, batch[0].reshape(len(losses), -1))
-        m, rows = len(some), self._rows_of(some)
-        part = tuple(t[rows.to(t.device)] for t in batch)
-        with self._run(part) as probe:
-            if tuple(probe.sites) != sites:
-                return
-            beside = {j: [sketch(use, j) for use in probe.all_uses()] for j in {1 % m, m // 2}}
+        n, way = len(losses), _way(tape, batch, flags)
+        if n == 1 or way in self._shown_apart:
+            return None
+        squares = sum(use.squared_norms().double() for use in tape.all_uses())
+        steepest = int(squares.argmax()) if isinstance(squares, Tensor) else 0
+        return way, {1 % n, n // 2, steepest}
+
+    def refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], way: Way, records: set[int]) -> None:
+        """Raise :class:`Unseen` if what is recorded for one of the ``records`` is another by its loss alone.
+
+        And beside zeros, as many as there are records.  Losses that are the same do not say that gradients
+        are: a backward pass may use what was computed from the whole batch, and rows may be in another order,
+        by number or by content, than in three.  Nothing is said if zeros go another way.
+        """
+        try:
+            self._try(batch, way, records)
+        except Unseen as reason:
+            if way not in self._fresh:
+                raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
+            self._fresh.remove(way)
+            self._measured[self._keys[way]] = _REFUTED  # whatever the next batch shows
+            raise
+        self._fresh.discard(way)
+        self._shown_apart.add(way)
+
+    def _try(self, batch: tuple[Tensor, ...], way: Way, records: set[int]) -> None:
+        with self._run(batch) as probe:
+            same_way, beside = tuple(probe.sites) == way[1], {}
+            if same_way:
+                beside = {j: [sketch(use, j) for use in probe.all_uses()] for j in records}
         for j, sketches in beside.items():
             own = self._rows_of(torch.tensor([j]))
-            lone = tuple(torch.zeros_like(t) for t in part)
-            for zeros, t in zip(lone, part, strict=True):
+            lone = tuple(torch.zeros_like(t) for t in batch)
+            for zeros, t in zip(lone, batch, strict=True):
                 zeros[own.to(t.device)] = t[own.to(t.device)]
-            with self._run(lone) as probe:
-                if tuple(probe.sites) == sites:
+            with self._run(lone, j) as probe:
+                if tuple(probe.sites) == way[1]:
                     check_alike([sketch(use, j) for use in probe.all_uses()], sketches)
 
     def _rows_of(self, records: Tensor) -> Tensor:
@@ -224,7 +237,12 @@ class Ownership:
         return (records[:, None] * self._views + torch.arange(self._views, device=records.device)).flatten()
 
 
-def _digest(way: tuple[object, ...]) -> str:
+def _way(tape: Tape, batch: tuple[Tensor, ...], flags: tuple[bool, ...]) -> Way:
+    """With the number of uses, of which a loss may leave some out."""
+    return flags, tuple(tape.sites), tuple(t.shape[1:] for t in batch), len(list(tape.all_uses()))
+
+
+def _digest(way: Way) -> str:
     return hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()
 
 

@@ -6,7 +6,8 @@ Letters: n records; K views; B = n K rows; G groups of parameters; m records of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import final
 
 import torch
@@ -122,10 +123,22 @@ class ReferenceEngine(GradientEngine):
             return validate.check_losses(losses, self.views).mean()
 
         mapped = vmap(grad_and_value(loss), in_dims=(None,) + (0,) * len(records), randomness="different")
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _own_weights(self.model):
             warnings.filterwarnings("ignore", "There is a performance drop")
             gradients, losses = mapped(values, *records)
         return _widen(gradients), losses
+
+
+@contextmanager
+def _own_weights(model: nn.Module) -> Iterator[None]:
+    """Leave recurrent layers with the list of their weights, in which lent ones stay."""
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    weights = [list(layer._flat_weights) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, weights, strict=True):
+            layer._flat_weights = own
 
 
 class _Loss(nn.Module):

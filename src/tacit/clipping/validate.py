@@ -25,6 +25,7 @@ __all__ = [
     "check_module",
     "check_still_apart",
     "mixing_probe",
+    "works_in_place",
 ]
 
 _FEW = 4
@@ -44,6 +45,24 @@ def check_model(model: nn.Module) -> None:
         )
     for name, module in model.named_modules():
         check_module(name, module)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            _check_parameter(name, parameter)
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    """Refuse parameters whose gradient is another than that of the losses, or than a real number."""
+    if parameter.is_complex():
+        raise UnsupportedModel(
+            f"parameter {name!r} is complex, and clipping and noise are of real numbers. Keep its parts, "
+            "torch.view_as_real(w), and read them by torch.view_as_complex in the forward pass."
+        )
+    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        raise UnsupportedModel(
+            f"parameter {name!r} has a hook on its gradient, which a private step would not call: the "
+            "gradients of records are clipped and summed without ever being on the parameter. Remove it; "
+            "the noisy gradient is on the parameter in the optimizer's step."
+        )
 
 
 def can_mix(module: nn.Module) -> bool:
@@ -151,7 +170,10 @@ def mixing_probe(
             same_draws = torch.equal(alone, losses(few, seed=1)) or (
                 torch.equal(*ends) and torch.equal(alone, losses(few))
             )
-        same = _near(alone, twice[:rows]) or not same_draws or _near_in_double(model, per_example_loss, few)
+            copies = max(2, -(-n // len(chosen)))  # as many as records: a divisor may grow in steps
+            many = losses(*[few] * copies)[:rows]
+        alike = _near(alone, twice[:rows]) and _near(alone, many)
+        same = alike or not same_draws or _near_in_double(model, per_example_loss, few, copies)
     finally:
         memory.restore()
     if not same:
@@ -162,6 +184,21 @@ def mixing_probe(
             "for another one (batch_first=False)."
         )
     return exact
+
+
+def works_in_place(
+    model: nn.Module, per_example_loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *, views: int = 1
+) -> bool:
+    """Whether model or loss change the tensors that they are given."""
+    memory, rows = Memory(model), tuple(t[:views].clone() for t in batch)
+    versions = [t._version for t in rows]
+    devices = sorted({t.device.index or 0 for t in rows if t.is_cuda})
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+            per_example_loss(model, *rows)
+    finally:
+        memory.restore()
+    return versions != [t._version for t in rows]
 
 
 def check_still_apart(
@@ -290,7 +327,7 @@ def _near(a: Tensor, b: Tensor, tolerance: float = 1e-3) -> bool:
 
 
 def _near_in_double(
-    model: nn.Module, per_example_loss: Callable[..., Tensor], few: tuple[Tensor, ...]
+    model: nn.Module, per_example_loss: Callable[..., Tensor], few: tuple[Tensor, ...], copies: int
 ) -> bool:
     """Whether the losses of a few are the same alone and beside copies of themselves, in double precision.
 
@@ -299,8 +336,8 @@ def _near_in_double(
 
     def near(losses: Callable[..., Tensor]) -> bool:
         with RepeatedDraws(len(few[0])):
-            alone, twice = losses(few), losses(few, few)
-        return _near(alone, twice[: len(alone)], 1e-6)
+            alone, others = losses(few), (losses(few, few), losses(*[few] * copies))
+        return all(_near(alone, beside[: len(alone)], 1e-6) for beside in others)
 
     return _holds_in_double(near, model, per_example_loss) is True
 

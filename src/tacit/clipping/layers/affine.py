@@ -21,18 +21,21 @@ from tacit.clipping.layers.use import Kept, Use, over_positions, over_views, wid
 
 __all__ = [
     "add",
+    "add_in_place",
     "batch_norm",
     "broadcast_to",
     "expand",
     "expand_as",
     "layer_norm",
     "mul",
+    "mul_in_place",
     "prelu",
     "repeat",
     "repeat_interleave",
     "rms_norm",
     "rsub",
     "sub",
+    "sub_in_place",
     "tile",
     "to",
 ]
@@ -194,6 +197,30 @@ def rsub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
     return sub(tape, b, a, **options)
 
 
+def _in_place(operation: str, compute: Callable[..., Tensor]) -> Handler:
+    """Return the recording form of ``compute(x, w)``, which changes x: by a copy of w for each row."""
+
+    def in_place(tape: Tape, x: Tensor, w: Tensor) -> Tensor:
+        if tape.owns(x) or not tape.owns(w):
+            raise Unseen(f"operation {operation!r} changes a parameter in place")
+        tape = tape.of_rows(operation, x, 1)
+        if w.dim() > x.dim() or (w.dim() == x.dim() and len(w) != 1):
+            raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
+
+        def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            yield w, _kept(tape, g, w.shape, w)
+
+        copies = tape.plain(w).expand(x.shape).clone()
+        return compute(x, tape.tap(operation, copies, uses, saved=(), sources=(w,)))
+
+    return in_place
+
+
+add_in_place = _in_place("add_", Tensor.add_)
+mul_in_place = _in_place("mul_", Tensor.mul_)
+sub_in_place = _in_place("sub_", Tensor.sub_)
+
+
 def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
     """``F.prelu`` with one slope, (1,), or one per channel, (C,)."""
     tape = tape.of_rows("prelu", input, 2)
@@ -227,7 +254,7 @@ def _copies(operation: str, compute: Callable[..., Tensor]) -> Handler:
         def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
             yield input, _kept(tape, g.movedim(rows, 0), shape, input)
 
-        return tape.tap(operation, y.clone(), uses, saved=(), sources=(input,))
+        return tape.tap(f"{operation} along {rows}", y.clone(), uses, saved=(), sources=(input,))
 
     return copies
 
@@ -245,7 +272,7 @@ expand = _copies("expand", Tensor.expand)
 expand_as = _copies("expand", Tensor.expand_as)
 broadcast_to = _copies("expand", torch.broadcast_to)
 repeat = _copies("repeat", Tensor.repeat)
-tile = _copies("repeat", torch.tile)
+tile = _copies("repeat", Tensor.tile)
 repeat_interleave = _copies("repeat", torch.repeat_interleave)
 
 

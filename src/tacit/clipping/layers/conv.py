@@ -89,15 +89,19 @@ NATIVE_ELEMENT = 4
 class _Convolution(Use):
     """Per-record weight gradients from inputs x (B, C, s...) and output gradients g (B, P, s...)."""
 
-    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
+    def __init__(
+        self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, exact: int = 0
+    ) -> None:
         self._x, self._g, self._geometry, self._views = widened(x), widened(g), geometry, views
+        self._exact = exact
         n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
         self._budget = budget
         self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
         self._native = conv_native.available(self._x, self._g, geometry)
         few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
         self._channels_last = self._native or (geometry.groups == 1 and few)
-        keep, self._ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
+        keep, ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
+        self._ghost = ghost and not exact
         self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
         if keep:
             self._kept = self._formed(0, n)
@@ -131,7 +135,9 @@ class _Convolution(Use):
         if self._kept is not None:
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
-        return _Convolution(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
+        return _Convolution(
+            self._x[rows], self._g[rows], self._geometry, self._views, self._budget, self._exact
+        )
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i: over what is kept or formed, or one weight gradient of the batch."""
@@ -314,7 +320,7 @@ conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
 def _convolution(x: Tensor, g: Tensor, geometry: Geometry, tape: Tape) -> Use:
     """Return the use of a weight, by patches on a CUDA device."""
     by_patches = x.is_cuda and geometry.groups == 1
-    return (Patched if by_patches else _Convolution)(x, g, geometry, tape.views, tape.budget)
+    return (Patched if by_patches else _Convolution)(x, g, geometry, tape.views, tape.budget, tape.exact)
 
 
 def _bias(tape: Tape, g: Tensor) -> Kept:

@@ -108,9 +108,10 @@ def embedding(
     del norm_type, sparse  # the one goes with max_norm, the other with p.grad
     if max_norm is not None or scale_grad_by_freq:
         raise Unseen("operation 'embedding' has max_norm or scale_grad_by_freq, which mix rows")
-    if input.dim() == 0 or len(input) != tape.rows:
+    if input.dim() == 0 or (len(input) != tape.rows and tape.fixed(input)):
         derived: Tensor = tape.derive(F.embedding, input, weight, padding_idx)
         return derived
+    tape = tape.of_rows("embedding", input, 1)
     V = len(weight)
     y = F.embedding(input, tape.plain(weight))
 

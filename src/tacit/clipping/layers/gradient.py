@@ -17,7 +17,7 @@ from tacit.clipping.layers import tied
 from tacit.clipping.layers.linear import Outer, Pair
 from tacit.clipping.layers.rowwise import RowByRow, form_of
 from tacit.clipping.layers.tape import Tape
-from tacit.clipping.layers.use import Kept, Rearranged, Use, chunks
+from tacit.clipping.layers.use import Kept, Rearranged, Use, chunks, widened
 
 __all__ = ["Gradient", "Joined", "gradients_of", "joined"]
 
@@ -44,8 +44,11 @@ class Gradient:
         own: list[Use],
         derived: list[tuple[Tensor, list[Use]]],
         most: int,
+        *,
+        hooked: bool = False,
     ) -> None:
-        self._parameter, self._most = parameter, most
+        self._parameter, self._most, self._hooked = parameter, most, hooked
+        self._held: list[tuple[int, int, Kept]] | None = None
         one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived = derived
@@ -76,9 +79,16 @@ class Gradient:
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
         """Yield g_i of the records start to stop - 1, with these numbers."""
-        size = self._parameter.numel() * self._parameter.element_size()
+        if self._held is not None:
+            yield from self._held
+            return
+        held, size = [], self._parameter.numel() * self._parameter.element_size()
         for start, stop in chunks(n, size, self._most):
-            yield start, stop, Kept(self._sum(start, stop))
+            part = start, stop, Kept(widened(self._sum(start, stop)))
+            yield part
+            if self._hooked:
+                held.append(part)
+        self._held = held if self._hooked else None
 
     def _sum(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape)."""
@@ -98,6 +108,9 @@ class Gradient:
     def of(self, records: Tensor) -> Gradient:
         """Return the same of some records, (n,) bool."""
         derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
+        if self._held is not None:
+            every = torch.cat([part.gradients(0, stop - start) for start, stop, part in self._held])
+            return Gradient(self._parameter, [Kept(every[records])], [], self._most)
         return Gradient(self._parameter, [use.of(records) for use in self._own], derived, self._most)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -170,21 +183,29 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
             tape.rows // tape.views,
             tape.budget.chunk_bytes,
+            hooked=tape.hooked,
         )
         for name, p in parameters.items()
     }
 
 
 def _gradient_of(
-    parameter: nn.Parameter, own: list[Use], derived: list[tuple[Tensor, list[Use]]], n: int, most: int
+    parameter: nn.Parameter,
+    own: list[Use],
+    derived: list[tuple[Tensor, list[Use]]],
+    n: int,
+    most: int,
+    *,
+    hooked: bool,
 ) -> Gradient:
     """Return g_i; the uses of a source that is only another view of the parameter are its own.
 
-    So is the only use of the only source, where it is made of the parameter row by row.
+    So is the only use of the only source, where it is made of the parameter row by row.  Where there are
+    hooks on the way, whose answers may be others each time, what is formed is kept.
     """
     others: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
-        if _is_view_of(source, parameter):
+        if not hooked and _is_view_of(source, parameter):
             one = tied.merged(uses)
             own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
         else:
@@ -195,7 +216,7 @@ def _gradient_of(
         and (row_by_row := _row_by_row(parameter, *others[0], n, most)) is not None
     ):
         return Gradient(parameter, [row_by_row], [], most)
-    return Gradient(parameter, own, others, most)
+    return Gradient(parameter, own, others, most, hooked=hooked)
 
 
 def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:

@@ -88,6 +88,8 @@ def island(
     by_row = [i for i in tensors if i not in private and not tape.fixed(leaves[i])]
     if any(leaves[i].dim() == 0 or len(leaves[i]) != tape.rows for i in by_row):
         raise Unseen(f"operation {name!r} has no per-example rule, and reads other than rows of the batch")
+    if any(leaves[i].layout != torch.strided for i in tensors):
+        raise Unseen(f"operation {name!r} has no per-example rule, and reads sparse tensors")
     tape.of_rows(name, leaves[by_row[0]], 1)
 
     def call(now: Mapping[int, Tensor]) -> Any:

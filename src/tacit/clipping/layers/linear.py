@@ -34,6 +34,7 @@ from tacit.clipping.layers.use import (
     Use,
     allowance,
     cancellation,
+    chunks,
     narrowed,
     over_positions,
     row_squares,
@@ -67,10 +68,13 @@ ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**20
 """Rows of a product, and products of numbers in it, from which on it is left to oneDNN."""
 
 
-def outer(left: Tensor, right: Tensor, slack: float) -> Use:
-    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not."""
+def outer(left: Tensor, right: Tensor, slack: float, exact: int = 0) -> Use:
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
+
+    ``exact``: bytes of gradients that are formed at once for norms that are not rounded up; 0: ghost norms.
+    """
     T, p, d = left.shape[1], left.shape[2], right.shape[2]
-    unkept = Outer(left, right, slack)
+    unkept = Outer(left, right, slack, exact)
     keep = T > 1 and p * d <= slack * T * (p + d)
     return Kept(unkept.gradients(0, len(left))) if keep else unkept
 
@@ -79,14 +83,18 @@ def outer(left: Tensor, right: Tensor, slack: float) -> Use:
 class Outer(Use):
     """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
 
-    def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
-        self.left, self.right, self.slack = left, right, slack
+    def __init__(self, left: Tensor, right: Tensor, slack: float, exact: int = 0) -> None:
+        self.left, self.right, self.slack, self.exact = left, right, slack, exact
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         left, right = self.left, self.right
         if left.shape[1] == 1:
             return row_squares(widened(left).squeeze(1)) * row_squares(widened(right).squeeze(1))
+        if self.exact:
+            size = left.shape[2] * right.shape[2] * widened(left[:0]).element_size()
+            parts = (Kept(self.gradients(*part)) for part in chunks(len(left), size, self.exact))
+            return torch.cat([part.squared_norms() for part in parts])
         if triton_outer.takes(left, right):
             return triton_outer.squared_norms(left, right)
         return ghost_squared_norms(widened(left), widened(right))
@@ -100,11 +108,11 @@ class Outer(Use):
 
     def of(self, records: Tensor) -> Outer:
         """Return the positions of those records alone."""
-        return Outer(self.left[records], self.right[records], self.slack)
+        return Outer(self.left[records], self.right[records], self.slack, self.exact)
 
     def turned(self) -> Outer:
         """The transposed gradients."""
-        return Outer(self.right, self.left, self.slack)
+        return Outer(self.right, self.left, self.slack, self.exact)
 
     @property
     def skips_zeros(self) -> bool:
@@ -134,8 +142,8 @@ class Outer(Use):
 class Pair(Use):
     """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron."""
 
-    def __init__(self, left: Rows, right: Rows, slack: float) -> None:
-        self.left, self.right, self._slack = left, right, slack
+    def __init__(self, left: Rows, right: Rows, slack: float, exact: int = 0) -> None:
+        self.left, self.right, self._slack, self._exact = left, right, slack, exact
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
@@ -152,7 +160,8 @@ class Pair(Use):
 
     def of(self, records: Tensor) -> Pair:
         """Return the rows of those records alone."""
-        return Pair(Rows(self.left.rows[records]), Rows(self.right.rows[records]), self._slack)
+        left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
+        return Pair(left, right, self._slack, self._exact)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
@@ -167,11 +176,11 @@ class Pair(Use):
 
     def turned(self) -> Pair:
         """The transposed gradients."""
-        return Pair(self.right, self.left, self._slack)
+        return Pair(self.right, self.left, self._slack, self._exact)
 
     def at_positions(self) -> Outer:
         """The same with a dimension of positions."""
-        return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
+        return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack, self._exact)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
@@ -181,7 +190,7 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     S = sum_t |left_t| |right_t| = 1e5 C, float32 releases 3 C.  So kappa S^2 is added.
     """
     n, T = left.shape[:2]
-    m = max(1, GRAM_NUMBERS // (T * T))
+    m = max(1, GRAM_NUMBERS // max(1, T * T))
     if n <= m:
         squares, spread = _gram_products(left, right)
     else:
@@ -253,7 +262,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
     if not uses or len(unkept) < len(uses):
         return None
     left, right = (torch.cat(side, dim=1) for side in zip(*((u.left, u.right) for u in unkept), strict=True))
-    return outer(left, right, unkept[0].slack)
+    return outer(left, right, unkept[0].slack, unkept[0].exact)
 
 
 def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
@@ -308,17 +317,18 @@ def _map(
         return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x))
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        slack = tape.budget.linear_slack
+        slack, exact = tape.budget.linear_slack, tape.exact
         if g.dim() == 2 and tape.views == 1 and widened(g) is g:
             of_g, of_x = Rows(g), Rows(x)
             if tape.owns(source):
-                yield source, Pair(of_g, of_x, slack) if source is weight else Pair(of_x, of_g, slack)
+                sides = (of_g, of_x) if source is weight else (of_x, of_g)
+                yield source, Pair(*sides, slack, exact)
             if bias is not None and tape.owns(bias):
                 yield bias, Kept(g, of_g)
             return
         left, right = tape.positions(g), tape.positions(x)
         if tape.owns(source):
-            yield source, outer(left, right, slack) if source is weight else outer(right, left, slack)
+            yield source, outer(*((left, right) if source is weight else (right, left)), slack, exact)
         if bias is not None and tape.owns(bias):
             yield bias, Kept(over_positions(left))
 
@@ -328,8 +338,8 @@ def _map(
 def use_of(tape: Tape, g: Tensor, x: Tensor) -> Use:
     """Return the use of a matrix (p, d) from g (B, ..., p) and x (B, ..., d)."""
     if g.dim() == 2 and tape.views == 1 and widened(g) is g:
-        return Pair(Rows(g), Rows(x), tape.budget.linear_slack)
-    return outer(tape.positions(g), tape.positions(x), tape.budget.linear_slack)
+        return Pair(Rows(g), Rows(x), tape.budget.linear_slack, tape.exact)
+    return outer(tape.positions(g), tape.positions(x), tape.budget.linear_slack, tape.exact)
 
 
 def _input_gradient(g: Tensor, W: Tensor) -> Tensor:

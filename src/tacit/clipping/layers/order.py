@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ANSWERS", "WATCHED", "Watch", "keeps_owners"]
+__all__ = ["ANSWERS", "CONTENT", "OF_TWO", "WATCHED", "Watch", "follows_content", "keeps_owners"]
 
 Watch: TypeAlias = Callable[..., str | None]
 """``(B, *arguments)`` of the operation to why rows may be elsewhere afterwards, or None."""
@@ -83,6 +83,33 @@ def _along_second(rows: int, input: Tensor, _: Any, dim: Any = -1, *__: Any, **_
     return _along(rows, input, dim)
 
 
+def _table(rows: int, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> str | None:  # noqa: A002
+    """A look-up of rows by number."""
+    del input
+    return MOVED if len(weight) % rows == 0 else None
+
+
+def _product(rows: int, left: Tensor, right: Tensor, *_: Any, **__: Any) -> str | None:
+    """A matrix product in which the rows are summed, such as one with a permutation."""
+    over_rows = right.dim() == 2 and left.dim() > 0 and left.shape[-1] == len(right) == rows
+    return MOVED if over_rows else None
+
+
+def _equation(rows: int, equation: Any, *operands: Any) -> str | None:
+    """The same by letters: one that counts the rows and is summed."""
+    tensors = operands[0] if len(operands) == 1 and not isinstance(operands[0], Tensor) else operands
+    if not isinstance(equation, str) or "." in equation or "->" not in equation or len(tensors) < 2:
+        return None
+    inputs, out = equation.replace(" ", "").split("->")
+    first = {part[0] for part, t in zip(inputs.split(","), tensors, strict=False) if part and len(t) == rows}
+    return MOVED if first - set(out) else None
+
+
+def _numbered(rows: int, input: Tensor, index: Any, *_: Any, **__: Any) -> str | None:  # noqa: A002
+    del rows, input
+    return MOVED if isinstance(index, Tensor) else None
+
+
 def _places(rows: int, condition: Tensor, *values: Any, **others: Any) -> str | None:
     del rows, condition
     return None if values or others else COUNTED
@@ -103,14 +130,46 @@ def _item(rows: int, tensor: Tensor) -> str | None:
     return None if tensor.is_floating_point() or tensor.dtype == torch.bool else READ
 
 
+def follows_content(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the result's shape can follow what is in the arguments' tensors, or Python is told of it."""
+    if func in _SIZED:
+        return any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
+    if func in _BY_ARGUMENTS:
+        return WATCHED[func](0, *args, **kwargs) is not None
+    if func is not Tensor.__getitem__:
+        return func in ANSWERS or func in _TOLD
+    keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+    ends = (end for k in keys if isinstance(k, slice) for end in (k.start, k.stop, k.step))
+    return any(map(_is_mask, keys)) or any(isinstance(end, Tensor) for end in ends)
+
+
 def _always(why: str) -> Watch:
     def watch(*_: Any, **__: Any) -> str:
         return why
 
+    watch.why = why  # type: ignore[attr-defined]
     return watch
 
 
+_TOLD: Mapping[Any, Watch] = {
+    **dict.fromkeys((torch.masked_select, Tensor.masked_select), _always(MASKED)),
+    **dict.fromkeys((torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere), _always(COUNTED)),
+    **dict.fromkeys((torch.unique, Tensor.unique, torch.unique_consecutive), _always(COUNTED)),
+    **dict.fromkeys((torch.bincount, Tensor.bincount, Tensor.unique_consecutive), _always(COUNTED)),
+    **dict.fromkeys((Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__), _always(READ)),
+    **dict.fromkeys((Tensor.__repr__, Tensor.__format__, Tensor.__complex__), _always(READ)),
+    **dict.fromkeys((Tensor.apply_, Tensor.map_, Tensor.untyped_storage), _always(READ)),
+    **dict.fromkeys((Tensor.__int__, Tensor.__index__), _always(READ)),
+}
+"""Operations that tell Python of a tensor, or whose result has as many positions as its content says."""
+OF_TWO: Mapping[Any, Watch] = {
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _product),
+    torch.einsum: _equation,
+    F.embedding: _table,
+}
+"""Those of operations by which records reach others if all operands have records in them."""
 WATCHED: Mapping[Any, Watch] = {
+    **OF_TWO,
     Tensor.__getitem__: _getitem,
     Tensor.__setitem__: _setitem,
     **dict.fromkeys((torch.index_select, Tensor.index_select), _index_select),
@@ -120,21 +179,18 @@ WATCHED: Mapping[Any, Watch] = {
     **dict.fromkeys((torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_), _along),
     **dict.fromkeys((torch.index_add, Tensor.index_add, Tensor.index_add_), _along),
     **dict.fromkeys((torch.index_copy, Tensor.index_copy, Tensor.index_copy_), _along),
+    **dict.fromkeys((torch.cumsum, Tensor.cumsum, torch.cumprod, Tensor.cumprod), _along),
+    **dict.fromkeys((torch.scatter_reduce, Tensor.scatter_reduce, Tensor.scatter_reduce_), _along),
+    **dict.fromkeys((torch.index_reduce, Tensor.index_reduce, Tensor.index_reduce_), _along),
+    **dict.fromkeys((Tensor.put_, torch.put, torch.tensor_split, Tensor.tensor_split), _numbered),
     **dict.fromkeys((torch.topk, Tensor.topk, torch.take_along_dim, Tensor.take_along_dim), _along_second),
     **dict.fromkeys((torch.msort, Tensor.msort, torch.take, Tensor.take), _always(MOVED)),
     **dict.fromkeys((torch.index_put, Tensor.index_put, Tensor.index_put_), _always(MOVED)),
     **dict.fromkeys((torch.masked_scatter, Tensor.masked_scatter, Tensor.masked_scatter_), _always(MOVED)),
-    **dict.fromkeys((torch.masked_select, Tensor.masked_select), _always(MASKED)),
-    **dict.fromkeys((torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere), _always(COUNTED)),
-    **dict.fromkeys((torch.unique, Tensor.unique, torch.unique_consecutive), _always(COUNTED)),
+    **_TOLD,
     **dict.fromkeys((torch.where, Tensor.where), _places),
-    **dict.fromkeys((torch.bincount, Tensor.bincount, Tensor.unique_consecutive), _always(COUNTED)),
     **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), _repeated),
     F.one_hot: _classes,
-    **dict.fromkeys((Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__), _always(READ)),
-    **dict.fromkeys((Tensor.__repr__, Tensor.__format__, Tensor.__complex__), _always(READ)),
-    **dict.fromkeys((Tensor.apply_, Tensor.map_, Tensor.untyped_storage), _always(READ)),
-    **dict.fromkeys((Tensor.__int__, Tensor.__index__), _always(READ)),
     Tensor.item: _item,
 }
 ANSWERS = frozenset(
@@ -156,3 +212,9 @@ FACTORIES = frozenset(
     | {torch.tril_indices, torch.triu_indices, torch.zeros}
 )
 """Operations that make tensors of what Python gives them."""
+_SIZED = FACTORIES - {torch.tensor}
+_BY_ARGUMENTS = frozenset(
+    {torch.where, Tensor.where, torch.repeat_interleave, Tensor.repeat_interleave, F.one_hot}
+)
+CONTENT = _SIZED | _BY_ARGUMENTS | ANSWERS | _TOLD.keys() | {Tensor.__getitem__}
+"""Operations that :func:`follows_content` is asked about."""

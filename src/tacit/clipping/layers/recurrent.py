@@ -61,7 +61,7 @@ def _direction(
         kind.operation, forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
     )
     T = x.shape[1]
-    outputs = found[:, :T]
+    outputs = found[:, :T] if kind.states == 2 else found[:, :T].clone()  # as torch has: it may be changed
     return outputs.flip(1) if reverse else outputs, (outputs[:, -1], *found[:, T:].unbind(1))
 
 
@@ -73,7 +73,7 @@ def _uses(
     of_z = of_a if pulled.z is pulled.a else tape.positions(pulled.z)
     for source, left, right in zip(sources[:2], (of_a, of_z), (x, previous), strict=True):
         if source is not None and tape.owns(source):
-            yield source, outer(left, tape.positions(right), tape.budget.linear_slack)
+            yield source, outer(left, tape.positions(right), tape.budget.linear_slack, tape.exact)
     sums = over_positions(of_a)
     for source, left in zip(sources[2:], (of_a, of_z), strict=True):
         if source is not None and tape.owns(source):

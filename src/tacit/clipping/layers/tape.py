@@ -31,14 +31,16 @@ from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.layers.order import ANSWERS, FACTORIES, WATCHED
+from tacit.clipping.layers.order import ANSWERS, CONTENT, FACTORIES, OF_TWO, WATCHED, follows_content
 from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.layers.time_first import rows_first
 from tacit.clipping.layers.use import Use
+from tacit.errors import UnsupportedModel
 
 __all__ = ["ANSWERED", "Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
 
@@ -71,6 +73,9 @@ class _State:
 
     in_backward: bool = False
     disorder: str | None = None
+    exact: bool = False
+    hooked: bool = False
+    within: bool = False
 
 
 class Tape(TorchFunctionMode):
@@ -87,18 +92,23 @@ class Tape(TorchFunctionMode):
         budget: MemoryBudget = FAST,
         other: Handler | None = None,
         time_first: bool = False,
+        exact: bool = False,
     ) -> None:
         super().__init__()
         self.rows, self.views, self.budget = rows, views, budget
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
         self.uses: dict[int, list[Use]] = {}
-        self._anchor = next(iter(self.sources.values()))  # makes a tapped output require a gradient
+        self.anchor = torch.empty(0, requires_grad=True)
+        """Makes a tapped output require a gradient, and gets none."""
         self.sites: list[str] = []
-        self._state = _State()
+        self._state = _State(exact=exact)
         self._flattened = False
         self._alone = rows == views  # all rows are one record's: their order says nothing
         self._held = list(constants)  # so that no other tensors come to have their ids
         self._constants = set(map(id, self._held))
+        self._recordless = set(
+            self._constants
+        )  # and what is as long as the batch, which its rows may go with
         self._mixed: set[int] = set()  # derived from more than tables
         self._handlers, self._other, self._time_first = handlers, other, time_first
 
@@ -111,26 +121,71 @@ class Tape(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         tensors = _tensors(args, kwargs)
+        if func in CONTENT and not self._state.exact:
+            told = follows_content(func, args, kwargs)
+            self._state.exact = told and not all(map(self._is_recordless, tensors))
         if (func in WATCHED or func in ANSWERS) and not self._alone:
             self._watch(func, tensors, args, kwargs)
-            if func in ANSWERS and not all(map(self._is_table, tensors)):
+            if func in ANSWERS and not all(map(self._is_recordless, tensors)):
                 return self._answer(func, args, kwargs)
+        if func is torch.autograd.grad and self._state.in_backward:
+            return self._grad_within(args, kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
             result = FASTER.get(func, func)(*args, **kwargs)
             self._follow(func, tensors, kwargs, result)
             return result
+        self._check_operands(func, tensors)
         if func in _COPYING and all(map(self.owns, tensors)):
             return self._handlers[func](self, *args, **kwargs)
         if all(self.owns(t) or self.fixed(t) for t in tensors):
             return self.derive(func, *args, **kwargs)
-        handler = self._handlers.get(func)
+        handler = None if any(t.is_complex() for t in tensors) else self._handlers.get(func)
         if handler is not None:
             if self._time_first and (turned := rows_first(self, func, args)) is not None:
+                self.sites.append("rows second")
                 return handler(self, *turned, **kwargs).transpose(0, 1)
             return handler(self, *args, **kwargs)
         if self._other is None or _writes(_name(func), kwargs):
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
         return self._other(self, func, _name(func), args, kwargs)
+
+    def _check_operands(self, func: Callable[..., Any], tensors: Sequence[Tensor]) -> None:
+        if func is Tensor.register_hook:
+            if tensors[0].is_leaf:
+                raise Unseen("the model puts a hook on a parameter")
+            self._state.hooked = True
+        if any(self.owns(t) and not t.requires_grad for t in tensors):
+            raise UnsupportedModel(
+                "requires_grad of a parameter is switched off while the model or the loss runs. Freeze it "
+                "before the session is made; or keep gradients from passing by detach() of activations."
+            )
+
+    def _grad_within(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """``torch.autograd.grad`` in the backward pass: what it passes through is not of the losses."""
+        self._state.within = True
+        try:
+            return torch.autograd.grad(*args, **kwargs)
+        finally:
+            self._state.within = False
+
+    @property
+    def hooked(self) -> bool:
+        """Whether a hook is on what is computed from parameters, which may do something else each time."""
+        return self._state.hooked
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing was seen by which rows may be elsewhere."""
+        return self._state.disorder is None
+
+    @property
+    def exact(self) -> int:
+        """Bytes of gradients that are formed at once for norms that must be those of formed gradients; or 0.
+
+        Norms that are rounded up, for want of these, are larger.  If lengths, or which operations there are,
+        follow what is in the records, one record can be what decides between the two for all others.
+        """
+        return self.budget.chunk_bytes if self._state.exact else 0
 
     def fixed(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is a constant of the model, or a number, such that no record's row is in it."""
@@ -178,7 +233,8 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any],
     ) -> None:
         """Note why rows may be elsewhere after this operation."""
-        if self._state.disorder is None and func in WATCHED and not self._is_table(tensors[0]):
+        looked_at = tensors if func in OF_TWO else tensors[:1]
+        if self._state.disorder is None and func in WATCHED and not any(map(self._is_table, looked_at)):
             self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -191,25 +247,32 @@ class Tape(TorchFunctionMode):
         """Whether no record is in ``tensor``, so that it may be looked up in any order."""
         return id(tensor) in self._constants or (self.owns(tensor) and id(tensor) not in self._mixed)
 
+    def _is_recordless(self, tensor: Tensor) -> bool:
+        """Whether no record is in ``tensor``: what Python is told of it is the same for batches as long."""
+        return id(tensor) in self._recordless or self._is_table(tensor)
+
     def _follow(
         self, func: Callable[..., Any], tensors: Sequence[Tensor], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Know constants by what they are computed from; what a record is written into is none any more."""
-        if all(map(self._is_table, tensors)) if tensors else func in FACTORIES:
-            self._hold(result)
-        elif _is_in_place(func) or "out" in kwargs:
-            written = {t.untyped_storage()._cdata for t in tensors if self._is_table(t)}
+        if all(map(self._is_recordless, tensors)) if tensors else func in FACTORIES:
+            self._hold(result, constant=all(map(self._is_table, tensors)))
+        elif _is_in_place(func) or kwargs.get("out") is not None:
+            written = {t.untyped_storage()._cdata for t in tensors if self._is_recordless(t)}
             if written:
                 kept = [t for t in self._held if t.untyped_storage()._cdata not in written]
                 self._constants.intersection_update(map(id, kept))
+                self._recordless.intersection_update(map(id, kept))
                 self._held[:] = kept
 
-    def _hold(self, result: Any) -> None:
+    def _hold(self, result: Any, *, constant: bool = True) -> None:
         """Take what no record is in for constants, but for rows, which may go with those of the batch."""
         for tensor in _tensors((result,)):
-            if not tensor.requires_grad and (tensor.dim() == 0 or len(tensor) != self.rows):
-                self._constants.add(id(tensor))
+            if not tensor.requires_grad:
                 self._held.append(tensor)
+                self._recordless.add(id(tensor))
+                if constant and (tensor.dim() == 0 or len(tensor) != self.rows or self._alone):
+                    self._constants.add(id(tensor))
 
     def of_rows(self, operation: str, input: Tensor, dimensions: int) -> Tape:  # noqa: A002
         """Return the tape for an input whose first dimension counts the rows, or all their positions.
@@ -249,7 +312,7 @@ class Tape(TorchFunctionMode):
         if not any(self.owns(source) for source in sources):
             return output
         result: Tensor = _Tap.apply(  # type: ignore[no-untyped-call]
-            output, self, uses, self._anchor, *saved
+            output, self, uses, self.anchor, *saved
         )
         return result
 
@@ -269,7 +332,7 @@ class Tape(TorchFunctionMode):
         if any(source is not None and source.requires_grad and not self.owns(source) for source in sources):
             raise Unseen(f"operation {operation!r} reads a weight that depends on the batch")
         self._note(operation)
-        anchor = self._anchor if any(self.owns(source) for source in sources) else None
+        anchor = self.anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = _Function.apply(  # type: ignore[no-untyped-call]
             self, forward, backward, anchor, *inputs
         )
@@ -278,6 +341,8 @@ class Tape(TorchFunctionMode):
     def _note(self, operation: str) -> None:
         if torch._C._functorch.maybe_current_level() is not None:
             raise Unseen(f"operation {operation!r} takes place within torch.func.vmap or grad")
+        if forward_ad._current_level >= 0:
+            raise Unseen(f"operation {operation!r} takes place within forward-mode differentiation")
         self.sites.append(f"{operation} of {self.views} positions" if self._flattened else operation)
 
     def all_uses(self) -> Iterator[Use]:
@@ -302,6 +367,8 @@ class Tape(TorchFunctionMode):
         """Keep the uses of the backward pass under their source; they are not differentiated again."""
         if not self._state.in_backward or torch.is_grad_enabled():
             raise Unseen("a gradient is taken within the forward pass")
+        if self._state.within:
+            raise Unseen("a gradient by parameters' layers is taken within the backward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)
 
@@ -373,7 +440,7 @@ def _is_in_place(func: Callable[..., Any]) -> bool:
 def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
     """Whether an operation changes its operands."""
     in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name.startswith("__i") or name == "__setitem__" or "out" in kwargs
+    return in_place or name.startswith("__i") or name == "__setitem__" or kwargs.get("out") is not None
 
 
 def _name(func: Callable[..., Any]) -> str:
