@@ -14,7 +14,8 @@ the weighted sum is the h of one G.  A parameter of one number for each row, suc
 has h_o = gamma_o . d_o.
 
 alpha, S and gamma are found, and the form is tried, by pulling back a few vectors that are always the same.
-Where these do not give what the form says, the gradients of all records are pulled back.
+So is another one, of weights times a constant (a mask, a scale), h = c G element by element.  Where these do
+not give what either form says, the gradients of all records are pulled back.
 
 Letters: n records; m of a chunk; O rows of N numbers; k directions; v vectors.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias, final
 
@@ -33,7 +34,7 @@ from torch import Tensor
 from tacit.clipping.layers.linear import Pair
 from tacit.clipping.layers.use import Kept, Use, chunks, row_squares
 
-__all__ = ["Form", "Pull", "RowByRow", "form_of"]
+__all__ = ["Elementwise", "Form", "Pull", "RowByRow", "form_of"]
 
 Pull: TypeAlias = Callable[[Tensor], Tensor]
 """Gradients (v, *shape) of a weight to those of the parameter, (v, *shape)."""
@@ -43,6 +44,8 @@ TOLERANCE = 8
 """Units of rounding, of what a row of a vector has, up to which it holds."""
 ORTHOGONAL = 16
 """Units of rounding, of the square of a row, that are lost as B is not quite orthonormal."""
+PRODUCTS = 512
+"""Products that one number of a sum of squares adds up at once."""
 MOST = 4 * 2**20
 """Bytes of gradients that are formed at once: what stays in the cache from one operation to the next."""
 
@@ -75,13 +78,22 @@ class Form:
         rest = torch.baddbmm(vectors, along, self.basis.transpose(1, 2), alpha=-1)
         return torch.baddbmm(self.alpha[:, None, None] * rest, mixed, self.basis.transpose(1, 2))
 
-    def squared_norms(self, gradients: Tensor, basis: Tensor) -> Tensor:
-        """|h|^2, (m,), from gradients (m, O, N) and the basis in their order of numbers, rounded up.
+    def ordered(self, shape: torch.Size, order: list[int]) -> Form:
+        """The same for gradients of a weight of this shape, whose dimensions lie in another order."""
+        basis = self.basis.view(*shape, -1).permute(*order, -1).reshape(self.basis.shape)
+        return replace(self, basis=basis)
+
+    def bytes_of_products(self) -> int:
+        """What :meth:`squared_norms_of_products` takes for a record."""
+        return 4 * 8 * self.basis.shape[0] * self.basis.shape[2]
+
+    def squared_norms(self, gradients: Tensor) -> Tensor:
+        """|h|^2, (m,), from gradients (m, O, N), rounded up.
 
         Most of G may be taken out in h.  So R is formed: its norm is off by a part of |G|, which is allowed
         for, and not its square by a part of |G|^2, which is much more.
         """
-        rows = gradients.transpose(0, 1)
+        rows, basis = gradients.transpose(0, 1), self.basis.to(gradients.dtype)
         along = torch.bmm(rows, basis)  # (O, m, k)
         found = (along.double() @ self.mix.double().transpose(1, 2)).square().sum(2)
         if self.alpha is None:
@@ -112,32 +124,100 @@ class Form:
         return (((found.sqrt() + self.rounding * bound).square() + lost) * left.T.square()).sum(0)
 
 
-def form_of(weight: Tensor, parameter: Tensor, pull: Pull) -> Form | None:
+@final
+@dataclass(frozen=True)
+class Elementwise:
+    """h = c G, c (O, N)."""
+
+    factors: Tensor
+
+    @property
+    def scale(self) -> Tensor:
+        """(O,), no less than |h_o| / |G_o|."""
+        return self.factors.abs().amax(1)
+
+    def pulled(self, vectors: Tensor) -> Tensor:
+        """h (O, v, N) of vectors (O, v, N)."""
+        return vectors * self.factors[:, None]
+
+    def ordered(self, shape: torch.Size, order: list[int]) -> Elementwise:
+        """The same for gradients of a weight of this shape, whose dimensions lie in another order."""
+        return Elementwise(self.factors.view(shape).permute(order).reshape(self.factors.shape))
+
+    def bytes_of_products(self) -> int:
+        """What :meth:`squared_norms_of_products` takes for a record."""
+        return 3 * 8 * sum(self.factors.shape)
+
+    def squared_norms(self, gradients: Tensor) -> Tensor:
+        """|h|^2, (m,), from gradients (m, O, N)."""
+        return row_squares((gradients * self.factors.to(gradients.dtype)).flatten(1))
+
+    def squared_norms_of_products(self, left: Tensor, right: Tensor) -> Tensor:
+        """|h|^2, (m,), where G_o = left_o right^T: sum_oj (left_o c_oj right_j)^2, all of it positive.
+
+        Of numbers divided by the largest: a product of a small square and a large one may be anything.
+        """
+        squares, sizes = [], []
+        for rows in (left, right, self.factors.flatten()[None]):
+            size = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+            squares.append((rows / size).square_())
+            sizes.append(size.double().squeeze(1))
+        of_left, of_right, of_factors = squares
+        of_factors = of_factors.view(self.factors.shape)
+        found = right.new_zeros(len(right), dtype=torch.float64)
+        for start in range(0, len(of_factors), PRODUCTS):  # a product of many adds up in a few lanes
+            block = slice(start, start + PRODUCTS)
+            found += ((of_left[:, block] @ of_factors[block]) * of_right).sum(1, dtype=torch.float64)
+        lost = self.factors.numel() * torch.finfo(left.dtype).tiny
+        return (found + lost) * (sizes[0] * sizes[1] * sizes[2]).square()
+
+
+def form_of(weight: Tensor, parameter: Tensor, pull: Pull) -> Form | Elementwise | None:
     """The form of what pulls gradients of the weight back to the parameter, if it has one."""
     rows, numbers = (len(weight), weight[0].numel()) if weight.dim() > 1 else (0, 0)
     whole, of_rows = parameter.shape == weight.shape, parameter.numel() == rows
     if numbers < 2 or not (whole or of_rows) or weight.dtype != parameter.dtype or not weight.is_cpu:
         return None
+    random = _random(rows, numbers, weight.dtype)
+    tried, first = _pulled_rows(pull, random[:, :TRIED], weight), random[:, TRIED:]
+    if (by_element := _elementwise(random[:, :TRIED], tried)) is not None:
+        return by_element
     known = (parameter if whole else weight).detach().reshape(rows, numbers).double()
     basis = torch.linalg.qr(torch.stack([torch.ones_like(known), known], 2))[0].to(weight.dtype)
     if basis.shape[2] >= numbers or not math.isfinite(float(basis.sum())):
         return None
-    random = _random(rows, numbers, weight.dtype)
-    across = random[:, :1] - random[:, :1] @ basis @ basis.transpose(1, 2)
-    vectors = torch.cat([basis.transpose(1, 2), across, random[:, 1:]], 1)  # (O, v, N)
-    pulled = pull(vectors.transpose(0, 1).reshape(-1, *weight.shape))
-    found = pulled.view(len(pulled), rows, -1).transpose(0, 1)
+    across = first - first @ basis @ basis.transpose(1, 2)
+    vectors = torch.cat([basis.transpose(1, 2), across], 1)
+    found = _pulled_rows(pull, vectors, weight)
     unit = TOLERANCE * float(torch.finfo(weight.dtype).eps + 8 * torch.finfo(torch.float64).eps)
     form = _fitted(basis, across, found, unit * numbers**0.5)
+    vectors, found = torch.cat([vectors, random[:, :TRIED]], 1), torch.cat([found, tried], 1)
     off = (found - form.pulled(vectors)).norm(dim=2)  # (O, v)
     return form if bool((off <= unit * form.scale[:, None] * vectors.norm(dim=2)).all()) else None
 
 
+def _pulled_rows(pull: Pull, vectors: Tensor, weight: Tensor) -> Tensor:
+    """Return (O, v, N) or (O, v, 1) of vectors (O, v, N)."""
+    pulled = pull(vectors.transpose(0, 1).reshape(-1, *weight.shape))
+    return pulled.view(len(pulled), len(weight), -1).transpose(0, 1)
+
+
+def _elementwise(vectors: Tensor, found: Tensor) -> Elementwise | None:
+    """What multiplies each number of two ``vectors`` (O, 2, N), if it is the same for both."""
+    if vectors.shape != found.shape:
+        return None
+    factors = found[:, 0] / vectors[:, 0]
+    unit = TOLERANCE * float(torch.finfo(vectors.dtype).eps)
+    expected = factors * vectors[:, 1]
+    same = ((found[:, 1] - expected).abs() <= unit * expected.abs()).all()
+    return Elementwise(factors) if bool(same) and math.isfinite(float(factors.sum())) else None
+
+
 @lru_cache(maxsize=64)
 def _random(rows: int, numbers: int, dtype: torch.dtype) -> Tensor:
-    """(O, 1 + TRIED, N) random numbers, the same in each step, and not those of weights by a likely seed."""
+    """(O, TRIED + 1, N) random numbers, the same in each step, and not those of weights by a likely seed."""
     generator = torch.Generator().manual_seed(0x7AC17_F0213)
-    return torch.randn(rows, 1 + TRIED, numbers, dtype=dtype, generator=generator)
+    return torch.randn(rows, TRIED + 1, numbers, dtype=dtype, generator=generator)
 
 
 def _fitted(basis: Tensor, across: Tensor, found: Tensor, rounding: float) -> Form:
@@ -160,7 +240,13 @@ class RowByRow(Use):
     """
 
     def __init__(
-        self, use: Use, weight: Tensor, shape: tuple[int, ...], form: Form, n: int, most: int
+        self,
+        use: Use,
+        weight: Tensor,
+        shape: tuple[int, ...],
+        form: Form | Elementwise,
+        n: int,
+        most: int,
     ) -> None:
         self._use, self._weight, self._shape = use, weight, shape
         self._form, self._n, self._most = form, n, most
@@ -170,16 +256,14 @@ class RowByRow(Use):
         found = []
         if isinstance(self._use, Pair):
             left, right = self._use.left.rows, self._use.right.rows
-            size = 4 * 8 * self._form.basis.shape[0] * self._form.basis.shape[2]
-            for start, stop in chunks(self._n, size, self._most):
+            for start, stop in chunks(self._n, self._form.bytes_of_products(), self._most):
                 squares = self._form.squared_norms_of_products(left[start:stop], right[start:stop])
                 found.append(squares.to(left.dtype))
             return torch.cat(found)
         for start, stop in self._chunks():
             formed, order = _in_order(self._use.gradients(start, stop))
-            basis = self._form.basis.to(formed.dtype).view(*self._weight.shape, -1)
-            basis = basis.permute(*order, -1).reshape(self._form.basis.shape)
-            found.append(self._form.squared_norms(formed.flatten(2), basis).to(formed.dtype))
+            form = self._form.ordered(self._weight.shape, order)
+            found.append(form.squared_norms(formed.flatten(2)).to(formed.dtype))
         return torch.cat(found)
 
     def gradients(self, start: int, stop: int) -> Tensor:
@@ -203,7 +287,7 @@ class RowByRow(Use):
                 part = formed.new_zeros(formed.shape[1:], dtype=factors.dtype)
                 Kept(formed).add_weighted(part, factors[start:stop])
                 total.permute(order).add_(part)
-        rows = total.to(self._form.basis.dtype).flatten(1)[:, None]  # (O, 1, N)
+        rows = total.to(self._weight.dtype).flatten(1)[:, None]  # (O, 1, N)
         accumulator.add_(self._form.pulled(rows).view(accumulator.shape))
 
     def _chunks(self) -> list[tuple[int, int]]:
