@@ -209,7 +209,7 @@ class FastEngine(GradientEngine):
         return None
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        if self._unseen is not None or any(p.is_cuda for p in self.parameters.values()):
+        if self._unseen is not None or self._lone or any(p.is_cuda for p in self.parameters.values()):
             return [batch]
         kind = _digits(self._survey.flags)
         return self._cuts.cut(batch, lambda rows: self.per_example_loss(self.model, *rows), kind)

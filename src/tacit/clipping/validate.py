@@ -190,7 +190,7 @@ def works_in_place(
     model: nn.Module, per_example_loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *, views: int = 1
 ) -> bool:
     """Whether model or loss change the tensors that they are given."""
-    memory, rows = Memory(model), tuple(t[:views].clone() for t in batch)
+    memory, rows = Memory(model), tuple(t[: _FEW * views].clone() for t in batch)
     versions = [t._version for t in rows]
     devices = sorted({t.device.index or 0 for t in rows if t.is_cuda})
     try:
