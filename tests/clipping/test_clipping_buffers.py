@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
-from tacit.clipping.fast import HANDLERS, FastEngine
+from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers.gradient import Gradient
+from tacit.clipping.layers.handlers import HANDLERS
 from tacit.clipping.layers.tape import Tape
 from tacit.clipping.layers.use import Kept, Use
 from tacit.clipping.reference import ReferenceEngine

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.fast import HANDLERS, FastEngine
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers.handlers import HANDLERS
 from tacit.clipping.layers.island import island
 from tacit.clipping.layers.tape import Tape, Unseen
 

@@ -3,7 +3,7 @@
 Letters: n records; K views; B = n K rows; G groups of parameters.
 
 **What is done how.**  A :class:`~tacit.clipping.layers.tape.Tape` sees every operation that reads a trainable
-parameter.  Operations in ``HANDLERS`` have a rule in :mod:`tacit.clipping.layers`; operations that read
+parameter.  Operations in :mod:`tacit.clipping.layers.handlers` have a rule; operations that read
 parameters alone are differentiated per record, others carried out once more per record; where neither can
 be, the model goes to the reference engine, and ``FastEngine.route`` says why.  A gradient that reaches a
 parameter by a way that the tape did not see raises.
@@ -21,29 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, final
+from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.draws import draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.layers import (
-    affine,
-    attention,
-    conv,
-    einsum,
-    embedding,
-    group_norm,
-    island,
-    linear,
-    recurrent,
-)
+from tacit.clipping.layers import island
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
-from tacit.clipping.layers.tape import ANSWERED, Handler, Tape, Unseen
+from tacit.clipping.layers.handlers import HANDLERS
+from tacit.clipping.layers.tape import ANSWERED, Tape, Unseen
 from tacit.clipping.ownership import MOST_WAYS, HangsOnOthers, Ownership
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
@@ -58,51 +48,6 @@ ROUNDED_BESIDE = "beside other records, losses differ by what may be rounding"
 """Records of which one at least is alone after they are halved."""
 SEEDS = 8
 """Random numbers with which a model is tried for random ways."""
-HANDLERS: Mapping[Any, Handler] = {
-    F.linear: linear.linear,
-    F.conv1d: conv.conv1d,
-    F.conv2d: conv.conv2d,
-    F.conv3d: conv.conv3d,
-    F.conv_transpose1d: conv.conv_transpose1d,
-    F.conv_transpose2d: conv.conv_transpose2d,
-    F.conv_transpose3d: conv.conv_transpose3d,
-    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), einsum.matmul),
-    **dict.fromkeys((torch.mv, Tensor.mv), einsum.matmul),
-    **dict.fromkeys((torch.addmm, Tensor.addmm), linear.addmm),
-    F.embedding: embedding.embedding,
-    F.embedding_bag: embedding.embedding_bag,
-    F.layer_norm: affine.layer_norm,
-    F.rms_norm: affine.rms_norm,
-    F.group_norm: group_norm.group_norm,
-    F.instance_norm: group_norm.instance_norm,
-    F.batch_norm: affine.batch_norm,
-    F.prelu: affine.prelu,
-    Tensor.expand: affine.expand,
-    Tensor.expand_as: affine.expand_as,
-    **dict.fromkeys((torch.broadcast_to, Tensor.broadcast_to), affine.broadcast_to),
-    Tensor.repeat: affine.repeat,
-    **dict.fromkeys((torch.tile, Tensor.tile), affine.tile),
-    **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), affine.repeat_interleave),
-    **dict.fromkeys((Tensor.to, Tensor.type_as), affine.to),
-    torch.einsum: einsum.einsum,
-    **dict.fromkeys((F.bilinear, torch.bilinear), einsum.bilinear),
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__), affine.add),
-    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), affine.mul),
-    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.__sub__), affine.sub),
-    **dict.fromkeys((torch.rsub, Tensor.__rsub__), affine.rsub),
-    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), affine.add_in_place),
-    **dict.fromkeys((Tensor.mul_, Tensor.__imul__), affine.mul_in_place),
-    **dict.fromkeys((Tensor.sub_, Tensor.__isub__), affine.sub_in_place),
-    F.multi_head_attention_forward: attention.multi_head_attention_forward,
-    torch.lstm: recurrent.lstm,
-    torch.gru: recurrent.gru,
-    torch.rnn_tanh: recurrent.rnn_tanh,
-    torch.rnn_relu: recurrent.rnn_relu,
-    torch.lstm_cell: recurrent.lstm_cell,
-    torch.gru_cell: recurrent.gru_cell,
-    torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
-    torch.rnn_relu_cell: recurrent.rnn_relu_cell,
-}
 
 
 @final
