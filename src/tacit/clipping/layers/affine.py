@@ -163,7 +163,9 @@ def _binary(operation: str, compute: Callable[..., Tensor], sign: int | None) ->
     The gradient of w, element by element, is ``sign`` g, or g x if ``sign`` is None.
     """
 
-    def binary(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+    def binary(tape: Tape, a: Any, b: Any, *, alpha: float = 1, **options: Any) -> Tensor:
+        if alpha != 1:
+            b = tape.derive(torch.mul, b, alpha) if tape.owns(b) else b * alpha
         w, x = (a, b) if tape.owns(a) else (b, a)
         if options or tape.owns(x):
             raise Unseen(f"operation {operation!r} with two private operands or options")
@@ -200,9 +202,9 @@ def rsub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
 def _in_place(operation: str, compute: Callable[..., Tensor]) -> Handler:
     """Return the recording form of ``compute(x, w)``, which changes x: by a copy of w for each row."""
 
-    def in_place(tape: Tape, x: Tensor, w: Tensor) -> Tensor:
-        if tape.owns(x) or not tape.owns(w):
-            raise Unseen(f"operation {operation!r} changes a parameter in place")
+    def in_place(tape: Tape, x: Tensor, w: Tensor, **options: Any) -> Tensor:
+        if options or tape.owns(x) or not tape.owns(w):
+            raise Unseen(f"operation {operation!r} changes a parameter in place, or has options")
         tape = tape.of_rows(operation, x, 1)
         if w.dim() > x.dim() or (w.dim() == x.dim() and len(w) != 1):
             raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
