@@ -93,6 +93,8 @@ def test_no_record_decides_how_large_the_norms_of_others_come_out(
     x[0], lengths[0] = torch.randn(T, d), T
     assert moved(lambda: Layers(d, bias=False), loss, (x, lengths), 0) <= 1 + 1e-4
     monkeypatch.setattr(Tape, "exact", 0)
+    trusting = lambda of, batch, way, steepest: of._shown_apart.add(way)  # noqa: E731
+    monkeypatch.setattr(Ownership, "refuse_what_hangs_on_others", trusting)  # which sees some of them
     assert moved(lambda: Layers(d, bias=False), loss, (x, lengths), 0) > 1.1, "else this shows nothing"
 
 
@@ -169,7 +171,7 @@ def test_what_the_backward_pass_does_in_large_batches_alone_is_seen_in_the_first
     x, steep = torch.randn(96, 4) * 0.1 + 1, torch.zeros(96)
     steep[7] = 3e5
     assert moved(Layers, hooked(hook), (x, steep), 7) <= 1 + 1e-4
-    trusting = lambda of, batch, way, records: of._shown_apart.add(way)  # noqa: E731
+    trusting = lambda of, batch, way, steepest: of._shown_apart.add(way)  # noqa: E731
     monkeypatch.setattr(Ownership, "refuse_what_hangs_on_others", trusting)
     model = Layers()
     wanted = add(ReferenceEngine(model, hooked(hook), FlatClipping(C)), (x, steep))
@@ -190,6 +192,32 @@ def test_rows_that_are_compacted_go_another_way() -> None:
         return torch.as_tensor((h + places @ m.second(compact)).sum(1) * torch.where(x[:, 1] > 0, 1.0, 0.01))
 
     assert moved(Layers, loss, (x,), 21) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_rows_that_move_behind_a_record_are_seen_wherever_they_lie(second: bool) -> None:
+    """Those behind a flagged one are turned round for a layer, and back; in a table one row longer."""
+    torch.manual_seed(0)
+    x = torch.randn(24, 5, 4)
+    x[9, 0, 0] = 3.5
+
+    def loss(m: Layers, x: Tensor) -> Tensor:
+        n = len(x)
+        behind = (x[:, 0, 0] > 3.2).int().cummax(0).values.bool()
+        order = torch.where(behind, 32 - torch.arange(n), torch.arange(n)).clamp(max=n - 1)
+        back = (order[None] == torch.arange(n)[:, None]).int().argmax(1)
+        if second:
+            h = m.first(x.transpose(0, 1)[:, order]).sin()
+            return torch.as_tensor(h.transpose(0, 1)[back].square().sum((1, 2)))
+        longer = torch.cat([x, x.new_zeros(1, 5, 4)])
+        return torch.as_tensor(m.first(longer[order]).sin()[back].square().sum((1, 2)))
+
+    torch.manual_seed(1)
+    model = Layers()
+    wanted = add(ReferenceEngine(model, loss, FlatClipping(C)), (x,))
+    torch.testing.assert_close(
+        add(FastEngine(model, loss, FlatClipping(C)), (x,)), wanted, rtol=1e-4, atol=1e-5
+    )
 
 
 def by_chunks(m: Layers, x: Tensor) -> Tensor:

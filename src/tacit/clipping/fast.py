@@ -216,7 +216,8 @@ class FastEngine(GradientEngine):
                         doubt = self._ownership.doubtful(tape, batch, losses, self._survey.flags)
                         if doubt is None:
                             return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
-                self._ownership.refuse_what_hangs_on_others(batch, *doubt)
+                with full_precision():
+                    self._ownership.refuse_what_hangs_on_others(batch, *doubt)
                 tape = self._tape(len(batch[0]))
                 draw_again(states, devices)
             raise Unseen("the model goes another way each time")
@@ -257,9 +258,9 @@ class FastEngine(GradientEngine):
 
     @contextmanager
     def _run(
-        self, batch: tuple[Tensor, ...], only: int | None = None, *, tape: Tape | None = None
+        self, batch: tuple[Tensor, ...], only: int | Tensor | None = None, *, tape: Tape | None = None
     ) -> Iterator[tuple[Tape, Tensor]]:
-        """Forward, and backward of the sum of the losses or of one record's; give the tape, (n,) losses."""
+        """Forward, and backward of the sum of the losses or of some; give the tape, (n,) losses."""
         tape = self._tape(len(batch[0])) if tape is None else tape
         try:
             yield tape, self._recorded(tape, batch, only)
@@ -282,7 +283,7 @@ class FastEngine(GradientEngine):
             exact=self._survey.flags in self._exact,
         )
 
-    def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | None) -> Tensor:
+    def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | Tensor | None) -> Tensor:
         """Fill the tape; return the (n,) losses."""
         with torch.enable_grad():
             with tape:
@@ -332,7 +333,7 @@ class FastEngine(GradientEngine):
             raise Unseen(ALWAYS_ANOTHER if self._told else "the way through the model is random")
 
     @contextmanager
-    def _run_seeded(self, batch: tuple[Tensor, ...], only: int | None = None) -> Iterator[Tape]:
+    def _run_seeded(self, batch: tuple[Tensor, ...], only: int | Tensor | None = None) -> Iterator[Tape]:
         with _seeded(batch), self._run(batch, only) as (tape, _):
             yield tape
 

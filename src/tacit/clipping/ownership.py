@@ -74,6 +74,24 @@ def check_alike(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
             _check_same(one, other, total)
 
 
+def _norms(tape: Tape) -> list[Tensor]:
+    """|g_i|, (n,), of each use."""
+    return [use.squared_norms().double().sqrt() for use in tape.all_uses()]
+
+
+def _check_norms(found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor) -> None:
+    """Raise unless the records of a half have the same norms, and the others none; if they are finite."""
+    if not wanted or len(found) != len(wanted):
+        return
+    total = torch.stack(list(wanted)).sum(0)
+    finite = (total + torch.stack(list(found)).sum(0)).isfinite()
+    for one, other in zip(found, wanted, strict=True):
+        expected = torch.where(half.to(other.device), other, 0.0)
+        differ = (one - expected).abs() > LINEAR * expected + ROUNDED * total
+        if bool((differ & finite).any()):
+            raise HangsOnOthers(_HANGS)
+
+
 class HangsOnOthers(Unseen):
     """What a record leaves on the tape is another beside other records."""
 
@@ -188,27 +206,27 @@ class Ownership:
 
     def doubtful(
         self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, flags: tuple[bool, ...]
-    ) -> tuple[Way, set[int]] | None:
-        """The way and the records by which it is still to be shown that none hangs on others; None if it is.
+    ) -> tuple[Way, int] | None:
+        """A way of which it is still to be shown that no record hangs on others, and the steepest record.
 
-        The steepest is one of them: a model may do with the whole batch what one large record moves it to.
+        A model may do with the whole batch what one large record moves it to.  None if it is shown.
         """
-        n, way = len(losses), _way(tape, batch, flags)
-        if n == 1 or way in self._shown_apart:
+        way = _way(tape, batch, flags)
+        if len(losses) == 1 or way in self._shown_apart:
             return None
         squares = sum(use.squared_norms().double() for use in tape.all_uses())
-        steepest = int(squares.argmax()) if isinstance(squares, Tensor) else 0
-        return way, {1 % n, n // 2, steepest}
+        finite = isinstance(squares, Tensor) and squares.nan_to_num(nan=0.0, posinf=0.0)
+        return way, int(finite.argmax()) if isinstance(finite, Tensor) else 0
 
-    def refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], way: Way, records: set[int]) -> None:
-        """Raise :class:`Unseen` if what is recorded for one of the ``records`` is another by its loss alone.
+    def refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> None:
+        """Raise :class:`Unseen` if what is recorded for a record is another by the losses of some.
 
-        And beside zeros, as many as there are records.  Losses that are the same do not say that gradients
-        are: a backward pass may use what was computed from the whole batch, and rows may be in another order,
-        by number or by content, than in three.  Nothing is said if zeros go another way.
+        Beside zeros.  Losses that are the same do not say that gradients are: a backward pass may use what
+        was computed from the whole batch, and rows may be in another order, by number or by content, than in
+        three.  Nothing is said if zeros go another way.
         """
         try:
-            self._try(batch, way, records)
+            self._try(batch, way, steepest)
         except Unseen as reason:
             if way not in self._fresh:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
@@ -218,19 +236,30 @@ class Ownership:
         self._fresh.discard(way)
         self._shown_apart.add(way)
 
-    def _try(self, batch: tuple[Tensor, ...], way: Way, records: set[int]) -> None:
+    def _try(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> None:
+        """One record alone, in all that is recorded; then each half, in the norms of all its records."""
+        n = len(batch[0]) // self._views
+        number = torch.arange(n)
         with self._run(batch) as probe:
-            same_way, beside = tuple(probe.sites) == way[1], {}
-            if same_way:
-                beside = {j: [sketch(use, j) for use in probe.all_uses()] for j in records}
-        for j, sketches in beside.items():
-            own = self._rows_of(torch.tensor([j]))
-            lone = tuple(torch.zeros_like(t) for t in batch)
-            for zeros, t in zip(lone, batch, strict=True):
-                zeros[own.to(t.device)] = t[own.to(t.device)]
-            with self._run(lone, j) as probe:
+            if tuple(probe.sites) != way[1]:
+                return
+            beside = [sketch(use, steepest) for use in probe.all_uses()]
+            norms = _norms(probe)
+        with self._run(self._beside_zeros(batch, number == steepest), steepest) as probe:
+            if tuple(probe.sites) == way[1]:
+                check_alike([sketch(use, steepest) for use in probe.all_uses()], beside)
+        for half in (number % 2 == 0, number % 2 == 1):
+            with self._run(self._beside_zeros(batch, half), half) as probe:
                 if tuple(probe.sites) == way[1]:
-                    check_alike([sketch(use, j) for use in probe.all_uses()], sketches)
+                    _check_norms(_norms(probe), norms, half)
+
+    def _beside_zeros(self, batch: tuple[Tensor, ...], kept: Tensor) -> tuple[Tensor, ...]:
+        """Return the batch with zeros for all records but those ``kept``, (n,) bool."""
+        rows = kept.repeat_interleave(self._views)
+        return tuple(
+            torch.where(rows.view(-1, *[1] * (t.dim() - 1)).to(t.device), t, torch.zeros_like(t))
+            for t in batch
+        )
 
     def _rows_of(self, records: Tensor) -> Tensor:
         """Return the numbers of the rows of these records."""

@@ -12,14 +12,24 @@ as ``if`` does; so what it was answered is part of the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ANSWERS", "CONTENT", "OF_TWO", "WATCHED", "Watch", "follows_content", "keeps_owners"]
+__all__ = [
+    "ANSWERS",
+    "CONTENT",
+    "MOVED",
+    "OF_TWO",
+    "WATCHED",
+    "Watch",
+    "follows_content",
+    "keeps_owners",
+    "moves_second",
+]
 
 Watch: TypeAlias = Callable[..., str | None]
 """``(B, *arguments)`` of the operation to why rows may be elsewhere afterwards, or None."""
@@ -79,8 +89,8 @@ def _along(rows: int, input: Tensor, dim: Any = -1, *_: Any, **__: Any) -> str |
     return MOVED if first and len(input) % rows == 0 else None
 
 
-def _along_second(rows: int, input: Tensor, _: Any, dim: Any = -1, *__: Any, **___: Any) -> str | None:  # noqa: A002
-    return _along(rows, input, dim)
+def _along_second(rows: int, input: Tensor, *args: Any, dim: Any = None, **_: Any) -> str | None:  # noqa: A002
+    return _along(rows, input, args[1] if dim is None and len(args) > 1 else -1 if dim is None else dim)
 
 
 def _table(rows: int, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> str | None:  # noqa: A002
@@ -105,14 +115,30 @@ def _equation(rows: int, equation: Any, *operands: Any) -> str | None:
     return MOVED if first - set(out) else None
 
 
-def _numbered(rows: int, input: Tensor, index: Any, *_: Any, **__: Any) -> str | None:  # noqa: A002
+def _numbered(rows: int, input: Tensor, *args: Any, **options: Any) -> str | None:  # noqa: A002
     del rows, input
-    return MOVED if isinstance(index, Tensor) else None
+    return MOVED if any(isinstance(arg, Tensor) for arg in (*args, *options.values())) else None
 
 
-def _places(rows: int, condition: Tensor, *values: Any, **others: Any) -> str | None:
-    del rows, condition
-    return None if values or others else COUNTED
+def _places(rows: int, *values: Any, **others: Any) -> str | None:
+    del rows
+    return None if len(values) + len(others) > 1 else COUNTED
+
+
+def moves_second(rows: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether rows in the second dimension may be in another order afterwards."""
+    tensor = args[0]
+    if tensor.dim() < 2 or tensor.shape[1] != rows:
+        return False
+    if func in (Tensor.__getitem__, Tensor.__setitem__):
+        second = args[1][1] if isinstance(args[1], tuple) and len(args[1]) > 1 else None
+        return isinstance(second, Tensor) and not keeps_owners(second, rows, rows)
+    watch = WATCHED[func]
+    if watch not in (_along, _along_second, _index_select):
+        return False
+    place = 2 if watch is _along_second else 1
+    dim = kwargs.get("dim", args[place] if len(args) > place else -1)
+    return isinstance(dim, int) and dim % tensor.dim() == 1
 
 
 def _classes(rows: int, tensor: Tensor, num_classes: int = -1) -> str | None:

@@ -36,7 +36,16 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.layers.order import ANSWERS, CONTENT, FACTORIES, OF_TWO, WATCHED, follows_content
+from tacit.clipping.layers.order import (
+    ANSWERS,
+    CONTENT,
+    FACTORIES,
+    MOVED,
+    OF_TWO,
+    WATCHED,
+    follows_content,
+    moves_second,
+)
 from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.layers.time_first import rows_first
 from tacit.clipping.layers.use import Use
@@ -120,6 +129,8 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if kwargs and (func in self._handlers or func in WATCHED):
+            args, kwargs = _by_place(func, args, kwargs)
         tensors = _tensors(args, kwargs)
         if func in CONTENT and not self._state.exact:
             told = follows_content(func, args, kwargs)
@@ -236,6 +247,8 @@ class Tape(TorchFunctionMode):
         looked_at = tensors if func in OF_TWO else tensors[:1]
         if self._state.disorder is None and func in WATCHED and not any(map(self._is_table, looked_at)):
             self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
+            if self._time_first and moves_second(self.rows, func, args, kwargs):
+                self._state.disorder = MOVED
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
@@ -412,6 +425,20 @@ class _Function(torch.autograd.Function):
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
             ctx.tape.record(uses)
         return (None, None, None, None, *gradients)
+
+
+def _by_place(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with those by place that the rules go by: the first one, and ``other``."""
+    kwargs = dict(kwargs)
+    if func in (torch.where, Tensor.where):
+        return args, kwargs
+    if not args and "input" in kwargs:
+        args = (kwargs.pop("input"),)
+    if len(args) == 1 and "other" in kwargs:
+        args = (*args, kwargs.pop("other"))
+    return args, kwargs
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ _ELEMENTWISE = frozenset(
 
 def rows_first(tape: Tape, func: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...] | None:
     """The arguments with the rows in the first dimension; None if they are not in the second."""
-    if func in _MAPS:
+    if func in _MAPS and args:
         x, *others = args
         dimensions = 2 if func in _LOOKED_UP else 3
         matrix = not others or not isinstance(others[0], Tensor) or others[0].dim() <= 2
