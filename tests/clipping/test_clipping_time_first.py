@@ -24,7 +24,8 @@ class Recurrent(nn.Module):
         self.norm, self.scale = nn.LayerNorm(6), nn.Parameter(torch.rand(6))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        h = self.norm(self.layer(self.table(tokens.t()))[0])
+        h = self.norm(self.layer(input=self.table(tokens.t()))[0])
+        h = torch.einsum("tbd,tbd->tbd", h, torch.add(h, other=h).sin())
         out: Tensor = self.head(h * self.scale)
         return out.permute(1, 2, 0)
 

@@ -127,8 +127,8 @@ def _places(rows: int, *values: Any, **others: Any) -> str | None:
 
 def moves_second(rows: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether rows in the second dimension may be in another order afterwards."""
-    tensor = args[0]
-    if tensor.dim() < 2 or tensor.shape[1] != rows:
+    tensor = args[0] if args else None
+    if not isinstance(tensor, Tensor) or tensor.dim() < 2 or tensor.shape[1] != rows:
         return False
     if func in (Tensor.__getitem__, Tensor.__setitem__):
         second = args[1][1] if isinstance(args[1], tuple) and len(args[1]) > 1 else None
