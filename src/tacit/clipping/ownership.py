@@ -24,6 +24,8 @@ LINEAR = 1e-3
 """Gradients of a record alone and beside others may differ by this part of their norm."""
 ROUNDED = 1e-6
 """What is below this part of a record's whole gradient may be rounding of parts that cancel."""
+NOTHING = 1e-13
+"""What the norm of no gradient comes out as, at most."""
 NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
 MOST_WAYS = 1024
@@ -86,8 +88,10 @@ def _check_norms(found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor
     total = torch.stack(list(wanted)).sum(0)
     finite = (total + torch.stack(list(found)).sum(0)).isfinite()
     for one, other in zip(found, wanted, strict=True):
-        expected = torch.where(half.to(other.device), other, 0.0)
-        differ = (one - expected).abs() > LINEAR * expected + ROUNDED * total
+        inside = half.to(other.device)
+        nothing = (2 * one[~inside].min()).clamp(max=NOTHING)  # an allowance for squares that underflow
+        expected = torch.where(inside, other, 0.0)
+        differ = (one - expected).abs() > LINEAR * expected + ROUNDED * total + nothing
         if bool((differ & finite).any()):
             raise HangsOnOthers(_HANGS)
 
