@@ -200,7 +200,7 @@ class SometimesInPlace(nn.Module):
 
 def test_planted_bug_a_model_that_starts_to_work_in_place_is_noticed() -> None:
     """By what it changes, or by what the passes differ in that look again at the fourth batch."""
-    with pytest.raises(UnsupportedModel, match="changes the batch in place|depends on the other records"):
+    with pytest.raises(UnsupportedModel, match=r"changes the batch in place|depends on the other records"):
         run(table(), batch=None, net=SometimesInPlace(), steps=6)
 
 
