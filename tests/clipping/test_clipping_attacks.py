@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping
+from tacit.clipping import FlatClipping, ownership
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers.tape import Tape
@@ -177,6 +177,16 @@ def test_what_the_backward_pass_does_in_large_batches_alone_is_seen_in_the_first
     wanted = add(ReferenceEngine(model, hooked(hook), FlatClipping(C)), (x, steep))
     found = add(FastEngine(model, hooked(hook), FlatClipping(C)), (x, steep))
     assert float((found - wanted).norm()) > 1.5 * C, "else this shows nothing"
+
+
+def test_zeros_without_a_gradient_hide_nothing() -> None:
+    """0 times the derivative of a root at 0 is NaN, in all records of the other half."""
+    half, wanted = torch.tensor([True, False, True, False]), torch.ones(4, dtype=torch.float64)
+    found = torch.tensor([1.0, math.nan, 1.0, math.nan], dtype=torch.float64)
+    ownership._check_norms([found], [wanted], half)
+    found[2] = 0.9
+    with pytest.raises(ownership.HangsOnOthers):
+        ownership._check_norms([found], [wanted], half)
 
 
 def test_rows_that_are_compacted_go_another_way() -> None:

@@ -5,7 +5,7 @@ A loss that divides by the number of records is found by comparing both, which r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["RepeatedDraws", "draw_again", "drawn_so_far", "states_of"]
+__all__ = ["RepeatedDraws", "devices_of", "draw_again", "drawn_so_far", "states_of"]
 
 _DROPOUTS = frozenset(
     {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
@@ -74,6 +74,15 @@ class RepeatedDraws(TorchFunctionMode):
         if not self._is_twice(arg):
             return arg
         return arg[: self._rows] if isinstance(arg, Tensor) else (self._rows, *arg[1:])
+
+
+def devices_of(tensors: Iterable[Tensor]) -> list[int]:
+    """The numbers of the CUDA devices on which they are.
+
+    >>> devices_of([torch.zeros(2)])
+    []
+    """
+    return sorted({t.device.index or 0 for t in tensors if t.is_cuda})
 
 
 def drawn_so_far(devices: Sequence[int]) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.draws import draw_again, states_of
+from tacit.clipping.draws import devices_of, draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.layers import island
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
@@ -44,8 +44,9 @@ from tacit.errors import UnsupportedModel
 __all__ = ["FastEngine"]
 
 _FEW = 3
-ROUNDED_BESIDE = "beside other records, losses differ by what may be rounding"
 """Records of which one at least is alone after they are halved."""
+ROUNDED_BESIDE = "beside other records, losses differ by what may be rounding"
+"""Why records go one by one that lie where they should."""
 SEEDS = 8
 """Random numbers with which a model is tried for random ways."""
 
@@ -75,9 +76,7 @@ class FastEngine(GradientEngine):
         self._lone = False  # whether each record goes by itself
         self._unseen: str | None = None  # why the model, as its flags are, is not fast
         self._exact: set[tuple[bool, ...]] = set()  # flags with which Python is told of the records
-        self._time_first: set[tuple[bool, ...]] = (
-            set()
-        )  # flags with which the rows are in the second dimension
+        self._time_first: set[tuple[bool, ...]] = set()  # flags with which the rows lie second
         self._told = False  # whether Python asks it for numbers of the batch
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
@@ -160,18 +159,13 @@ class FastEngine(GradientEngine):
         return self._cuts.cut(batch, lambda rows: self.per_example_loss(self.model, *rows), kind)
 
     def _add(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        return self._add_whole_or_in_parts(accumulator, batch, thresholds, scale, halve=True)
-
-    def _add_whole_or_in_parts(
         self,
         accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         thresholds: Tensor,
         scale: float,
         *,
-        halve: bool,
+        halve: bool = True,
     ) -> tuple[Tensor, Tensor]:
         parts = 1
         if self._unseen is None and (parts := self._measured_parts(batch)) == 1:
@@ -182,7 +176,7 @@ class FastEngine(GradientEngine):
         if parts == 1:
             return self._reference._add(accumulator, batch, thresholds, scale)
         each = [
-            self._add_whole_or_in_parts(accumulator, part, thresholds, scale, halve=False)
+            self._add(accumulator, part, thresholds, scale, halve=False)
             for part in cut(batch, parts, self.views)
         ]
         norms, of_parts = zip(*each, strict=True)
@@ -202,7 +196,7 @@ class FastEngine(GradientEngine):
         What is shown by other passes of the whole batch is shown after this one has let go of its memory.  It
         is then done again, with the same random numbers.
         """
-        tape, devices = self._tape(len(batch[0])), _devices(batch)
+        tape, devices = self._tape(len(batch[0])), devices_of(batch)
         try:
             for _ in range(2):
                 states = states_of(devices)
@@ -400,10 +394,6 @@ class FastEngine(GradientEngine):
         return torch.stack(squares, 1).sqrt_()
 
 
-def _devices(batch: tuple[Tensor, ...]) -> list[int]:
-    return sorted({t.device.index or 0 for t in batch if t.is_cuda})
-
-
 def _asked(sites: Sequence[str]) -> bool:
     """Whether Python was told something of a tensor."""
     return any(site.startswith(ANSWERED) for site in sites)
@@ -412,7 +402,7 @@ def _asked(sites: Sequence[str]) -> bool:
 @contextmanager
 def _seeded(batch: tuple[Tensor, ...], seed: int = 0) -> Iterator[None]:
     """Draw fixed random numbers, and leave the generators as they were."""
-    with torch.random.fork_rng(devices=_devices(batch)):
+    with torch.random.fork_rng(devices=devices_of(batch)):
         torch.manual_seed(seed)
         yield
 

@@ -30,8 +30,6 @@ NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
 MOST_WAYS = 1024
 """How many are remembered: a way is another one for each number that Python is told on it."""
-
-
 _HANGS = "the backward pass of a record depends on the other records"
 _REFUTED = -1
 Way: TypeAlias = tuple[tuple[bool, ...], tuple[str, ...], tuple[torch.Size, ...], int]
@@ -89,7 +87,8 @@ def _check_norms(found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor
     finite = (total + torch.stack(list(found)).sum(0)).isfinite()
     for one, other in zip(found, wanted, strict=True):
         inside = half.to(other.device)
-        nothing = (2 * one[~inside].min()).clamp(max=NOTHING)  # an allowance for squares that underflow
+        least = one[~inside].nan_to_num(nan=0.0).min()  # zeros may have no gradient, as of a root
+        nothing = (2 * least).clamp(max=NOTHING)  # an allowance for squares that underflow
         expected = torch.where(inside, other, 0.0)
         differ = (one - expected).abs() > LINEAR * expected + ROUNDED * total + nothing
         if bool((differ & finite).any()):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.clipping.draws import RepeatedDraws, drawn_so_far
+from tacit.clipping.draws import RepeatedDraws, devices_of, drawn_so_far
 from tacit.clipping.keeping import Memory, differing
 from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
@@ -192,9 +192,8 @@ def works_in_place(
     """Whether model or loss change the tensors that they are given."""
     memory, rows = Memory(model), tuple(t[: _FEW * views].clone() for t in batch)
     versions = [t._version for t in rows]
-    devices = sorted({t.device.index or 0 for t in rows if t.is_cuda})
     try:
-        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
             per_example_loss(model, *rows)
     finally:
         memory.restore()
@@ -306,7 +305,7 @@ def _losses(
     ``ends`` gets the state of the generators afterwards.
     """
     joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    devices = sorted({t.device.index or 0 for t in joined if t.is_cuda})
+    devices = devices_of(joined)
     with torch.enable_grad(), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         found = check_losses(per_example_loss(model, *joined), len(joined[0]))
