@@ -82,6 +82,7 @@ def by_branch(m: Layers, x: Tensor, lengths: Tensor) -> Tensor:
     return alternate(torch.inner(x[:, :4], m.first.weight))
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("loss", [trimmed_by_slice, trimmed_by_mask, trimmed_by_range, by_branch])
 def test_no_record_decides_how_large_the_norms_of_others_come_out(
     loss: Loss, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +94,7 @@ def test_no_record_decides_how_large_the_norms_of_others_come_out(
     x[0], lengths[0] = torch.randn(T, d), T
     assert moved(lambda: Layers(d, bias=False), loss, (x, lengths), 0) <= 1 + 1e-4
     monkeypatch.setattr(Tape, "exact", 0)
-    trusting = lambda of, batch, way, steepest: of._shown_apart.add(way)  # noqa: E731
+    trusting = lambda of, _, way, __, path: (of._shown_apart.add(way), of._followed.add(path))  # noqa: E731
     monkeypatch.setattr(Ownership, "refuse_what_hangs_on_others", trusting)  # which sees some of them
     assert moved(lambda: Layers(d, bias=False), loss, (x, lengths), 0) > 1.1, "else this shows nothing"
 
@@ -163,6 +164,7 @@ BACKWARD: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("hook", BACKWARD.values(), ids=BACKWARD)
 def test_what_the_backward_pass_does_in_large_batches_alone_is_seen_in_the_first(
     hook: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
@@ -171,7 +173,7 @@ def test_what_the_backward_pass_does_in_large_batches_alone_is_seen_in_the_first
     x, steep = torch.randn(96, 4) * 0.1 + 1, torch.zeros(96)
     steep[7] = 3e5
     assert moved(Layers, hooked(hook), (x, steep), 7) <= 1 + 1e-4
-    trusting = lambda of, batch, way, steepest: of._shown_apart.add(way)  # noqa: E731
+    trusting = lambda of, _, way, __, path: (of._shown_apart.add(way), of._followed.add(path))  # noqa: E731
     monkeypatch.setattr(Ownership, "refuse_what_hangs_on_others", trusting)
     model = Layers()
     wanted = add(ReferenceEngine(model, hooked(hook), FlatClipping(C)), (x, steep))

@@ -241,6 +241,7 @@ def heavy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
+@pytest.mark.usefixtures("unfollowed")
 def test_a_backward_pass_that_mixes_records_goes_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) <= 1 + 1e-5
     monkeypatch.setattr(

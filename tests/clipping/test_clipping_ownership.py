@@ -246,6 +246,7 @@ def by_bound(layers: nn.ModuleList, x: Tensor) -> Tensor:
 ASKED = [written_to, times_a_number, by_digits, by_whole, by_array, by_place, by_key, by_bound]
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("function", ASKED)
 def test_no_number_of_a_batch_leads_a_model_elsewhere_unseen(
     function: Layout, monkeypatch: pytest.MonkeyPatch
@@ -268,6 +269,7 @@ def test_no_number_of_a_batch_leads_a_model_elsewhere_unseen(
     assert not adds_up(), "else this shows nothing"
 
 
+@pytest.mark.usefixtures("unfollowed")
 def test_a_record_larger_than_all_before_is_looked_at_anew() -> None:
     model = Model(lambda layers, x: layers[1](rolled_by_where(layers, x)), nn.Linear(3, 4), nn.Linear(4, 2))
     engine, x = FastEngine(model.double(), losses, FlatClipping(C)), rows(9)
@@ -324,6 +326,7 @@ class Adapted(nn.Module):
         return self.up(self.order(self.down(self.order(x)))) + x.sum((1, 2))[:, None, None]  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("unfollowed")
 def test_a_layer_that_no_gradient_reaches_yet_is_judged_when_one_does() -> None:
     torch.manual_seed(0)
     engine = FastEngine(Adapted(lambda h: h.flip(0)).double(), losses, FlatClipping(C))
@@ -387,6 +390,7 @@ def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
         assert engine.route == "fast"
 
 
+@pytest.mark.usefixtures("unfollowed")
 def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
     monkeypatch.setattr(ownership, "check_alike", lambda found, wanted: None)
@@ -398,6 +402,7 @@ def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.Monk
         assert engine.route == "fast"
 
 
+@pytest.mark.usefixtures("unfollowed")
 def test_without_the_watch_packed_positions_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape, "WATCHED", {})
     for function in (packed, sliced):
@@ -451,6 +456,7 @@ def hooked(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return h
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("function", [sorted_in_python, even_then_odd, scaled_back, hooked])
 @pytest.mark.parametrize("n", [4, 9, 40])
 def test_what_three_records_do_not_show_goes_record_by_record(
@@ -518,6 +524,7 @@ def adds_up_beside_a_large_record(function: Callable[[nn.ModuleList, Tensor], Te
     return all(same(add(engine, torch.cat([x[:place], large, x[place:]])), both) for place in places)
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("function", [rolled_by_truth, rolled_by_number, back_by_truth])
 @pytest.mark.parametrize("n", [5, 40])
 def test_what_one_large_record_moves_a_model_to_is_not_believed(
@@ -529,6 +536,7 @@ def test_what_one_large_record_moves_a_model_to_is_not_believed(
     assert not adds_up_beside_a_large_record(function, n), "else this shows nothing"
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("place", [8, 21])
 def test_an_extreme_record_is_among_those_that_a_way_is_judged_by(
     place: int, monkeypatch: pytest.MonkeyPatch
@@ -544,7 +552,9 @@ def test_an_extreme_record_is_among_those_that_a_way_is_judged_by(
 
     assert engine_sum()[1]
     monkeypatch.setattr(
-        ownership.Ownership, "refuse_what_hangs_on_others", lambda of, _, way, __: of._shown_apart.add(way)
+        ownership.Ownership,
+        "refuse_what_hangs_on_others",
+        lambda of, _, way, __, path: (of._shown_apart.add(way), of._followed.add(path)),
     )
     assert not engine_sum()[1], "else this shows nothing"
 

@@ -311,6 +311,7 @@ def pulled_together(model: nn.Module, x: Tensor) -> Tensor:
     return h.square().sum(1) * 1e-3 + (1e3 * (x[:, 0] > 0) * h[:, 0])
 
 
+@pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("loss", [crowded, pulled_together])
 def test_what_only_later_batches_show_ends_the_run(loss: Callable[..., Tensor]) -> None:
     model, few, many = nn.Linear(4, 2), torch.randn(9, 4), torch.randn(9, 4)

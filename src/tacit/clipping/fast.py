@@ -30,6 +30,7 @@ from tacit.clipping import validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.draws import devices_of, draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
+from tacit.clipping.flow.follow import Flow
 from tacit.clipping.layers import island
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.handlers import HANDLERS
@@ -261,7 +262,7 @@ class FastEngine(GradientEngine):
         finally:
             tape.clear()
 
-    def _tape(self, rows: int) -> Tape:
+    def _tape(self, rows: int, flow: Flow | None = None) -> Tape:
         constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
         constants += [buffer for _, _, buffer in self._survey.buffers]
         constants += self._attributes
@@ -275,14 +276,17 @@ class FastEngine(GradientEngine):
             other=island.island,
             time_first=self._survey.flags in self._time_first,
             exact=self._survey.flags in self._exact,
+            flow=flow,
         )
 
     def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | Tensor | None) -> Tensor:
         """Fill the tape; return the (n,) losses."""
         with torch.enable_grad():
-            with tape:
+            with tape, tape.following():
                 losses = self.per_example_loss(self.model, *batch)
             losses = validate.check_losses(losses, len(batch[0]))
+            with tape.by_row((losses,)):
+                pass
             means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
                 weights = torch.ones_like(means)
@@ -292,7 +296,7 @@ class FastEngine(GradientEngine):
                 tape.start_backward()
                 # What torch.autograd.backward calls, which itself would leave the tape: checkpointed layers
                 # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
-                with tape:
+                with tape, tape.following():
                     torch.autograd.Variable._execution_engine.run_backward(
                         (means,),
                         (weights,),
@@ -327,8 +331,11 @@ class FastEngine(GradientEngine):
             raise Unseen(ALWAYS_ANOTHER if self._told else "the way through the model is random")
 
     @contextmanager
-    def _run_seeded(self, batch: tuple[Tensor, ...], only: int | Tensor | None = None) -> Iterator[Tape]:
-        with _seeded(batch), self._run(batch, only) as (tape, _):
+    def _run_seeded(
+        self, batch: tuple[Tensor, ...], only: int | Tensor | None = None, *, follow: bool = False
+    ) -> Iterator[Tape]:
+        tape = self._tape(len(batch[0]), Flow(batch, self.views) if follow else None)
+        with _seeded(batch), self._run(batch, only, tape=tape):
             yield tape
 
     def _add_from(

@@ -124,6 +124,7 @@ class Ownership:
         self._tried: set[str] = set()  # by this process, on three records
         self._shown_apart: set[Way] = set()
         self._fresh: set[Way] = set()  # ways whose proof is not yet all there
+        self._followed: set[int] = set()  # paths on which no record's numbers reach another's
         self.went_another_way = False
         """Whether the last batch went another way through the model than three of its records."""
 
@@ -195,11 +196,13 @@ class Ownership:
         for chosen in (torch.tensor([1, 0]), torch.arange(3)):
             rows = self._rows_of(chosen)
             part = tuple(t[rows.to(t.device)] for t in three)
-            with self._run(part) as probe:
+            with self._run(part, follow=len(chosen) > 2) as probe:
                 sites = tuple(probe.sites) if sites is None else sites
                 if tuple(probe.sites) != sites:
                     return None
                 summed = [[sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
+            if len(chosen) > 2:
+                self._keep(probe.path)
             for j in range(len(chosen)):
                 with self._run(part, j) as probe:
                     if tuple(probe.sites) != sites:
@@ -209,25 +212,33 @@ class Ownership:
 
     def doubtful(
         self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, flags: tuple[bool, ...]
-    ) -> tuple[Way, int] | None:
+    ) -> tuple[Way, int, int] | None:
         """A way of which it is still to be shown that no record hangs on others, and the steepest record.
 
-        A model may do with the whole batch what one large record moves it to.  None if it is shown.
+        And the path.  A model may do with the whole batch what one large record moves it to, or what it does
+        with more than three.  None if all is shown.
         """
-        way = _way(tape, batch, flags)
-        if len(losses) == 1 or way in self._shown_apart:
+        way, path = _way(tape, batch, flags), tape.path
+        if len(losses) == 1 or (way in self._shown_apart and path in self._followed):
             return None
         squares = sum(use.squared_norms().double() for use in tape.all_uses())
         finite = isinstance(squares, Tensor) and squares.nan_to_num(nan=0.0, posinf=0.0)
-        return way, int(finite.argmax()) if isinstance(finite, Tensor) else 0
+        return way, int(finite.argmax()) if isinstance(finite, Tensor) else 0, path
 
-    def refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> None:
+    def refuse_what_hangs_on_others(
+        self, batch: tuple[Tensor, ...], way: Way, steepest: int, path: int
+    ) -> None:
         """Raise :class:`Unseen` if what is recorded for a record is another by the losses of some.
 
         Beside zeros.  Losses that are the same do not say that gradients are: a backward pass may use what
         was computed from the whole batch, and rows may be in another order, by number or by content, than in
         three.  Nothing is said if zeros go another way.
         """
+        if path not in self._followed:
+            with self._run(batch, follow=True) as probe:
+                self._keep(probe.path)
+        if way in self._shown_apart:
+            return
         try:
             self._try(batch, way, steepest)
         except Unseen as reason:
@@ -255,6 +266,11 @@ class Ownership:
             with self._run(self._beside_zeros(batch, half), half) as probe:
                 if tuple(probe.sites) == way[1]:
                     _check_norms(_norms(probe), norms, half)
+
+    def _keep(self, path: int) -> None:
+        if len(self._followed) > MOST_WAYS:
+            self._followed.clear()
+        self._followed.add(path)
 
     def _beside_zeros(self, batch: tuple[Tensor, ...], kept: Tensor) -> tuple[Tensor, ...]:
         """Return the batch with zeros for all records but those ``kept``, (n,) bool."""

@@ -256,7 +256,8 @@ def _copies(operation: str, compute: Callable[..., Tensor]) -> Handler:
         def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
             yield input, _kept(tape, g.movedim(rows, 0), shape, input)
 
-        return tape.tap(f"{operation} along {rows}", y.clone(), uses, saved=(), sources=(input,))
+        operation_ = f"{operation} along {rows}"
+        return tape.tap(operation_, y.clone(), uses, saved=(), sources=(input,), rows=rows)
 
     return copies
 

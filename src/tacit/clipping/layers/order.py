@@ -24,6 +24,8 @@ __all__ = [
     "CONTENT",
     "MOVED",
     "OF_TWO",
+    "REFUSING",
+    "SILENT",
     "WATCHED",
     "Watch",
     "follows_content",
@@ -224,6 +226,10 @@ ANSWERS = frozenset(
     | {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 )
 """Operations that tell Python a truth or a number."""
+SILENT = _TOLD.keys() | {torch.tensor_split, Tensor.tensor_split}
+"""Operations that tell Python of a tensor without an operation that could be followed."""
+REFUSING = frozenset({F.gaussian_nll_loss, F.one_hot, torch.multinomial, Tensor.multinomial})
+"""Operations that look at numbers only to raise an error for some."""
 FACTORIES = frozenset(
     {
         torch.arange,
@@ -242,5 +248,5 @@ _SIZED = FACTORIES - {torch.tensor}
 _BY_ARGUMENTS = frozenset(
     {torch.where, Tensor.where, torch.repeat_interleave, Tensor.repeat_interleave, F.one_hot}
 )
-CONTENT = _SIZED | _BY_ARGUMENTS | ANSWERS | _TOLD.keys() | {Tensor.__getitem__}
-"""Operations that :func:`follows_content` is asked about."""
+CONTENT = _SIZED | _BY_ARGUMENTS | ANSWERS | SILENT | {Tensor.__getitem__}
+"""Operations whose result's shape, or what Python is told by them, may follow what is in tensors."""

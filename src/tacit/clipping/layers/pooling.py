@@ -86,10 +86,11 @@ class _MaxPool(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         kernel_size, stride, *others = ctx.settings
         x, places = ctx.saved_tensors
-        found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
-            g, x, *(_pair(value) for value in (kernel_size, kernel_size if stride is None else stride)),
-            *(_pair(value) for value in others[:2]), others[2], places,
-        )  # fmt: skip
+        with torch._C.DisableTorchFunction():  # no operation of the model's
+            found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+                g, x, *(_pair(value) for value in (kernel_size, kernel_size if stride is None else stride)),
+                *(_pair(value) for value in others[:2]), others[2], places,
+            )  # fmt: skip
         return found, None
 
 

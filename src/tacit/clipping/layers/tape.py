@@ -5,8 +5,8 @@ Letters: B = n K rows of a batch, n records of K views; T positions of a record.
 A tape is a scoped ``TorchFunctionMode``; the model is not touched.  Operations fall in three classes:
 
 * *Known* (``handlers``): linear, convolution, and so on.  The output is computed from detached parameters,
-  so autograd never forms their gradients, and passes through :class:`_Tap`, which hands the output's
-  gradient to the rule of the layer family in the backward pass.
+  so autograd never forms their gradients, and passes through :class:`~tacit.clipping.layers.taps.Tap`, which
+  hands the output's gradient to the rule of the layer family in the backward pass.
 * *Derived*: an operation that reads nothing but private parameters and constants of the model, such as
   ``W.t()``, weight normalisation or a penalty.  Its output is a source of its own, which known operations
   may read; per-record gradients are pulled back through it one by one.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -36,29 +37,27 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
+from tacit.clipping.flow.follow import Flow
 from tacit.clipping.layers.order import (
     ANSWERS,
     CONTENT,
     FACTORIES,
     MOVED,
     OF_TWO,
+    REFUSING,
+    SILENT,
     WATCHED,
     follows_content,
     moves_second,
 )
 from tacit.clipping.layers.pooling import FASTER
+from tacit.clipping.layers.taps import Backward, Forward, Function, Tap, Uses
 from tacit.clipping.layers.time_first import rows_first
 from tacit.clipping.layers.use import Use
 from tacit.errors import UnsupportedModel
 
-__all__ = ["ANSWERED", "Backward", "Forward", "Handler", "Tape", "Unseen", "Uses"]
+__all__ = ["ANSWERED", "Handler", "Tape", "Unseen"]
 
-Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
-"""``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
-Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
-"""``(*inputs) -> output, saved``, called where autograd does not watch."""
-Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tuple[Tensor, Use]]]]
-"""``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
 Handler: TypeAlias = Callable[..., Any]
 """An operation that records, with the tape before the operation's own arguments."""
 ANSWERED = "answered "
@@ -102,8 +101,10 @@ class Tape(TorchFunctionMode):
         other: Handler | None = None,
         time_first: bool = False,
         exact: bool = False,
+        flow: Flow | None = None,
     ) -> None:
         super().__init__()
+        self.flow = flow
         self.rows, self.views, self.budget = rows, views, budget
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
         self.uses: dict[int, list[Use]] = {}
@@ -118,6 +119,7 @@ class Tape(TorchFunctionMode):
         self._recordless = set(
             self._constants
         )  # and what is as long as the batch, which its rows may go with
+        self._path: list[Callable[..., Any]] = []
         self._mixed: set[int] = set()  # derived from more than tables
         self._handlers, self._other, self._time_first = handlers, other, time_first
 
@@ -129,12 +131,12 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        self._path.append(func)
         if kwargs and (func in self._handlers or func in WATCHED):
             args, kwargs = _by_place(func, args, kwargs)
         tensors = _tensors(args, kwargs)
-        if func in CONTENT and not self._state.exact:
-            told = follows_content(func, args, kwargs)
-            self._state.exact = told and not all(map(self._is_recordless, tensors))
+        if func in CONTENT:
+            self._look_at_content(func, tensors, args, kwargs)
         if (func in WATCHED or func in ANSWERS) and not self._alone:
             self._watch(func, tensors, args, kwargs)
             if func in ANSWERS and not all(map(self._is_recordless, tensors)):
@@ -142,7 +144,8 @@ class Tape(TorchFunctionMode):
         if func is torch.autograd.grad and self._state.in_backward:
             return self._grad_within(args, kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
-            result = FASTER.get(func, func)(*args, **kwargs)
+            with self._told(func in REFUSING):
+                result = FASTER.get(func, func)(*args, **kwargs)
             self._follow(func, tensors, kwargs, result)
             return result
         self._check_operands(func, tensors)
@@ -159,6 +162,18 @@ class Tape(TorchFunctionMode):
         if self._other is None or _writes(_name(func), kwargs):
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
         return self._other(self, func, _name(func), args, kwargs)
+
+    def _look_at_content(
+        self,
+        func: Callable[..., Any],
+        tensors: Sequence[Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        if not self._state.exact and follows_content(func, args, kwargs):
+            self._state.exact = not all(map(self._is_recordless, tensors))
+        if self.flow is not None and func in SILENT:
+            self.flow.lose(tensors, f"what {_name(func)} tells of a tensor")
 
     def _check_operands(self, func: Callable[..., Any], tensors: Sequence[Tensor]) -> None:
         if func is Tensor.register_hook:
@@ -183,6 +198,11 @@ class Tape(TorchFunctionMode):
     def hooked(self) -> bool:
         """Whether a hook is on what is computed from parameters, which may do something else each time."""
         return self._state.hooked
+
+    @property
+    def path(self) -> int:
+        """All operations of both passes, whatever they read, as one number of this process."""
+        return hash(tuple(self._path))
 
     @property
     def in_order(self) -> bool:
@@ -252,9 +272,14 @@ class Tape(TorchFunctionMode):
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
-        answer = func(*args, **kwargs)
+        with self._told(True):
+            answer = func(*args, **kwargs)
         self.sites.append(f"{ANSWERED}{answer}")
         return answer
+
+    def _told(self, known: bool) -> AbstractContextManager[None]:
+        """Where what an operation reads out of a tensor is ``known``: it is part of the way, or an error."""
+        return self.flow.told() if known and self.flow is not None else nullcontext()
 
     def _is_table(self, tensor: Tensor) -> bool:
         """Whether no record is in ``tensor``, so that it may be looked up in any order."""
@@ -319,13 +344,17 @@ class Tape(TorchFunctionMode):
         *,
         saved: tuple[Tensor, ...],
         sources: tuple[Tensor | None, ...],
+        rows: int = 0,
     ) -> Tensor:
-        """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``, and nothing the sources."""
+        """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``, and nothing the sources.
+
+        ``rows``: the dimension of g that counts the rows.
+        """
         self._note(operation)
         if not any(self.owns(source) for source in sources):
             return output
-        result: Tensor = _Tap.apply(  # type: ignore[no-untyped-call]
-            output, self, uses, self.anchor, *saved
+        result: Tensor = Tap.apply(  # type: ignore[no-untyped-call]
+            output, self, uses, rows, self.anchor, *saved
         )
         return result
 
@@ -346,7 +375,7 @@ class Tape(TorchFunctionMode):
             raise Unseen(f"operation {operation!r} reads a weight that depends on the batch")
         self._note(operation)
         anchor = self.anchor if any(self.owns(source) for source in sources) else None
-        result: Tensor = _Function.apply(  # type: ignore[no-untyped-call]
+        result: Tensor = Function.apply(  # type: ignore[no-untyped-call]
             self, forward, backward, anchor, *inputs
         )
         return result
@@ -361,6 +390,28 @@ class Tape(TorchFunctionMode):
     def all_uses(self) -> Iterator[Use]:
         """Yield the uses of all sources, in an order that depends on the sites alone."""
         return chain.from_iterable(self.uses.values())
+
+    @contextmanager
+    def by_row(self, tensors: Iterable[Tensor]) -> Iterator[None]:
+        """A rule of the engine, which goes by rows: each comes from its own record, if that is followed."""
+        if self.flow is None:
+            yield
+            return
+        for tensor in tensors:
+            if (why := self.flow.why_not_by_row(tensor, self.views)) is not None:
+                raise Unseen(why)
+        with self.flow.paused():
+            yield
+
+    def mark(self, tensors: Iterable[Tensor | None]) -> None:
+        """What a rule of the engine made of the rows: each row comes from its record."""
+        for tensor in tensors:
+            if self.flow is not None and tensor is not None:
+                self.flow.mark(tensor, self.views)
+
+    def following(self) -> AbstractContextManager[Any]:
+        """Follow what is computed from which record, if asked to."""
+        return nullcontext() if self.flow is None else self.flow
 
     def start_backward(self) -> None:
         """From here on, gradients are those of the losses."""
@@ -384,47 +435,6 @@ class Tape(TorchFunctionMode):
             raise Unseen("a gradient by parameters' layers is taken within the backward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)
-
-
-class _Tap(torch.autograd.Function):
-    """The identity; its backward pass records, and gives the sources no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, tape: Tape, uses: Uses, anchor: Tensor, *saved: Tensor) -> Tensor:
-        del anchor
-        ctx.tape, ctx.uses = tape, uses
-        ctx.save_for_backward(*saved)
-        ctx.mark_dirty(output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
-        with torch._C.DisableTorchFunction():
-            ctx.tape.record(ctx.uses(g, *saved))
-        return (g, None, None, None, *([None] * len(saved)))
-
-
-class _Function(torch.autograd.Function):
-    """An operation whose backward pass returns the gradients of its inputs, and records."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, tape: Tape, forward: Forward, backward: Backward, anchor: Tensor | None, *inputs: Tensor
-    ) -> Tensor:
-        del anchor
-        output, saved = forward(*inputs)
-        ctx.tape, ctx.backward = tape, backward
-        ctx.save_for_backward(*saved)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        with torch._C.DisableTorchFunction():
-            gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
-            ctx.tape.record(uses)
-        return (None, None, None, None, *gradients)
 
 
 def _by_place(

@@ -1,0 +1,200 @@
+"""What is computed from which record: followed through every operation of a forward and a backward pass.
+
+Letters: n records of K views; B = n K rows of the batch.
+
+Each number that a pass computes has an owner: the record that it comes from, none (``FREE``), or several.
+Operations of PyTorch hand owners on by the rules of :mod:`tacit.clipping.flow.table`; one without a rule is
+taken to mix all that it reads.  Rules go by shapes and dimensions, and by the numbers in a tensor only where
+no record is in these.  So what they say of one batch holds for every batch that goes the same way, whatever
+is in it; that is what trying a model out on some records cannot show.
+
+Owners lie beside a tensor's memory, not beside the tensor: views need no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tacit.clipping.flow.call import FREE, Call
+from tacit.clipping.flow.table import owners_after
+
+__all__ = ["Flow"]
+
+_MANY = 256
+"""Memories that are known, from which on those are forgotten that are gone."""
+
+
+@final
+class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Owners of what is computed in its scope from the rows of ``batch``, ``views`` of them to a record."""
+
+    def __init__(self, batch: Sequence[Tensor], views: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._views, self._n = views, len(batch[0]) // views
+        self._beside: dict[int, tuple[StorageWeakRef, Tensor, int]] = {}
+        """Of each memory in which records are: itself, owners (int32), and bytes to each of them."""
+        self._limit = _MANY
+        self._mixers: list[str] = []  # what the owners n, n + 1, ... stand for: operations that mix records
+        self._paused = False
+        self._told = False
+        self._lost: str | None = None
+        for tensor in batch:
+            self.mark(tensor)
+
+    def mark(self, tensor: Tensor, views: int | None = None) -> None:
+        """Let the record of each row of ``tensor`` own it."""
+        self._write(tensor, self._by_row(tensor, views))
+
+    def why_not_by_row(self, tensor: Tensor, views: int | None = None) -> str | None:
+        """Return why not each row of ``tensor`` comes from its own record alone; None if it does."""
+        if self._lost is not None:
+            return f"records are in {self._lost}"
+        owners = self.owners(tensor)
+        if owners is None or bool((owners == FREE).all()):
+            return None
+        views = self._views if views is None else views
+        if len(tensor) != self._n * views:
+            return "the rows of the batch are not the first dimension"
+        strange = owners[(owners != self._by_row(tensor, views)) & (owners != FREE)]
+        if strange.numel() == 0:
+            return None
+        most = int(strange.max())
+        if most < self._n:
+            return "the rows of the batch are put in another order"
+        return f"records meet in {self._mixers[most - self._n]}"
+
+    def lose(self, tensors: Iterable[Tensor], to: str) -> None:
+        """Say to what the numbers in ``tensors`` go where they cannot be followed, if records are in them."""
+        if any(self.owners(t) is not None for t in tensors):
+            self._lost = to
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Follow nothing: in rules of the engine, which keep rows apart."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """What is read out of a tensor in here is part of the way, so that other records go another one."""
+        self._told = True
+        try:
+            yield
+        finally:
+            self._told = False
+
+    def owners(self, tensor: Tensor) -> Tensor | None:
+        """Owners, of the shape of ``tensor``; None if no record is in its memory."""
+        known = self._beside.get(tensor.untyped_storage()._cdata) if _has_memory(tensor) else None
+        if known is None or tensor.numel() == 0:
+            return None
+        _, beside, size = known
+        if size != _bytes(tensor):  # seen as another type
+            return beside.max().expand(tensor.shape)
+        found = _part(beside, tensor)
+        if not tensor.is_complex():
+            return found
+        real, imaginary = found.unbind(-1)
+        meet = (real != imaginary) & (torch.minimum(real, imaginary) != FREE)
+        most = torch.maximum(real, imaginary)
+        return most.where(~meet, self._mixer("complex numbers")) if bool(meet.any()) else most
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Carry out an operation, and note whose its results are."""
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # a tape would take what is done here for the model's doing
+            return self._followed(func, args, kwargs)
+
+    def _followed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        call = Call(func, args, kwargs, {id(t): self.owners(t) for t in tensors}, self._n, self._mixer)
+        if call.laden and not self._told and (why := call.tells()) is not None:
+            self._lost = why
+        memories = {t.untyped_storage()._cdata for t in tensors if _has_memory(t)}
+        found = func(*args, **kwargs)
+        if torch.Tag.inplace_view in func.tags:
+            return found
+        written = call.written()
+        results = written or pytree.tree_leaves(found)
+        for call.place, tensor in enumerate(results):
+            if not isinstance(tensor, Tensor):
+                continue
+            if not _has_memory(tensor):
+                self._lost = f"a sparse tensor, of {call.name}" if call.laden else self._lost
+            elif written or tensor.untyped_storage()._cdata not in memories:
+                self._write(tensor, owners_after(call, tensor))
+        return found
+
+    def _mixer(self, name: str) -> int:
+        if name not in self._mixers:
+            self._mixers.append(name)
+        return self._n + self._mixers.index(name)
+
+    def _by_row(self, tensor: Tensor, views: int | None) -> Tensor:
+        """(B, 1, ...): the record of each row."""
+        records = torch.arange(self._n, device=tensor.device, dtype=torch.int32)
+        rows = records.repeat_interleave(self._views if views is None else views)
+        return rows.view(-1, *[1] * (tensor.dim() - 1))
+
+    def _write(self, tensor: Tensor, owners: Tensor | None) -> None:
+        storage, size = tensor.untyped_storage(), _bytes(tensor)
+        known = self._beside.get(storage._cdata)
+        if (owners is None and known is None) or tensor.numel() == 0:
+            return
+        free = torch.tensor(FREE, dtype=torch.int32, device=tensor.device)
+        owners, cells = free if owners is None else owners, -(-storage.nbytes() // size)
+        if known is not None and known[2] != size:  # seen as another type
+            owners, size = torch.maximum(owners.max(), known[1].max()), known[2]
+            known[1].copy_(torch.where(owners == FREE, FREE, self._mixer("memory of two types")))
+            return
+        if known is None or len(known[1]) < cells:
+            beside = free.repeat(cells)
+            if known is not None:
+                beside[: len(known[1])] = known[1]
+            weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            self._beside[storage._cdata] = weak, beside, size
+            self._forget()
+        part = _part(self._beside[storage._cdata][1], tensor)
+        part.copy_(owners[..., None] if tensor.is_complex() else owners)
+
+    def _forget(self) -> None:
+        if len(self._beside) > self._limit:
+            there = [key for key, (weak, *_) in self._beside.items() if not weak.expired()]  # type: ignore[no-untyped-call]
+            self._beside = {key: self._beside[key] for key in there}
+            self._limit = max(_MANY, 2 * len(self._beside))
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_quantized
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Of a number; complex ones are two."""
+    return tensor.element_size() // (2 if tensor.is_complex() else 1)
+
+
+def _part(beside: Tensor, tensor: Tensor) -> Tensor:
+    """What lies beside ``tensor``; of complex numbers, (..., 2)."""
+    if not tensor.is_complex():
+        return beside.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    strides = [2 * stride for stride in tensor.stride()]
+    return beside.as_strided((*tensor.shape, 2), (*strides, 1), 2 * tensor.storage_offset())
