@@ -51,7 +51,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, tensor: Tensor, views: int | None = None) -> None:
         """Let the record of each row of ``tensor`` own it."""
-        self._write(tensor, self._by_row(tensor, views))
+        self.own(tensor, self._by_row(tensor, views))
 
     def why_not_by_row(self, tensor: Tensor, views: int | None = None) -> str | None:
         """Return why not each row of ``tensor`` comes from its own record alone; None if it does."""
@@ -141,7 +141,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not _has_memory(tensor):
                 self._lost = f"a sparse tensor, of {call.name}" if call.laden else self._lost
             elif written or tensor.untyped_storage()._cdata not in memories:
-                self._write(tensor, owners_after(call, tensor))
+                self.own(tensor, owners_after(call, tensor))
         return found
 
     def _mixer(self, name: str) -> int:
@@ -155,7 +155,8 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rows = records.repeat_interleave(self._views if views is None else views)
         return rows.view(-1, *[1] * (tensor.dim() - 1))
 
-    def _write(self, tensor: Tensor, owners: Tensor | None) -> None:
+    def own(self, tensor: Tensor, owners: Tensor | None) -> None:
+        """Let these be the owners of the numbers of ``tensor``; of its shape, None for none."""
         storage, size = tensor.untyped_storage(), _bytes(tensor)
         known = self._beside.get(storage._cdata)
         if (owners is None and known is None) or tensor.numel() == 0:

@@ -181,12 +181,11 @@ def batch_norm(call: Call, result: Tensor) -> Tensor | None:
         return whole(call, result)
     if not any(switches) and (switches or "no_training" in call.name) and call.place == 0:
         return call.together(call.of(t) for t in rows if t.dim() > 1)
-    shapes = [(1, -1, *[1] * (t.dim() - 2)) if t.dim() > 1 else (-1,) for t in rows]
     channels = [call.over(call.of(t), [d for d in range(t.dim()) if d != min(1, t.dim() - 1)]) for t in rows]
-    together = call.together(
-        None if one is None else one.reshape(-1) for one, _ in zip(channels, shapes, strict=True)
-    )
-    return None if together is None else together.view(1, -1, *[1] * (result.dim() - 2))
+    together = call.together(None if one is None else one.reshape(-1) for one in channels)
+    if together is None or result.dim() == 1:
+        return together
+    return together.view(1, -1, *[1] * (result.dim() - 2))
 
 
 def nll(call: Call, result: Tensor) -> Tensor | None:
@@ -227,6 +226,24 @@ def distances(call: Call, result: Tensor) -> Tensor | None:
     right = call.over(call.of(call["x2"]), [-1])
     left = call.over(call.of(call["x1"]), [-1])
     return call.together([left, None if right is None else right.transpose(-1, -2)])
+
+
+def rnn_layer(call: Call, result: Tensor) -> Tensor | None:
+    """Layers of oneDNN over inputs (T, B, d) and states (B, H)."""
+    steps = {"input", "output", "grad_output"}
+    states = {"hx_", "cx_", "cx_tmp", "hy_", "cy_", "grad_hy", "grad_cy"}
+    back = "grad_output" in call.args
+    if call.place == 3 and not back:
+        return None  # what only its own backward pass reads
+    if not call.laden.keys() <= steps | states or (back and 0 < call.place < 5):
+        return whole(call, result)  # of weights
+    owners = []
+    for name in (steps | states) & call.laden.keys():
+        tensor = call[name]
+        found = call.over(call.of(tensor), [d for d in range(tensor.dim()) if d != tensor.dim() - 2])
+        owners.append(None if found is None else found.reshape(-1))
+    together = call.together(owners)
+    return None if together is None else together[:, None]
 
 
 def ctc(call: Call, result: Tensor) -> Tensor | None:

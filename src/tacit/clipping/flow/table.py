@@ -143,6 +143,7 @@ RULES: dict[str, Rule] = {
         "multilabel_margin_loss_backward",
         rules.of_classes,
     ),
+    **_each("mkldnn_rnn_layer mkldnn_rnn_layer_backward", rules.rnn_layer),
     "_ctc_loss": rules.ctc,
     "_ctc_loss_backward": rules.ctc_backward,
     "copy": places.copied,

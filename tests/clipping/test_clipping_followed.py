@@ -1,0 +1,207 @@
+"""Models that mix records by what is in them, on batches that no probe looks at: known by how they compute.
+
+Letters: n records, T positions, d numbers at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.flow.follow import Flow
+from tacit.clipping.layers.tape import Tape
+from tacit.clipping.reference import ReferenceEngine
+
+C = 0.5
+Loss = Callable[..., Tensor]
+
+
+class Two(nn.Module):
+    """Two linear layers; what is between them is given with the loss."""
+
+    def __init__(self, d: int = 4) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(d, d), nn.Linear(d, d)
+
+
+def add(engine: GradientEngine, *batch: Tensor) -> Tensor:
+    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in engine.parameters.items()}
+    engine.add_clipped_sum(sums, batch, None, torch.tensor([C], dtype=torch.float64))
+    return torch.cat([value.flatten() for value in sums.values()])
+
+
+def flagged(x: Tensor) -> Tensor:
+    """Whether some record asks for another order: none of the first batch does."""
+    return (x.amax((1, 2)) > 3).float().amax()
+
+
+def permutation(x: Tensor) -> Tensor:
+    """(n, n): all rows as they are, or turned round."""
+    same, turned = torch.eye(len(x)), torch.eye(len(x)).flip(0)
+    return same + flagged(x) * (turned - same)
+
+
+def by_batched_product(m: Two, x: Tensor) -> Tensor:
+    order = permutation(x).expand(x.shape[1], -1, -1)
+    h = torch.bmm(order, m.first(x).transpose(0, 1)).sin()
+    h = torch.as_tensor(m.second(h.transpose(0, 1)).transpose(0, 1))
+    return torch.bmm(order.transpose(1, 2), h).transpose(0, 1)
+
+
+def by_contraction(m: Two, x: Tensor) -> Tensor:
+    order = permutation(x)
+    h = torch.tensordot(order, m.first(x), dims=([1], [0])).sin()
+    return torch.as_tensor(torch.tensordot(order, m.second(h), dims=([0], [0])))
+
+
+def by_linear(m: Two, x: Tensor) -> Tensor:
+    order = permutation(x)
+    h = F.linear(order, m.first(x[:, 0]).T).sin()
+    return F.linear(order.T, m.second(h).T)[:, None]
+
+
+def by_choice(m: Two, x: Tensor) -> Tensor:
+    turn = flagged(x) > 0
+    h = m.first(x)
+    h = m.second(torch.where(turn, h.flip(0), h).sin())
+    return torch.where(turn, h.flip(0), h)
+
+
+def by_rolling(m: Two, x: Tensor) -> Tensor:
+    turn = flagged(x) > 0
+    h = m.first(x)
+    h = m.second(torch.where(turn, h.roll(1, 0), h).sin())
+    return torch.where(turn, h.roll(-1, 0), h)
+
+
+def by_sampling(m: Two, x: Tensor) -> Tensor:
+    n = len(x)
+    place = torch.linspace(-1, 1, n) * (1 - 2 * flagged(x))
+    grid = torch.stack([torch.zeros(n), place], 1).view(1, n, 1, 2)
+
+    def moved(h: Tensor) -> Tensor:
+        return F.grid_sample(h.T[None, :, :, None], grid, mode="nearest", align_corners=True)[0, :, :, 0].T
+
+    return moved(m.second(moved(m.first(x[:, 0])).sin()))[:, None]
+
+
+def by_a_longer_table(m: Two, x: Tensor) -> Tensor:
+    n = len(x)
+    places = (permutation(x) * torch.arange(n)).sum(1).round().long()
+    longer = torch.cat([m.first(x), torch.zeros(1, *x.shape[1:])])
+    h = m.second(longer[places].sin())
+    return torch.cat([h, torch.zeros(1, *x.shape[1:])])[places]
+
+
+WAYS: list[Loss] = [
+    by_batched_product,
+    by_contraction,
+    by_linear,
+    by_choice,
+    by_rolling,
+    by_sampling,
+    by_a_longer_table,
+]
+
+
+def second_batches(loss: Loss) -> tuple[float, str]:
+    """By how many C the sum of a second batch is off, in which a record asks for another order."""
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(6, 5, 4).clamp(-2, 2)
+    steep = torch.logspace(-2, 1, 6)
+
+    def losses(m: Two, x: Tensor, steep: Tensor) -> Tensor:
+        return steep * loss(m, x).square().sum((1, 2))
+
+    engine, other = x, x.clone()
+    other[2, 0, 0] = 3.5  # not twice as large as all before
+    fast = FastEngine(model, losses, FlatClipping(C))
+    add(fast, engine, steep)
+    wanted = add(ReferenceEngine(model, losses, FlatClipping(C)), other, steep)
+    return float((add(fast, other, steep) - wanted).norm()) / C, fast.route
+
+
+@pytest.mark.parametrize("loss", WAYS)
+def test_no_record_moves_others_in_a_batch_that_nothing_is_tried_on(
+    loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off, route = second_batches(loss)
+    assert off < 1e-4
+    assert route.startswith("reference: records meet in")
+    monkeypatch.setattr(Flow, "why_not_by_row", lambda *_: None)
+    monkeypatch.setattr(Tape, "in_order", True)
+    assert second_batches(loss)[0] > 0.1 or loss is by_a_longer_table, "else this shows nothing"
+
+
+def test_a_model_that_begins_to_couple_records_takes_another_path() -> None:
+    """A hook that clips gradients together from the third call of the model on."""
+    torch.manual_seed(0)
+    calls = [0]
+
+    def losses(m: Two, x: Tensor) -> Tensor:
+        calls[0] += 1
+        h = m.first(x).sin()
+        if calls[0] > begun[0] and h.requires_grad:
+            h.register_hook(lambda g: g / g.norm().clamp(min=1.0))
+        return torch.as_tensor(5 * m.second(h).square().sum((1, 2)))
+
+    begun = [10**6]
+    model, x = Two(), torch.randn(6, 5, 4)
+    engine = FastEngine(model, losses, FlatClipping(C))
+    add(engine, x)
+    assert engine.route == "fast"
+    begun[0] = calls[0]
+    wanted = add(ReferenceEngine(model, losses, FlatClipping(C)), x)
+    torch.testing.assert_close(add(engine, x), wanted, rtol=1e-4, atol=1e-6)
+    assert engine.route.startswith("record by record: records meet in")
+
+
+@pytest.mark.parametrize(
+    ("read", "to"),
+    [
+        (lambda x: x.clamp(max=float(x.new_tensor(9.0))) * x.sum((1, 2)).tolist()[0], "tolist"),
+        (lambda x: torch.from_numpy(x.sum((1, 2)).numpy())[:, None, None] * x, "numpy"),
+        (lambda x: torch.full((1,), x.amax()) * x, "a number that is read"),
+        (lambda x: x[x[:, 0, 0] > 0].sum() + x, "the shape of what index returns"),
+    ],
+)
+def test_what_leaves_the_tensors_is_not_followed(read: Callable[[Tensor], Tensor], to: str) -> None:
+    """In a loss that reads it after the last layer."""
+    torch.manual_seed(0)
+
+    def losses(m: Two, x: Tensor) -> Tensor:
+        h = m.second(m.first(x))
+        return torch.as_tensor((h * (1 + 0 * read(x.detach()))).square().sum((1, 2)))
+
+    model, x = Two(), torch.randn(6, 5, 4)
+    engine = FastEngine(model, losses, FlatClipping(C))
+    torch.testing.assert_close(
+        add(engine, x), add(ReferenceEngine(model, losses, FlatClipping(C)), x), rtol=1e-4, atol=1e-6
+    )
+    assert engine.route.startswith("reference: records are in")
+    assert to in engine.route
+
+
+def test_more_records_than_three_are_followed_where_they_take_another_path() -> None:
+    torch.manual_seed(0)
+
+    def losses(m: Two, x: Tensor) -> Tensor:
+        h = m.second(m.first(x).sin())
+        if len(x) > 5:
+            h = torch.where(flagged(x) > 0, h.flip(0), h)
+        return torch.as_tensor(h.square().sum((1, 2)))
+
+    model, x = Two(), torch.randn(8, 5, 4).clamp(-2, 2)
+    engine = FastEngine(model, losses, FlatClipping(C))
+    add(engine, x)
+    assert any(name.startswith("parts") for name in engine.measured)  # halves of it take the other one
+    x[2, 0, 0] = 3.5
+    wanted = add(ReferenceEngine(model, losses, FlatClipping(C)), x)
+    torch.testing.assert_close(add(engine, x), wanted, rtol=1e-4, atol=1e-6)
