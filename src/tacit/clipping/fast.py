@@ -285,7 +285,7 @@ class FastEngine(GradientEngine):
             with tape, tape.following():
                 losses = self.per_example_loss(self.model, *batch)
             losses = validate.check_losses(losses, len(batch[0]))
-            with tape.by_row((losses,)):
+            with tape.by_row(losses):
                 pass
             means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
             if losses.requires_grad:

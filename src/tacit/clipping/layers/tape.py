@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -64,6 +64,7 @@ ANSWERED = "answered "
 """How a site begins that is no operation on parameters, but what Python was told of a tensor."""
 
 
+_NOTHING: AbstractContextManager[None] = nullcontext()
 _COPYING = frozenset(
     {Tensor.expand, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, torch.tile, Tensor.tile}
     | {torch.repeat_interleave, Tensor.repeat_interleave}
@@ -144,10 +145,7 @@ class Tape(TorchFunctionMode):
         if func is torch.autograd.grad and self._state.in_backward:
             return self._grad_within(args, kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
-            with self._told(func in REFUSING):
-                result = FASTER.get(func, func)(*args, **kwargs)
-            self._follow(func, tensors, kwargs, result)
-            return result
+            return self._without_parameters(func, tensors, args, kwargs)
         self._check_operands(func, tensors)
         if func in _COPYING and all(map(self.owns, tensors)):
             return self._handlers[func](self, *args, **kwargs)
@@ -162,6 +160,14 @@ class Tape(TorchFunctionMode):
         if self._other is None or _writes(_name(func), kwargs):
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
         return self._other(self, func, _name(func), args, kwargs)
+
+    def _without_parameters(
+        self, func: Callable[..., Any], tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        with self._told() if func in REFUSING else _NOTHING:
+            result = FASTER.get(func, func)(*args, **kwargs)
+        self._follow(func, tensors, kwargs, result)
+        return result
 
     def _look_at_content(
         self,
@@ -272,14 +278,14 @@ class Tape(TorchFunctionMode):
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
-        with self._told(True):
+        with self._told():
             answer = func(*args, **kwargs)
         self.sites.append(f"{ANSWERED}{answer}")
         return answer
 
-    def _told(self, known: bool) -> AbstractContextManager[None]:
-        """Where what an operation reads out of a tensor is ``known``: it is part of the way, or an error."""
-        return self.flow.told() if known and self.flow is not None else nullcontext()
+    def _told(self) -> AbstractContextManager[None]:
+        """Where what an operation reads out of a tensor is known: it is part of the way, or an error."""
+        return nullcontext() if self.flow is None else self.flow.told()
 
     def _is_table(self, tensor: Tensor) -> bool:
         """Whether no record is in ``tensor``, so that it may be looked up in any order."""
@@ -391,23 +397,21 @@ class Tape(TorchFunctionMode):
         """Yield the uses of all sources, in an order that depends on the sites alone."""
         return chain.from_iterable(self.uses.values())
 
-    @contextmanager
-    def by_row(self, tensors: Iterable[Tensor]) -> Iterator[None]:
-        """A rule of the engine, which goes by rows: each comes from its own record, if that is followed."""
+    def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
+        """The scope of a rule, which goes by rows: if followed, each must come from its record alone."""
         if self.flow is None:
-            yield
-            return
+            return _NOTHING
         for tensor in tensors:
             if (why := self.flow.why_not_by_row(tensor, self.views)) is not None:
                 raise Unseen(why)
-        with self.flow.paused():
-            yield
+        return self.flow.paused()
 
-    def mark(self, tensors: Iterable[Tensor | None]) -> None:
+    def mark(self, *tensors: Tensor | None) -> None:
         """What a rule of the engine made of the rows: each row comes from its record."""
-        for tensor in tensors:
-            if self.flow is not None and tensor is not None:
-                self.flow.mark(tensor, self.views)
+        if self.flow is not None:
+            for tensor in tensors:
+                if tensor is not None:
+                    self.flow.mark(tensor, self.views)
 
     def following(self) -> AbstractContextManager[Any]:
         """Follow what is computed from which record, if asked to."""

@@ -24,10 +24,10 @@ Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tupl
 class Recorder(Protocol):
     """What keeps the uses: a tape."""
 
-    def by_row(self, tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
+    def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
         """The scope of a rule, which goes by the rows of these tensors."""
 
-    def mark(self, tensors: Iterable[Tensor | None]) -> None:
+    def mark(self, *tensors: Tensor | None) -> None:
         """Take each row of these for its record's."""
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
@@ -50,7 +50,7 @@ class Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
-        with torch._C.DisableTorchFunction(), ctx.tape.by_row((g.movedim(ctx.rows, 0), *saved)):
+        with torch._C.DisableTorchFunction(), ctx.tape.by_row(g.movedim(ctx.rows, 0), *saved):
             ctx.tape.record(ctx.uses(g, *saved))
         return (g, None, None, None, None, *([None] * len(saved)))
 
@@ -63,9 +63,9 @@ class Function(torch.autograd.Function):
         ctx: Any, tape: Recorder, forward: Forward, backward: Backward, anchor: Tensor | None, *inputs: Tensor
     ) -> Tensor:
         del anchor
-        with tape.by_row(inputs):
+        with tape.by_row(*inputs):
             output, saved = forward(*inputs)
-        tape.mark((output,))
+        tape.mark(output)
         ctx.tape, ctx.backward = tape, backward
         ctx.save_for_backward(*saved)
         return output
@@ -73,8 +73,8 @@ class Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        with torch._C.DisableTorchFunction(), ctx.tape.by_row((g,)):
+        with torch._C.DisableTorchFunction(), ctx.tape.by_row(g):
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
             ctx.tape.record(uses)
-            ctx.tape.mark(gradients)
+            ctx.tape.mark(*gradients)
         return (None, None, None, None, *gradients)
