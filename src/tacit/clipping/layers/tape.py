@@ -272,7 +272,8 @@ class Tape(TorchFunctionMode):
         """Note why rows may be elsewhere after this operation."""
         looked_at = tensors if func in OF_TWO else tensors[:1]
         if self._state.disorder is None and func in WATCHED and not any(map(self._is_table, looked_at)):
-            self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
+            with _NOTHING if self.flow is None else self.flow.paused():
+                self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
             if self._time_first and moves_second(self.rows, func, args, kwargs):
                 self._state.disorder = MOVED
 
