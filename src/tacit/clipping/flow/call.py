@@ -96,6 +96,10 @@ class Call:
         """Tensors in which records are."""
         return [t for tensors in self.laden.values() for t in tensors]
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors that it is given."""
+        return _tensors(self.args.values())
+
     def tells(self) -> str | None:
         """What whoever called the operation is told of the numbers in a tensor, if anything."""
         masks = self.args.get("indices", ()) if self.plain in ("index", "index_put") else ()

@@ -73,8 +73,13 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def lose(self, tensors: Iterable[Tensor], to: str) -> None:
         """Say to what the numbers in ``tensors`` go where they cannot be followed, if records are in them."""
-        if any(self.owners(t) is not None for t in tensors):
+        if any(map(self.is_laden, tensors)):
             self._lost = to
+
+    def is_laden(self, tensor: Tensor) -> bool:
+        """Whether some record's numbers are in ``tensor``."""
+        owners = self.owners(tensor)
+        return owners is not None and bool((owners != FREE).any())
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -100,8 +105,11 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known is None or tensor.numel() == 0:
             return None
         _, beside, size = known
-        if size != _bytes(tensor):  # seen as another type
-            return beside.max().expand(tensor.shape)
+        if size != _bytes(tensor) or _end(tensor) > len(beside):  # seen as another type, or made larger
+            owner = int(beside.max())
+            if bool(((beside != owner) & (beside != FREE)).any()):
+                owner = self._mixer("memory of two kinds")
+            return torch.full(tensor.shape, owner, dtype=torch.int32, device=tensor.device)
         found = _part(beside, tensor)
         if not tensor.is_complex():
             return found
@@ -134,13 +142,12 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.inplace_view in func.tags:
             return found
         written = call.written()
-        results = written or pytree.tree_leaves(found)
-        for call.place, tensor in enumerate(results):
-            if not isinstance(tensor, Tensor):
-                continue
+        changed = {id(t) for t in written}
+        returned = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor) and id(t) not in changed]
+        for call.place, tensor in enumerate([*written, *returned]):
             if not _has_memory(tensor):
                 self._lost = f"a sparse tensor, of {call.name}" if call.laden else self._lost
-            elif written or tensor.untyped_storage()._cdata not in memories:
+            elif id(tensor) in changed or tensor.untyped_storage()._cdata not in memories:
                 self.own(tensor, owners_after(call, tensor))
         return found
 
@@ -164,8 +171,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         free = torch.tensor(FREE, dtype=torch.int32, device=tensor.device)
         owners, cells = free if owners is None else owners, -(-storage.nbytes() // size)
         if known is not None and known[2] != size:  # seen as another type
-            owners, size = torch.maximum(owners.max(), known[1].max()), known[2]
-            known[1].copy_(torch.where(owners == FREE, FREE, self._mixer("memory of two types")))
+            known[1].fill_(self._mixer("memory of two kinds"))
             return
         if known is None or len(known[1]) < cells:
             beside = free.repeat(cells)
@@ -191,6 +197,12 @@ def _has_memory(tensor: Tensor) -> bool:
 def _bytes(tensor: Tensor) -> int:
     """Of a number; complex ones are two."""
     return tensor.element_size() // (2 if tensor.is_complex() else 1)
+
+
+def _end(tensor: Tensor) -> int:
+    """How many numbers of its memory ``tensor`` spans, from the first on."""
+    steps = (int(stride * (size - 1)) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    return (int(tensor.storage_offset()) + sum(steps) + 1) * (2 if tensor.is_complex() else 1)
 
 
 def _part(beside: Tensor, tensor: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def _looked_up(
 def index_put(call: Call, result: Tensor) -> Tensor | None:
     """``x[a, :, b] = values``, or added to what is there."""
     found = _looked_up(call, call["self"], call["indices"])
-    if found is None or any(map(is_mask, call["indices"])):
+    if found is None:
         return whole(call, result)
     places, _, of_indices = found
     dims = [d for d, i in enumerate(call["indices"]) if i is not None and call.of(i) is not None]
@@ -175,7 +175,9 @@ def put_back(call: Call, result: Tensor) -> Tensor | None:
 def unfolded(call: Call, result: Tensor) -> Tensor | None:
     """Windows along a dimension, whose numbers are in the last one, added up."""
     del result
-    owners = call.over(call.of(call["grad_in"]), [call["dim"], -1])
+    windows = call["grad_in"]
+    dim = call["dim"] % (windows.dim() - 1)
+    owners = call.over(call.of(windows), [dim, -1])
     return None if owners is None else owners.squeeze(-1)
 
 

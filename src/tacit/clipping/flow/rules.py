@@ -42,6 +42,9 @@ Rule: TypeAlias = Callable[[Call, Tensor], Tensor | None]
 _NO_ROWS = frozenset({"weight", "bias", "running_mean", "running_var", "input_bias", "hidden_bias"})
 """What belongs to a layer: where records are in it, they are not by row."""
 
+_BESIDE = frozenset({"pivots", "LU_pivots", "tau"})
+"""What goes with matrices, and has a dimension less."""
+
 
 def whole(call: Call, result: Tensor) -> Tensor | None:
     del result
@@ -110,7 +113,11 @@ def but_last(dims: int) -> Rule:
     """Nothing but numbers with the same indices meet, except for the last ``dims``."""
 
     def rule(call: Call, result: Tensor) -> Tensor | None:
-        return by_leading(max(0, max(t.dim() for t in call.reads()) - dims))(call, result)
+        rank = max(t.dim() for t in call.tensors())
+        alike = all(t.dim() == rank for name, ts in call.laden.items() for t in ts if name not in _BESIDE)
+        if not alike:  # which dimensions go together is told by the last ones then
+            return whole(call, result)
+        return by_leading(max(0, rank - dims))(call, result)
 
     return rule
 
@@ -173,6 +180,12 @@ def layer_norm(call: Call, result: Tensor) -> Tensor | None:
     return but_last(len(call["normalized_shape"]))(call, result)
 
 
+def group_norm(call: Call, result: Tensor) -> Tensor | None:
+    """By record, if the operation is told that there are as many as rows."""
+    rows = len(call["input"])
+    return by_leading(1)(call, result) if call["N"] == rows else whole(call, result)
+
+
 def batch_norm(call: Call, result: Tensor) -> Tensor | None:
     """By channel; with fixed statistics number by number."""
     switches = [call.get(name) for name in ("training", "train", "update") if call.get(name) is not None]
@@ -191,7 +204,8 @@ def batch_norm(call: Call, result: Tensor) -> Tensor | None:
 def nll(call: Call, result: Tensor) -> Tensor | None:
     """Losses of each row, classes in dimension 1."""
     of_rows, of_targets = call.over(call.of(call["self"]), [1]), call.of(call["target"])
-    if call["reduction"] != 0 or (of_rows is None and of_targets is None):
+    known = {"self", "target", "grad_output", "total_weight"}
+    if call["reduction"] != 0 or not call.laden.keys() <= known or (of_rows is None and of_targets is None):
         return whole(call, result)
     owners = call.together([None if of_rows is None else of_rows.squeeze(1), of_targets])
     if "grad_output" in call.args:

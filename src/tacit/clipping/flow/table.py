@@ -30,7 +30,7 @@ def owners_after(call: Call, result: Tensor) -> Tensor | None:
     try:
         owners = rule_of(call.func, call.plain)(call, result)
         return None if owners is None else owners.expand(result.shape)
-    except (RuntimeError, IndexError):  # of other shapes than the rule goes by
+    except (RuntimeError, IndexError, TypeError):  # of other shapes than the rule goes by
         owners = whole(call, result)
         return None if owners is None else owners.expand(result.shape)
 
@@ -94,7 +94,7 @@ RULES: dict[str, Rule] = {
     **_each(
         "convolution convolution_overrideable _convolution conv_depthwise3d _conv_depthwise2d "
         "mkldnn_convolution cudnn_convolution cudnn_convolution_transpose miopen_convolution "
-        "native_group_norm affine_grid_generator grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward "
+        "affine_grid_generator grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward "
         "grid_sampler_3d_backward _grid_sampler_2d_cpu_fallback cudnn_grid_sampler "
         "cudnn_grid_sampler_backward pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle "
         "im2col col2im _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
@@ -128,7 +128,9 @@ RULES: dict[str, Rule] = {
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward",
         rules.attention,
     ),
-    **_each("convolution_backward native_group_norm_backward", first_alone(by_leading(1))),
+    "convolution_backward": first_alone(by_leading(1)),
+    "native_group_norm": rules.group_norm,
+    "native_group_norm_backward": first_alone(rules.group_norm),
     **_each("native_layer_norm _fused_rms_norm", rules.layer_norm),
     **_each("native_layer_norm_backward _fused_rms_norm_backward", first_alone(rules.layer_norm)),
     **_each(

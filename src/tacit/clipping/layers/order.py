@@ -2,9 +2,10 @@
 
 Letters: B rows; L positions that lead a tensor, L / B of them to a row; m positions that are looked up.
 
-The engine proves on a few records that the rows of a record stay together on their way through the model.
-That holds for all records if neither shapes nor order depend on what they contain.  The operations here
-are those by which they can: each has a function of B and its own arguments that says why, or None.
+The engine proves on a few records that the rows of a record stay together on their way through the model,
+and that no other record's numbers reach them (:mod:`tacit.clipping.flow`).  That holds for all batches if
+neither shapes nor order depend on what is in them, or on how many records there are.  The operations here are
+those by which they can: each has a function of B and its own arguments that says why, or None.
 
 And it holds on the way that those few took.  A model can take another where Python asks what is in a tensor,
 as ``if`` does; so what it was answered is part of the way.
@@ -22,8 +23,8 @@ from torch import Tensor
 __all__ = [
     "ANSWERS",
     "CONTENT",
+    "LISTING",
     "MOVED",
-    "OF_TWO",
     "REFUSING",
     "SILENT",
     "WATCHED",
@@ -86,40 +87,18 @@ def _index_select(rows: int, input: Tensor, dim: int, index: Tensor) -> str | No
     return None if dim % input.dim() else _looked_up(rows, input, index)
 
 
+def _index_put(rows: int, input: Tensor, indices: Sequence[Any], *_: Any, **__: Any) -> str | None:  # noqa: A002
+    return _setitem(rows, input, tuple(indices), None)
+
+
 def _along(rows: int, input: Tensor, dim: Any = -1, *_: Any, **__: Any) -> str | None:  # noqa: A002
     first = isinstance(dim, int) and input.dim() > 0 and dim % input.dim() == 0
     return MOVED if first and len(input) % rows == 0 else None
 
 
-def _along_second(rows: int, input: Tensor, *args: Any, dim: Any = None, **_: Any) -> str | None:  # noqa: A002
-    return _along(rows, input, args[1] if dim is None and len(args) > 1 else -1 if dim is None else dim)
-
-
-def _table(rows: int, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> str | None:  # noqa: A002
-    """A look-up of rows by number."""
-    del input
-    return MOVED if len(weight) % rows == 0 else None
-
-
-def _product(rows: int, left: Tensor, right: Tensor, *_: Any, **__: Any) -> str | None:
-    """A matrix product in which the rows are summed, such as one with a permutation."""
-    over_rows = right.dim() == 2 and left.dim() > 0 and left.shape[-1] == len(right) == rows
-    return MOVED if over_rows else None
-
-
-def _equation(rows: int, equation: Any, *operands: Any) -> str | None:
-    """The same by letters: one that counts the rows and is summed."""
-    tensors = operands[0] if len(operands) == 1 and not isinstance(operands[0], Tensor) else operands
-    if not isinstance(equation, str) or "." in equation or "->" not in equation or len(tensors) < 2:
-        return None
-    inputs, out = equation.replace(" ", "").split("->")
-    first = {part[0] for part, t in zip(inputs.split(","), tensors, strict=False) if part and len(t) == rows}
-    return MOVED if first - set(out) else None
-
-
-def _numbered(rows: int, input: Tensor, *args: Any, **options: Any) -> str | None:  # noqa: A002
-    del rows, input
-    return MOVED if any(isinstance(arg, Tensor) for arg in (*args, *options.values())) else None
+def _take_along(rows: int, input: Tensor, indices: Any = None, dim: Any = None) -> str | None:  # noqa: A002
+    del indices
+    return MOVED if dim is None else _along(rows, input, dim)
 
 
 def _places(rows: int, *values: Any, **others: Any) -> str | None:
@@ -135,10 +114,9 @@ def moves_second(rows: int, func: Callable[..., Any], args: Sequence[Any], kwarg
     if func in (Tensor.__getitem__, Tensor.__setitem__):
         second = args[1][1] if isinstance(args[1], tuple) and len(args[1]) > 1 else None
         return isinstance(second, Tensor) and not keeps_owners(second, rows, rows)
-    watch = WATCHED[func]
-    if watch not in (_along, _along_second, _index_select):
+    if WATCHED[func] not in (_along, _take_along, _index_select):
         return False
-    place = 2 if watch is _along_second else 1
+    place = 2 if WATCHED[func] is _take_along else 1
     dim = kwargs.get("dim", args[place] if len(args) > place else -1)
     return isinstance(dim, int) and dim % tensor.dim() == 1
 
@@ -190,31 +168,19 @@ _TOLD: Mapping[Any, Watch] = {
     **dict.fromkeys((Tensor.__int__, Tensor.__index__), _always(READ)),
 }
 """Operations that tell Python of a tensor, or whose result has as many positions as its content says."""
-OF_TWO: Mapping[Any, Watch] = {
-    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _product),
-    torch.einsum: _equation,
-    F.embedding: _table,
-}
-"""Those of operations by which records reach others if all operands have records in them."""
 WATCHED: Mapping[Any, Watch] = {
-    **OF_TWO,
     Tensor.__getitem__: _getitem,
     Tensor.__setitem__: _setitem,
     **dict.fromkeys((torch.index_select, Tensor.index_select), _index_select),
-    **dict.fromkeys((torch.gather, Tensor.gather, torch.sort, Tensor.sort), _along),
-    **dict.fromkeys((torch.argsort, Tensor.argsort), _along),
+    **dict.fromkeys((torch.gather, Tensor.gather), _along),
     **dict.fromkeys((torch.scatter, Tensor.scatter, Tensor.scatter_), _along),
     **dict.fromkeys((torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_), _along),
+    **dict.fromkeys((torch.scatter_reduce, Tensor.scatter_reduce, Tensor.scatter_reduce_), _along),
     **dict.fromkeys((torch.index_add, Tensor.index_add, Tensor.index_add_), _along),
     **dict.fromkeys((torch.index_copy, Tensor.index_copy, Tensor.index_copy_), _along),
-    **dict.fromkeys((torch.cumsum, Tensor.cumsum, torch.cumprod, Tensor.cumprod), _along),
-    **dict.fromkeys((torch.scatter_reduce, Tensor.scatter_reduce, Tensor.scatter_reduce_), _along),
     **dict.fromkeys((torch.index_reduce, Tensor.index_reduce, Tensor.index_reduce_), _along),
-    **dict.fromkeys((Tensor.put_, torch.put, torch.tensor_split, Tensor.tensor_split), _numbered),
-    **dict.fromkeys((torch.topk, Tensor.topk, torch.take_along_dim, Tensor.take_along_dim), _along_second),
-    **dict.fromkeys((torch.msort, Tensor.msort, torch.take, Tensor.take), _always(MOVED)),
-    **dict.fromkeys((torch.index_put, Tensor.index_put, Tensor.index_put_), _always(MOVED)),
-    **dict.fromkeys((torch.masked_scatter, Tensor.masked_scatter, Tensor.masked_scatter_), _always(MOVED)),
+    **dict.fromkeys((torch.index_put, Tensor.index_put, Tensor.index_put_), _index_put),
+    **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), _take_along),
     **_TOLD,
     **dict.fromkeys((torch.where, Tensor.where), _places),
     **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), _repeated),
@@ -226,8 +192,15 @@ ANSWERS = frozenset(
     | {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 )
 """Operations that tell Python a truth or a number."""
-SILENT = _TOLD.keys() | {torch.tensor_split, Tensor.tensor_split}
-"""Operations that tell Python of a tensor without an operation that could be followed."""
+LISTING = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
+"""Operations that make a tensor of what Python gives them, such as a list of numbers."""
+SILENT = (
+    _TOLD.keys()
+    | LISTING
+    | {torch.tensor_split, Tensor.tensor_split}
+    | {Tensor.data_ptr, Tensor.storage, Tensor._typed_storage}
+)
+"""Operations that tell Python of a tensor, or read it, without an operation that could be followed."""
 REFUSING = frozenset({F.gaussian_nll_loss, F.one_hot, torch.multinomial, Tensor.multinomial})
 """Operations that look at numbers only to raise an error for some."""
 FACTORIES = frozenset(

@@ -42,8 +42,8 @@ from tacit.clipping.layers.order import (
     ANSWERS,
     CONTENT,
     FACTORIES,
+    LISTING,
     MOVED,
-    OF_TWO,
     REFUSING,
     SILENT,
     WATCHED,
@@ -164,7 +164,7 @@ class Tape(TorchFunctionMode):
     def _without_parameters(
         self, func: Callable[..., Any], tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        with self._told() if func in REFUSING else _NOTHING:
+        with self._told() if func in REFUSING and not follows_content(func, args, kwargs) else _NOTHING:
             result = FASTER.get(func, func)(*args, **kwargs)
         self._follow(func, tensors, kwargs, result)
         return result
@@ -178,7 +178,8 @@ class Tape(TorchFunctionMode):
     ) -> None:
         if not self._state.exact and follows_content(func, args, kwargs):
             self._state.exact = not all(map(self._is_recordless, tensors))
-        if self.flow is not None and func in SILENT:
+        listed = func not in LISTING or any(isinstance(arg, (list, tuple)) for arg in args)
+        if self.flow is not None and func in SILENT and listed:
             self.flow.lose(tensors, f"what {_name(func)} tells of a tensor")
 
     def _check_operands(self, func: Callable[..., Any], tensors: Sequence[Tensor]) -> None:
@@ -242,6 +243,7 @@ class Tape(TorchFunctionMode):
 
     def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run ``func``, which reads no record, and make what it returns sources of their own."""
+        self._check_free(_name(func), _tensors(args, kwargs))
         versions = {id(t): t._version for t in _tensors(args, kwargs)}
         # Not as a checkpoint around would have it: gradients are pulled back through the result later, out of
         # the tape, where the model would be computed anew as it is without one.
@@ -270,7 +272,7 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any],
     ) -> None:
         """Note why rows may be elsewhere after this operation."""
-        looked_at = tensors if func in OF_TWO else tensors[:1]
+        looked_at = tensors[:1]
         if self._state.disorder is None and func in WATCHED and not any(map(self._is_table, looked_at)):
             with _NOTHING if self.flow is None else self.flow.paused():
                 self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
@@ -358,6 +360,7 @@ class Tape(TorchFunctionMode):
         ``rows``: the dimension of g that counts the rows.
         """
         self._note(operation)
+        self._check_free(operation, sources)
         if not any(self.owns(source) for source in sources):
             return output
         result: Tensor = Tap.apply(  # type: ignore[no-untyped-call]
@@ -380,12 +383,18 @@ class Tape(TorchFunctionMode):
         """
         if any(source is not None and source.requires_grad and not self.owns(source) for source in sources):
             raise Unseen(f"operation {operation!r} reads a weight that depends on the batch")
+        self._check_free(operation, sources)
         self._note(operation)
         anchor = self.anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = Function.apply(  # type: ignore[no-untyped-call]
             self, forward, backward, anchor, *inputs
         )
         return result
+
+    def _check_free(self, operation: str, sources: Iterable[Tensor | None]) -> None:
+        """Raise if records are in what is taken for a layer's own: weights and biases, private or not."""
+        if self.flow is not None and any(s is not None and self.flow.is_laden(s) for s in sources):
+            raise Unseen(f"operation {operation!r} reads a weight that depends on the batch")
 
     def _note(self, operation: str) -> None:
         if torch._C._functorch.maybe_current_level() is not None:
