@@ -202,6 +202,9 @@ class FastEngine(GradientEngine):
             for _ in range(2):
                 states = states_of(devices)
                 with self._run(batch, tape=tape) as (_, losses):
+                    if tape.follows_batch:
+                        self._apart = ALWAYS_ANOTHER
+                        return len(losses)
                     if not self._ownership.holds(tape, batch, losses, thresholds, self._survey.flags):
                         parts = self._parts(tape.sites, len(losses))
                         if parts == 2 and self._ownership.went_another_way:
@@ -212,7 +215,7 @@ class FastEngine(GradientEngine):
                         if doubt is None:
                             return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
                 with full_precision():
-                    self._ownership.refuse_what_hangs_on_others(batch, *doubt)
+                    self._ownership.refuse_what_hangs_on_others(batch, doubt)
                 tape = self._tape(len(batch[0]))
                 draw_again(states, devices)
             raise Unseen("the model goes another way each time")

@@ -8,17 +8,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from tacit.clipping.layers.tape import Tape, Unseen
+from tacit.clipping.layers.tape import ANSWERED, Tape, Unseen
 from tacit.clipping.layers.use import Use
 from tacit.clipping.validate import SEEN_LATE
 from tacit.errors import UnsupportedModel
 
-__all__ = ["MOST_WAYS", "HangsOnOthers", "Ownership", "check_alike", "owned_uses", "sketch", "three_of"]
+__all__ = [
+    "MOST_WAYS",
+    "Doubt",
+    "HangsOnOthers",
+    "Ownership",
+    "check_alike",
+    "owned_uses",
+    "sketch",
+    "three_of",
+]
 
 LINEAR = 1e-3
 """Gradients of a record alone and beside others may differ by this part of their norm."""
@@ -31,6 +41,8 @@ NEGLIGIBLE = 1e-12
 MOST_WAYS = 1024
 """How many are remembered: a way is another one for each number that Python is told on it."""
 _HANGS = "the backward pass of a record depends on the other records"
+DISSENTING = 4
+"""Records that are tried of those which alone would have told Python something else."""
 _REFUTED = -1
 Way: TypeAlias = tuple[tuple[bool, ...], tuple[str, ...], tuple[torch.Size, ...], int]
 """Training flags, sites, shapes of a record and number of uses."""
@@ -105,6 +117,23 @@ def _check_same(found: Tensor, wanted: Tensor, total: float) -> None:
         raise HangsOnOthers(_HANGS)
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """What is still to be shown of a way that a batch took.
+
+    Attributes:
+        way: the way.
+        path: its operations, see :attr:`tacit.clipping.layers.tape.Tape.path`.
+        steepest: the number of the record with the largest gradient.
+        dissenting: some of the records which alone would have told Python something else.
+    """
+
+    way: Way
+    path: int
+    steepest: int
+    dissenting: Sequence[int]
+
+
 @final
 class Ownership:
     """Proves, once for each way through a model, that what a tape records lies with its record.
@@ -124,6 +153,7 @@ class Ownership:
         self._tried: set[str] = set()  # by this process, on three records
         self._shown_apart: set[Way] = set()
         self._fresh: set[Way] = set()  # ways whose proof is not yet all there
+        self._agreed: set[Way] = set()  # on which records that dissent are the same where they do not
         self._followed: set[int] = set()  # paths on which no record's numbers reach another's
         self.went_another_way = False
         """Whether the last batch went another way through the model than three of its records."""
@@ -131,6 +161,7 @@ class Ownership:
     def look_again(self) -> None:
         """Try again to show wrong what is proven, on the next batch of each way."""
         self._shown_apart.clear()
+        self._agreed.clear()
 
     def holds(
         self,
@@ -212,35 +243,37 @@ class Ownership:
 
     def doubtful(
         self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, flags: tuple[bool, ...]
-    ) -> tuple[Way, int, int] | None:
-        """A way of which it is still to be shown that no record hangs on others, and the steepest record.
+    ) -> Doubt | None:
+        """What is still to be shown of the way: that no record hangs on others.  None if all is shown.
 
-        And the path.  A model may do with the whole batch what one large record moves it to, or what it does
-        with more than three.  None if all is shown.
+        A model may do with the whole batch what one large record moves it to, or what it does with more than
+        three, or what some of the records alone would not have it do.
         """
-        way, path = _way(tape, batch, flags), tape.path
-        if len(losses) == 1 or (way in self._shown_apart and path in self._followed):
+        way, path, dissenting = _way(tape, batch, flags), tape.path, tape.dissenting
+        agreed = not dissenting or way in self._agreed
+        if len(losses) == 1 or (agreed and way in self._shown_apart and path in self._followed):
             return None
         squares = sum(use.squared_norms().double() for use in tape.all_uses())
         finite = isinstance(squares, Tensor) and squares.nan_to_num(nan=0.0, posinf=0.0)
-        return way, int(finite.argmax()) if isinstance(finite, Tensor) else 0, path
+        steepest = int(finite.argmax()) if isinstance(finite, Tensor) else 0
+        step = max(1, len(dissenting) // DISSENTING)
+        return Doubt(way, path, steepest, [] if agreed else dissenting[::step][:DISSENTING])
 
-    def refuse_what_hangs_on_others(
-        self, batch: tuple[Tensor, ...], way: Way, steepest: int, path: int
-    ) -> None:
+    def refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], doubt: Doubt) -> None:
         """Raise :class:`Unseen` if what is recorded for a record is another by the losses of some.
 
         Beside zeros.  Losses that are the same do not say that gradients are: a backward pass may use what
         was computed from the whole batch, and rows may be in another order, by number or by content, than in
         three.  Nothing is said if zeros go another way.
         """
-        if path not in self._followed:
+        way = doubt.way
+        if doubt.path not in self._followed:
             with self._run(batch, follow=True) as probe:
                 self._keep(probe.path)
-        if way in self._shown_apart:
-            return
         try:
-            self._try(batch, way, steepest)
+            self._try_alone(batch, way, doubt.dissenting)
+            if way not in self._shown_apart:
+                self._try(batch, way, doubt.steepest)
         except Unseen as reason:
             if way not in self._fresh:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
@@ -249,6 +282,26 @@ class Ownership:
             raise
         self._fresh.discard(way)
         self._shown_apart.add(way)
+        if doubt.dissenting:
+            self._agreed.add(way)
+
+    def _try_alone(self, batch: tuple[Tensor, ...], way: Way, records: Sequence[int]) -> None:
+        """Raise if a record is another where all of the batch are copies of it: then Python is told as of it.
+
+        The same places of the batch have the same random numbers.
+        """
+        if not records:
+            return
+        with self._run(batch) as probe:
+            if tuple(probe.sites) != way[1]:
+                return
+            beside = [[sketch(use, i) for use in probe.all_uses()] for i in records]
+        for i, wanted in zip(records, beside, strict=True):
+            rows = self._rows_of(torch.full((len(batch[0]) // self._views,), i))
+            with self._run(tuple(t[rows.to(t.device)] for t in batch)) as probe:
+                if _operations(probe.sites) != _operations(way[1]) or len(list(probe.all_uses())) != way[3]:
+                    raise HangsOnOthers("what Python is told of other records decides how one is computed")
+                check_alike([sketch(use, i) for use in probe.all_uses()], wanted)
 
     def _try(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> None:
         """One record alone, in all that is recorded; then each half, in the norms of all its records."""
@@ -288,6 +341,10 @@ class Ownership:
 def _way(tape: Tape, batch: tuple[Tensor, ...], flags: tuple[bool, ...]) -> Way:
     """With the number of uses, of which a loss may leave some out."""
     return flags, tuple(tape.sites), tuple(t.shape[1:] for t in batch), len(list(tape.all_uses()))
+
+
+def _operations(sites: Sequence[str]) -> list[str]:
+    return [site for site in sites if not site.startswith(ANSWERED)]
 
 
 def _digest(way: Way) -> str:

@@ -38,6 +38,7 @@ from torch.overrides import TorchFunctionMode
 
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.flow.follow import Flow
+from tacit.clipping.layers.answers import Answers
 from tacit.clipping.layers.order import (
     ANSWERS,
     CONTENT,
@@ -84,6 +85,8 @@ class _State:
     disorder: str | None = None
     exact: bool = False
     hooked: bool = False
+    unknown: bool = False
+    dissent: Tensor | None = None
     within: bool = False
 
 
@@ -120,7 +123,8 @@ class Tape(TorchFunctionMode):
         self._recordless = set(
             self._constants
         )  # and what is as long as the batch, which its rows may go with
-        self._path: list[Callable[..., Any]] = []
+        self._answers = Answers(rows // views)
+        self._path: list[Any] = []
         self._mixed: set[int] = set()  # derived from more than tables
         self._handlers, self._other, self._time_first = handlers, other, time_first
 
@@ -132,7 +136,7 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self._path.append(func)
+        self._path.append(func if len(args) < 2 and not kwargs else (func, self._told_by(args, kwargs)))
         if kwargs and (func in self._handlers or func in WATCHED):
             args, kwargs = _by_place(func, args, kwargs)
         tensors = _tensors(args, kwargs)
@@ -161,12 +165,30 @@ class Tape(TorchFunctionMode):
             raise Unseen(f"operation {_name(func)!r} has no per-example rule")
         return self._other(self, func, _name(func), args, kwargs)
 
+    def _told_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Arguments that are whole numbers, names or slices; multiples of the rows as what multiplies them."""
+        rows, found = self.rows, []
+        for value in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
+            kind = type(value)
+            if kind is int:
+                found.append(value if value <= 0 or value % rows else (value // rows,))
+            elif kind is str or kind is bool:
+                found.append(value)
+            elif kind is slice:
+                found.append(self._told_by((None, value.start, value.stop, value.step), {}))
+            elif kind is tuple or kind is list or kind is torch.Size:
+                found.append(self._told_by((None, *value), {}))
+        return tuple(found)
+
     def _without_parameters(
         self, func: Callable[..., Any], tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         with self._told() if func in REFUSING and not follows_content(func, args, kwargs) else _NOTHING:
             result = FASTER.get(func, func)(*args, **kwargs)
         self._follow(func, tensors, kwargs, result)
+        if not self._alone:
+            with torch._C.DisableTorchFunction():
+                self._answers.note(func, args, kwargs, result)
         return result
 
     def _look_at_content(
@@ -207,8 +229,19 @@ class Tape(TorchFunctionMode):
         return self._state.hooked
 
     @property
+    def follows_batch(self) -> bool:
+        """Whether Python was told what only the whole batch says."""
+        return self._state.unknown
+
+    @property
+    def dissenting(self) -> list[int]:
+        """Numbers of records that alone would have told Python something else."""
+        dissent = self._state.dissent
+        return [] if dissent is None else dissent.nonzero().flatten().tolist()
+
+    @property
     def path(self) -> int:
-        """All operations of both passes, whatever they read, as one number of this process."""
+        """All operations of both passes and what they are told by Python, as one number of this process."""
         return hash(tuple(self._path))
 
     @property
@@ -283,6 +316,12 @@ class Tape(TorchFunctionMode):
         """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
         with self._told():
             answer = func(*args, **kwargs)
+            found = self._answers.dissent(func, args, answer)
+            if found is None:
+                self._state.unknown = True
+            else:
+                before = self._state.dissent
+                self._state.dissent = found if before is None else found | before
         self.sites.append(f"{ANSWERED}{answer}")
         return answer
 
