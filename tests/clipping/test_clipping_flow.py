@@ -180,6 +180,7 @@ SAMPLES: dict[str, Sample] = {
         ),
         (3, 4),
     ),
+    "slopes": of(F.rrelu, (3, 4)),
     "choices": of(
         lambda x, y: (
             torch.where(x > 0, x, y),

@@ -18,6 +18,7 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.flow.follow import Flow
 from tacit.clipping.layers.tape import Tape
 from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import UnsupportedModel
 
 C = 0.5
 Loss = Callable[..., Tensor]
@@ -209,3 +210,121 @@ def test_more_records_than_three_are_followed_where_they_take_another_path() -> 
 
     wanted = add(ReferenceEngine(model, of_few, FlatClipping(C)), x)
     torch.testing.assert_close(add(engine, x), wanted, rtol=1e-4, atol=1e-6)
+
+
+def zeroed_if_nan(m: Two, x: Tensor) -> Tensor:
+    h = m.first(x)
+    if h.requires_grad:
+        h.register_hook(lambda g: torch.zeros_like(g) if g.isnan().any() else g)
+    return torch.as_tensor(m.second((h * 1e20).clamp(max=1e30).sqrt().nan_to_num(0.0)).sum((1, 2)))
+
+
+def halved_if_large(m: Two, x: Tensor) -> Tensor:
+    h = m.first(x)
+    h = h / 2 if x.abs().max() > 3 else h
+    return torch.as_tensor(m.second(h).square().sum((1, 2)))
+
+
+def early_if_all_are_sure(m: Two, x: Tensor) -> Tensor:
+    h = m.first(x)
+    if (x.abs().amax((1, 2)) < 3).all():
+        return torch.as_tensor(h.square().sum((1, 2)))
+    return torch.as_tensor(m.second(h).square().sum((1, 2)))
+
+
+def by_norm(m: Two, x: Tensor) -> Tensor:
+    h = m.second(m.first(x).sin())
+    return torch.as_tensor((h if x.norm() < 12 else 3 * h).square().sum((1, 2)))
+
+
+def by_a_list(m: Two, x: Tensor) -> Tensor:
+    scale = torch.tensor([x.amax()])
+    return torch.as_tensor(m.second(m.first(x).sin() / scale).square().sum((1, 2)))
+
+
+def by_scaled_weights(m: Two, x: Tensor) -> Tensor:
+    w = m.second.weight * (2 / x.amax().detach().clamp(min=2))
+    return torch.as_tensor(F.linear(m.first(x).sin(), w).square().sum((1, 2)))
+
+
+def by_a_made_bias(m: Two, x: Tensor) -> Tensor:
+    bias = x.detach().amax((0, 1))
+    return torch.as_tensor(F.linear(m.first(x).sin(), m.second.weight, bias).square().sum((1, 2)))
+
+
+def by_leaky_slopes(m: Two, x: Tensor) -> Tensor:
+    h = F.rrelu(m.first(x)) * 1.0
+    return torch.as_tensor(m.second(h - 0.1 * h.amax(0, keepdim=True)).square().sum((1, 2)))
+
+
+def by_weighted_classes(m: Two, x: Tensor) -> Tensor:
+    weight = x.detach().abs().amax((0, 1))
+    target = torch.zeros(len(x), dtype=torch.long)
+    return F.cross_entropy(m.second(m.first(x).sin()).sum(1), target, weight=weight, reduction="none")
+
+
+def by_the_largest_class(m: Two, x: Tensor) -> Tensor:
+    classes = x.detach().amax((1, 2)).long().clamp(min=0)
+    return torch.as_tensor(m.second(m.first(x)).square().sum((1, 2)) * F.one_hot(classes).shape[1])
+
+
+def by_fours(m: Two, x: Tensor) -> Tensor:
+    k = 4 if len(x) % 4 == 0 else 1
+    h = m.first(x).sin()
+    scale = x.amax((1, 2)).view(-1, k).amax(1, keepdim=True).clamp(min=3).repeat(1, k).view(-1, 1, 1)
+    return torch.as_tensor((m.second(h) * scale).square().sum((1, 2)))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        zeroed_if_nan,
+        halved_if_large,
+        early_if_all_are_sure,
+        by_norm,
+        by_a_list,
+        by_scaled_weights,
+        by_a_made_bias,
+        by_leaky_slopes,
+        by_weighted_classes,
+        by_the_largest_class,
+        by_fours,
+    ],
+)
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_record_of_a_later_batch_moves_no_other(loss: Loss, place: int) -> None:
+    """What models do of their own accord to guard, scale or skip, where one record asks for it."""
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(8, 5, 4).clamp(-2, 2)
+    engine = FastEngine(model, loss, FlatClipping(C))
+    try:
+        for _ in range(2):
+            add(engine, x)
+        other = x.clone()
+        other[place, 0, 0] = 3.5
+        with_it = add(engine, other)
+        without = add(engine, torch.cat([other[:place], other[place + 1 :]]))
+    except UnsupportedModel:
+        return  # seen by its losses
+    assert float((with_it - without).norm()) <= C * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_an_answer_that_changes_no_record_slows_nothing(padded: bool) -> None:
+    """A mask is left out where it hides nothing, as in models of language; that hangs on all records."""
+
+    def losses(m: Two, x: Tensor, there: Tensor) -> Tensor:
+        h = m.second(m.first(x).sin())
+        if not there.all():
+            h = h.masked_fill(~there[..., None], 0.0)
+        assert not h.isnan().any()
+        return torch.as_tensor(h.square().sum((1, 2)))
+
+    torch.manual_seed(0)
+    model, x, there = Two(), torch.randn(8, 5, 4), torch.ones(8, 5, dtype=torch.bool)
+    there[3, 4] = there[5, 3:] = not padded
+    engine = FastEngine(model, losses, FlatClipping(C))
+    wanted = add(ReferenceEngine(model, losses, FlatClipping(C)), x, there)
+    for _ in range(3):
+        torch.testing.assert_close(add(engine, x, there), wanted, rtol=1e-4, atol=1e-6)
+    assert engine.route == "fast"

@@ -180,6 +180,13 @@ def layer_norm(call: Call, result: Tensor) -> Tensor | None:
     return but_last(len(call["normalized_shape"]))(call, result)
 
 
+def rrelu(call: Call, result: Tensor) -> Tensor | None:
+    """With random slopes, which are drawn or read in training alone."""
+    del result
+    drawn = call.get("training") and "grad_output" in call.args
+    return call.together(call.of(call.args.get(name)) for name in ("self", "grad_output", *["noise"] * drawn))
+
+
 def group_norm(call: Call, result: Tensor) -> Tensor | None:
     """By record, if the operation is told that there are as many as rows."""
     rows = len(call["input"])

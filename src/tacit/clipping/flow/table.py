@@ -73,7 +73,7 @@ RULES: dict[str, Rule] = {
         "_prelu_kernel _prelu_kernel_backward elu_backward gelu_backward hardshrink_backward "
         "hardsigmoid_backward hardswish hardswish_backward hardtanh_backward leaky_relu_backward "
         "log_sigmoid_forward log_sigmoid_backward mish_backward softplus_backward softshrink_backward "
-        "rrelu_with_noise rrelu_with_noise_backward _standard_gamma _standard_gamma_grad floor_divide "
+        "_standard_gamma _standard_gamma_grad floor_divide "
         "threshold mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss "
         "huber_loss_backward binary_cross_entropy binary_cross_entropy_backward "
         "binary_cross_entropy_with_logits soft_margin_loss soft_margin_loss_backward "
@@ -118,6 +118,7 @@ RULES: dict[str, Rule] = {
     **_each("mm bmm", rules.mm),
     **_each("addmm baddbmm _addmm_activation", rules.addmm),
     **_each("mv addmv", rules.mv),
+    **_each("rrelu_with_noise rrelu_with_noise_backward", rules.rrelu),
     "_trilinear": rules.trilinear,
     "_cdist_forward": rules.distances,
     "embedding": rules.embedding,

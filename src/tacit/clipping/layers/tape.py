@@ -166,7 +166,7 @@ class Tape(TorchFunctionMode):
         return self._other(self, func, _name(func), args, kwargs)
 
     def _told_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Arguments that are whole numbers, names or slices; multiples of the rows as what multiplies them."""
+        """Arguments that are whole numbers, names or slices; multiples of B as what multiplies it."""
         rows, found = self.rows, []
         for value in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             kind = type(value)
