@@ -50,8 +50,9 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.mark(tensor)
 
     def mark(self, tensor: Tensor, views: int | None = None) -> None:
-        """Let the record of each row of ``tensor`` own it."""
-        self.own(tensor, self._by_row(tensor, views))
+        """Let the record of each row of ``tensor`` own it; rows that are one memory are the same for all."""
+        if tensor.stride(0) or len(tensor) == 1:
+            self.own(tensor, self._by_row(tensor, views))
 
     def why_not_by_row(self, tensor: Tensor, views: int | None = None) -> str | None:
         """Return why not each row of ``tensor`` comes from its own record alone; None if it does."""
@@ -180,8 +181,18 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self._beside[storage._cdata] = weak, beside, size
             self._forget()
+        for dim, (length, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if length > 1 and stride == 0:  # one memory
+                owners = self._one_of(owners.expand(tensor.shape), dim)
+                tensor = tensor.narrow(dim, 0, 1)
         part = _part(self._beside[storage._cdata][1], tensor)
         part.copy_(owners[..., None] if tensor.is_complex() else owners)
+
+    def _one_of(self, owners: Tensor, dim: int) -> Tensor:
+        """The owner of what is one number along a dimension, which keeps the size 1."""
+        most = owners.amax(dim, keepdim=True)
+        meet = ((owners != most) & (owners != FREE)).any(dim, keepdim=True)
+        return most.where(~meet, self._mixer("memory of several numbers")) if bool(meet.any()) else most
 
     def _forget(self) -> None:
         if len(self._beside) > self._limit:
