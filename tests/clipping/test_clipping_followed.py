@@ -328,3 +328,22 @@ def test_an_answer_that_changes_no_record_slows_nothing(padded: bool) -> None:
     for _ in range(3):
         torch.testing.assert_close(add(engine, x, there), wanted, rtol=1e-4, atol=1e-6)
     assert engine.route == "fast"
+
+
+def test_a_random_number_is_no_answer_of_the_batch() -> None:
+    """As where layers are dropped with a rate of 0."""
+
+    def losses(m: Two, x: Tensor) -> Tensor:
+        h = m.first(x).sin()
+        for _ in range(2):
+            if torch.rand([]) < 0.0:
+                continue
+            h = m.second(h)
+        return torch.as_tensor(h.square().sum((1, 2)))
+
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(6, 5, 4)
+    engine = FastEngine(model, losses, FlatClipping(C))
+    wanted = add(ReferenceEngine(model, losses, FlatClipping(C)), x)
+    torch.testing.assert_close(add(engine, x), wanted, rtol=1e-4, atol=1e-6)
+    assert engine.route == "fast"

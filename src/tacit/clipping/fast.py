@@ -318,7 +318,7 @@ class FastEngine(GradientEngine):
         Whether a batch then goes another way than was proven, and is done again in parts, would hang on the
         random numbers and on how many records there are; so would what is kept of its records.
         """
-        ways = set()
+        ways, of_all = set(), False
         for seed in range(SEEDS):
             tape = self._tape(len(batch[0]))
             try:
@@ -327,9 +327,10 @@ class FastEngine(GradientEngine):
             finally:
                 tape.clear()
             ways.add(tuple(tape.sites))
+            of_all |= tape.follows_batch
             if tape.exact:
                 self._exact.add(self._survey.flags)
-        self._told = any(numbers_told(way) for way in ways)
+        self._told = of_all or any(numbers_told(way) for way in ways)
         if len(ways) > 1:
             raise Unseen(ALWAYS_ANOTHER if self._told else "the way through the model is random")
 

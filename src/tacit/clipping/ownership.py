@@ -272,18 +272,26 @@ class Ownership:
                 self._keep(probe.path)
         try:
             self._try_alone(batch, way, doubt.dissenting)
+        except Unseen:  # batches in which all agree were right
+            self._refute(way)
+            raise
+        try:
             if way not in self._shown_apart:
                 self._try(batch, way, doubt.steepest)
         except Unseen as reason:
             if way not in self._fresh:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
-            self._fresh.remove(way)
-            self._measured[self._keys[way]] = _REFUTED  # whatever the next batch shows
+            self._refute(way)
             raise
         self._fresh.discard(way)
         self._shown_apart.add(way)
         if doubt.dissenting:
             self._agreed.add(way)
+
+    def _refute(self, way: Way) -> None:
+        """Take it for wrong, whatever the next batch shows."""
+        self._fresh.discard(way)
+        self._measured[self._keys[way]] = _REFUTED
 
     def _try_alone(self, batch: tuple[Tensor, ...], way: Way, records: Sequence[int]) -> None:
         """Raise if a record is another where all of the batch are copies of it: then Python is told as of it.

@@ -62,7 +62,7 @@ class Call:
         self.args = {a.name: value for a, value in zip(self.declared, args, strict=False)} | dict(kwargs)
         self._read, self._n, self.mixer = read, n, mixer
         self.place = 0
-        """Which of the results is asked for."""
+        """Which of the results is asked for; -1 for an argument that is changed."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]

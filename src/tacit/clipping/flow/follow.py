@@ -145,7 +145,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = call.written()
         changed = {id(t) for t in written}
         returned = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor) and id(t) not in changed]
-        for call.place, tensor in enumerate([*written, *returned]):
+        for call.place, tensor in [*((-1, t) for t in written), *enumerate(returned)]:
             if not _has_memory(tensor):
                 self._lost = f"a sparse tensor, of {call.name}" if call.laden else self._lost
             elif id(tensor) in changed or tensor.untyped_storage()._cdata not in memories:

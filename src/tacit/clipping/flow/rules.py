@@ -199,8 +199,8 @@ def batch_norm(call: Call, result: Tensor) -> Tensor | None:
     rows = call.reads()
     if not _NO_ROWS.isdisjoint(call.laden) or (call.place > 0 and "grad_out" in call.args):
         return whole(call, result)
-    if not any(switches) and (switches or "no_training" in call.name) and call.place == 0:
-        return call.together(call.of(t) for t in rows if t.dim() > 1)
+    if not any(switches) and (switches or "no_training" in call.name) and call.place < 1:
+        return call.of(result) if call.place < 0 else call.together(call.of(t) for t in rows if t.dim() > 1)
     channels = [call.over(call.of(t), [d for d in range(t.dim()) if d != min(1, t.dim() - 1)]) for t in rows]
     together = call.together(None if one is None else one.reshape(-1) for one in channels)
     if together is None or result.dim() == 1:

@@ -86,8 +86,8 @@ RULES: dict[str, Rule] = {
         rules.reduced,
     ),
     **_each(
-        "cumsum cumprod logcumsumexp cummax cummin _softmax _log_softmax _safe_softmax _masked_softmax "
-        "_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward sort argsort msort topk "
+        "cumsum cumprod logcumsumexp cummax cummin _softmax _log_softmax _safe_softmax "
+        "_softmax_backward_data _log_softmax_backward_data sort argsort msort topk "
         "glu glu_backward _fft_c2c _fft_r2c _fft_c2r linalg_cross",
         rules.along,
     ),
@@ -96,11 +96,11 @@ RULES: dict[str, Rule] = {
         "mkldnn_convolution cudnn_convolution cudnn_convolution_transpose miopen_convolution "
         "affine_grid_generator grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward "
         "grid_sampler_3d_backward _grid_sampler_2d_cpu_fallback cudnn_grid_sampler "
-        "cudnn_grid_sampler_backward pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle "
-        "im2col col2im _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
-        "_thnn_fused_gru_cell_backward",
+        "cudnn_grid_sampler_backward im2col col2im _thnn_fused_lstm_cell "
+        "_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward",
         by_leading(1),
     ),
+    **_each("pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle", but_last(3)),
     **_spatial(
         "adaptive_avg_pool adaptive_max_pool _adaptive_avg_pool avg_pool max_pool upsample_nearest "
         "_upsample_nearest_exact upsample_bicubic upsample_bilinear upsample_linear upsample_trilinear "

@@ -11,19 +11,33 @@ of what is computed from one selected number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from tacit.clipping.layers.unseen import Unseen
+
 __all__ = ["Answers"]
+
+
+def _most(rows: Tensor) -> Tensor:
+    return rows.amax(1) if rows.shape[1] else rows.new_zeros(len(rows))
+
+
+def _least(rows: Tensor) -> Tensor:
+    return rows.amin(1) if rows.shape[1] else rows.new_zeros(len(rows))
+
 
 _SELECTING: Mapping[Any, Callable[[Tensor], Tensor]] = {
     **dict.fromkeys((torch.any, Tensor.any, torch._is_any_true), lambda rows: rows.any(1)),
     **dict.fromkeys((torch.all, Tensor.all, torch._is_all_true), lambda rows: rows.all(1)),
-    **dict.fromkeys((torch.max, Tensor.max, torch.amax, Tensor.amax), lambda rows: rows.amax(1)),
-    **dict.fromkeys((torch.min, Tensor.min, torch.amin, Tensor.amin), lambda rows: rows.amin(1)),
+    **dict.fromkeys((torch.max, Tensor.max, torch.amax, Tensor.amax), _most),
+    **dict.fromkeys((torch.min, Tensor.min, torch.amin, Tensor.amin), _least),
 }
+_COUNTING = frozenset({torch.sum, Tensor.sum})
+_EQUAL = frozenset({torch.eq, Tensor.eq, Tensor.__eq__})
 _OF_ONE = frozenset(
     {
         torch.gt,
@@ -42,62 +56,84 @@ _OF_ONE = frozenset(
 )
 
 
+def _tensors(args: tuple[Any, ...]) -> list[Any]:
+    return [arg for arg in args if isinstance(arg, Tensor)]
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number of the batch, what ``each`` (n,) record alone would have there, and if rows are in order.
+
+    ``counted``: of how many numbers it says how many are true, or None.
+    """
+
+    tensor: Tensor
+    version: int
+    each: Tensor
+    by_row: bool
+    counted: int | None = None
+
+
 @final
 class Answers:
-    """The answers of the ``n`` records of a batch, for what was computed of all of them."""
+    """The answers of the ``n`` records of a batch, for what was computed of all of them.
 
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._each: dict[int, tuple[Tensor, Tensor]] = {}  # of a number: itself, which is kept, and (n,)
-        self._counts: dict[int, tuple[Tensor, Tensor, int]] = {}  # of how many are true; and of how many
+    ``by_row``: whether the rows of a tensor are those of the records, in their order.
+    """
 
-    def selected_from(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """The tensor (B, ...) of whose numbers the operation selects one; None if it does something else."""
-        fits = func in _SELECTING and len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
-        return args[0] if fits and args[0].dim() and len(args[0]) % self._n == 0 and args[0].numel() else None
+    def __init__(self, n: int, by_row: Callable[[Tensor], bool]) -> None:
+        self._n, self._by_row = n, by_row
+        self._numbers: dict[int, _Number] = {}
 
     def note(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Keep what each record alone would give, if that is known."""
-        if not isinstance(result, Tensor) or result.dim() > 0:
+        if not isinstance(result, Tensor) or result.dim() > 0 or not args or not isinstance(args[0], Tensor):
             return
-        if (rows := self.selected_from(func, args, kwargs)) is not None:
-            self._each[id(result)] = result, _SELECTING[func](rows.detach().reshape(self._n, -1))
-            return
-        if func in (torch.sum, Tensor.sum) and len(args) == 1 and not kwargs and args[0].dtype == torch.bool:
-            if args[0].dim() and len(args[0]) % self._n == 0:
-                rows = args[0].reshape(self._n, args[0].numel() // self._n)
-                self._counts[id(result)] = result, rows.sum(1), args[0].numel()
-            return
-        if func in (torch.eq, Tensor.eq, Tensor.__eq__) and id(args[0]) in self._counts:
-            _, counts, whole = self._counts[id(args[0])]
-            if args[1] == whole:  # all, by another name
-                self._each[id(result)] = result, counts == whole // self._n
-            return
-        of_one = func in _OF_ONE and id(args[0]) in self._each
-        if of_one and not any(isinstance(arg, Tensor) for arg in args[1:]):
-            self._each[id(result)] = result, func(self._each[id(args[0])][1], *args[1:], **kwargs)
+        first, version = args[0], result._version
+        alone = len(args) == 1 and not kwargs
+        known = self._known(first)
+        if alone and self._has_rows(first) and func in _SELECTING:
+            each = _SELECTING[func](self._of_records(first))
+            self._numbers[id(result)] = _Number(result, version, each, self._by_row(first))
+        elif alone and self._has_rows(first) and func in _COUNTING and first.dtype == torch.bool:
+            each, count = self._of_records(first).sum(1), first.numel()
+            self._numbers[id(result)] = _Number(result, version, each, self._by_row(first), count)
+        elif known is not None and func in _EQUAL and known.counted is not None and args[1] == known.counted:
+            each = known.each == known.counted // self._n  # all, by another name
+            self._numbers[id(result)] = _Number(result, version, each, known.by_row)
+        elif known is not None and func in _OF_ONE and known.counted is None and not _tensors(args[1:]):
+            each = func(known.each, *args[1:], **kwargs)
+            self._numbers[id(result)] = _Number(result, version, each, known.by_row)
+
+    def clear(self) -> None:
+        """Let go of all numbers: they may hold on to a graph."""
+        self._numbers.clear()
 
     def dissent(self, func: Callable[..., Any], args: tuple[Any, ...], answer: Any) -> Tensor | None:
         """(n,) bool: which records alone would not give this answer; None if it is not known."""
         if func in (Tensor.__contains__, torch.equal, Tensor.equal):
             one, other = args[:2]
-            unlike = isinstance(other, Tensor) and (not isinstance(one, Tensor) or other.shape != one.shape)
-            if (
-                unlike
-                or not isinstance(one, Tensor)
-                or not one.dim()
-                or len(one) % self._n
-                or not one.numel()
-            ):
+            if not self._has_rows(one) or (isinstance(other, Tensor) and other.shape != one.shape):
                 return None
-            alike = (one == other).reshape(self._n, -1)
+            alike, by_row = self._of_records(one == other), self._by_row(one)
             each = alike.any(1) if func is Tensor.__contains__ else alike.all(1)
-        elif id(args[0]) in self._each:
-            each = self._each[id(args[0])][1]
+        elif (known := self._known(args[0])) is not None and known.counted is None:
+            each, by_row = known.each, known.by_row
         else:
             return None
+        if not by_row:
+            raise Unseen("Python asks about rows that are not in the order of the batch")
         return torch.ne(each, answer)
+
+    def _known(self, tensor: Tensor) -> _Number | None:
+        found = self._numbers.get(id(tensor))
+        return found if found is not None and found.version == tensor._version else None
+
+    def _has_rows(self, tensor: Any) -> bool:
+        return isinstance(tensor, Tensor) and tensor.dim() > 0 and len(tensor) % self._n == 0
+
+    def _of_records(self, tensor: Tensor) -> Tensor:
+        """(n, numbers of a record)."""
+        return tensor.detach().reshape(self._n, tensor.numel() // self._n)

@@ -217,6 +217,8 @@ FACTORIES = frozenset(
     | {torch.tril_indices, torch.triu_indices, torch.zeros}
 )
 """Operations that make tensors of what Python gives them."""
+DRAWING = frozenset({torch.rand, torch.randint, torch.randn, torch.randperm})
+"""Operations that make tensors of random numbers."""
 _SIZED = FACTORIES - {torch.tensor}
 _BY_ARGUMENTS = frozenset(
     {torch.where, Tensor.where, torch.repeat_interleave, Tensor.repeat_interleave, F.one_hot}

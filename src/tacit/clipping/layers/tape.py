@@ -42,6 +42,7 @@ from tacit.clipping.layers.answers import Answers
 from tacit.clipping.layers.order import (
     ANSWERS,
     CONTENT,
+    DRAWING,
     FACTORIES,
     LISTING,
     MOVED,
@@ -54,6 +55,7 @@ from tacit.clipping.layers.order import (
 from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.layers.taps import Backward, Forward, Function, Tap, Uses
 from tacit.clipping.layers.time_first import rows_first
+from tacit.clipping.layers.unseen import Unseen
 from tacit.clipping.layers.use import Use
 from tacit.errors import UnsupportedModel
 
@@ -71,10 +73,6 @@ _COPYING = frozenset(
     | {torch.repeat_interleave, Tensor.repeat_interleave}
 )
 """Operations that may give each row a copy of what no row is in."""
-
-
-class Unseen(Exception):
-    """A private parameter is read in a way that the tape has no rule for; never leaves the fast engine."""
 
 
 @dataclass
@@ -123,8 +121,9 @@ class Tape(TorchFunctionMode):
         self._recordless = set(
             self._constants
         )  # and what is as long as the batch, which its rows may go with
-        self._answers = Answers(rows // views)
+        self._answers = Answers(rows // views, self._by_row)
         self._path: list[Any] = []
+        self._drawn: dict[int, Tensor] = {}
         self._mixed: set[int] = set()  # derived from more than tables
         self._handlers, self._other, self._time_first = handlers, other, time_first
 
@@ -316,7 +315,9 @@ class Tape(TorchFunctionMode):
         """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
         with self._told():
             answer = func(*args, **kwargs)
-            found = self._answers.dissent(func, args, answer)
+        if not all(map(self._is_drawn, _tensors(args))):
+            with self._told():
+                found = self._answers.dissent(func, args, answer)
             if found is None:
                 self._state.unknown = True
             else:
@@ -337,13 +338,20 @@ class Tape(TorchFunctionMode):
         """Whether no record is in ``tensor``: what Python is told of it is the same for batches as long."""
         return id(tensor) in self._recordless or self._is_table(tensor)
 
+    def _is_drawn(self, tensor: Tensor) -> bool:
+        """Whether no record is in ``tensor``, which may have random numbers."""
+        return id(tensor) in self._drawn or self._is_recordless(tensor)
+
     def _follow(
         self, func: Callable[..., Any], tensors: Sequence[Tensor], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Know constants by what they are computed from; what a record is written into is none any more."""
         if all(map(self._is_recordless, tensors)) if tensors else func in FACTORIES:
             self._hold(result, constant=all(map(self._is_table, tensors)))
+        elif all(map(self._is_drawn, tensors)) if tensors else func in DRAWING:
+            self._drawn.update((id(t), t) for t in _tensors((result,)))
         elif _is_in_place(func) or kwargs.get("out") is not None:
+            self._drawn.clear()
             written = {t.untyped_storage()._cdata for t in tensors if self._is_recordless(t)}
             if written:
                 kept = [t for t in self._held if t.untyped_storage()._cdata not in written]
@@ -430,6 +438,11 @@ class Tape(TorchFunctionMode):
         )
         return result
 
+    def _by_row(self, tensor: Tensor) -> bool:
+        """Whether the rows of a tensor are those of the records in their order, if that is followed."""
+        views = self.views * len(tensor) // self.rows
+        return self.flow is None or self.flow.why_not_by_row(tensor, views) is None
+
     def _check_free(self, operation: str, sources: Iterable[Tensor | None]) -> None:
         """Raise if records are in what is taken for a layer's own: weights and biases, private or not."""
         if self.flow is not None and any(s is not None and self.flow.is_laden(s) for s in sources):
@@ -479,6 +492,8 @@ class Tape(TorchFunctionMode):
         self.uses.clear()
         self.sources.clear()
         self._held.clear()
+        self._drawn.clear()
+        self._answers.clear()
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
         """Keep the uses of the backward pass under their source; they are not differentiated again."""
