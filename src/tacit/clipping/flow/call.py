@@ -164,4 +164,5 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def is_mask(index: Any) -> bool:
+    """Whether an index chooses by truth, not by number."""
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)

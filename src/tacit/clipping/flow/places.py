@@ -32,6 +32,7 @@ __all__ = [
 
 
 def copied(call: Call, result: Tensor) -> Tensor | None:
+    """What is overwritten by another."""
     del result
     return call.of(call["src"])
 
@@ -56,18 +57,21 @@ def moved(call: Call, result: Tensor) -> Tensor | None:
 
 
 def padded(call: Call, result: Tensor) -> Tensor | None:
+    """What comes beside is free."""
     del result
     longer: Tensor = torch.ops.aten.constant_pad_nd(_filled(call, call["self"]), call["pad"], FREE)
     return longer
 
 
 def joined(call: Call, result: Tensor) -> Tensor | None:
+    """Side by side, or one after the other."""
     tensors = call["tensors"]
     together: Tensor = call.func([_filled(call, t, result) for t in tensors], call.get("dim"))
     return together
 
 
 def selected(call: Call, result: Tensor) -> Tensor | None:
+    """Looked up along one dimension, by numbers in a vector."""
     dim, index = call["dim"], call["index"]
     of_index, owners = call.of(index), call.of(call["self"])
     if of_index is None and owners is not None:
@@ -78,6 +82,7 @@ def selected(call: Call, result: Tensor) -> Tensor | None:
 
 
 def gathered(call: Call, result: Tensor) -> Tensor | None:
+    """Looked up along one dimension, number by number."""
     dim, index = call["dim"], call["index"]
     of_index, owners = call.of(index), call.of(call["self"])
     if owners is None:
@@ -198,6 +203,7 @@ def bag(call: Call, result: Tensor) -> Tensor | None:
 
 
 def searched(call: Call, result: Tensor) -> Tensor | None:
+    """Where numbers lie in a table."""
     table = call.args.get("boundaries", call.args.get("sorted_sequence"))
     if call.laden.keys() != {"self"}:
         in_rows = isinstance(table, Tensor) and table.dim() > 1

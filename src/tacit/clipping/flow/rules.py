@@ -47,12 +47,14 @@ _BESIDE = frozenset({"pivots", "LU_pivots", "tau"})
 
 
 def whole(call: Call, result: Tensor) -> Tensor | None:
+    """Everything that is read meets."""
     del result
     owners = call.whole()
     return None if owners is None else owners.view(())
 
 
 def pointwise(call: Call, result: Tensor) -> Tensor | None:
+    """What is computed element by element, broadcast."""
     del result
     return call.together(map(call.of, call.reads()))
 
@@ -138,11 +140,13 @@ def _product(call: Call, left: Tensor, right: Tensor) -> Tensor | None:
 
 
 def mm(call: Call, result: Tensor) -> Tensor | None:
+    """A product of matrices, or of one in each place of a batch."""
     del result
     return _product(call, call["self"], call["mat2"])
 
 
 def addmm(call: Call, result: Tensor) -> Tensor | None:
+    """A product of matrices, added to a third."""
     del result
     left, right = (call.get(name) for name in ("mat1", "mat2"))
     if left is None:
@@ -151,6 +155,7 @@ def addmm(call: Call, result: Tensor) -> Tensor | None:
 
 
 def mv(call: Call, result: Tensor) -> Tensor | None:
+    """A matrix times a vector, added to another or not."""
     del result
     matrix, vector = (call["self"], call["vec"]) if "mat" not in call.args else (call["mat"], call["vec"])
     found = call.over(call.of(matrix), [1])
@@ -159,6 +164,7 @@ def mv(call: Call, result: Tensor) -> Tensor | None:
 
 
 def embedding(call: Call, result: Tensor) -> Tensor | None:
+    """Rows of a table, looked up by number."""
     del result
     numbers = call.of(call["indices"])
     table = call.over(call.of(call["weight"]), [0])
@@ -177,6 +183,7 @@ def first_alone(rule: Rule) -> Rule:
 
 
 def layer_norm(call: Call, result: Tensor) -> Tensor | None:
+    """Over the last dimensions, as many as are normalised."""
     return but_last(len(call["normalized_shape"]))(call, result)
 
 
@@ -284,6 +291,7 @@ def ctc(call: Call, result: Tensor) -> Tensor | None:
 
 
 def ctc_backward(call: Call, result: Tensor) -> Tensor | None:
+    """The gradient of the scores (T, B, classes)."""
     rows = ("grad", "targets", "neg_log_likelihood", "log_alpha", "input_lengths", "target_lengths")
     if call["targets"].dim() != 2:
         return whole(call, result)
