@@ -38,9 +38,9 @@ def warn_of(reason: str | None, *, told: bool) -> None:
     elif told:
         text = (
             "the loss or the model tells Python a number of the batch, by item(), float(), if or the like. "
-            "Where that is another number for each batch, or is computed of all records together, each record "
-            "goes through the model alone, which takes many times as long. Take it out; Plan's loss_report "
-            "gives a private mean of the losses."
+            "Where that is another number for each batch, or is computed of all records together, each "
+            "record goes through the model alone, which takes many times as long. Take it out; Plan's "
+            "loss_report gives a private mean of the losses."
         )
     else:
         return
