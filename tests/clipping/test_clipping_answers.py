@@ -73,6 +73,7 @@ def test_where_all_agree_each_part_says_the_same(
         lambda x: bool(x.sum() > 3),
         lambda x: bool(x.norm() > 3),
         lambda x: bool(x.max() > x.min()),
+        lambda x: bool(torch.gt(x.max(), other=x.min())),
         lambda x: bool(x.max().add_(1) > 3),
         lambda x: bool((x > 1).sum() == 3),
         lambda x: bool(x.t().flatten()[:3].max() > 1),

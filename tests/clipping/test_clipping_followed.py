@@ -347,3 +347,20 @@ def test_a_random_number_is_no_answer_of_the_batch() -> None:
     wanted = add(ReferenceEngine(model, losses, FlatClipping(C)), x)
     torch.testing.assert_close(add(engine, x), wanted, rtol=1e-4, atol=1e-6)
     assert engine.route == "fast"
+
+
+def test_rows_that_share_memory_are_records_all_the_same() -> None:
+    """Windows of a series, and one target for all, in a batch that is followed as a whole."""
+
+    def losses(m: Two, x: Tensor, y: Tensor) -> Tensor:
+        h = m.second(m.first(x).sin())
+        if len(x) > 5:
+            h = torch.where(y.amax() > 3, h.flip(0), h)
+        return torch.as_tensor(h.square().sum((1, 2)))
+
+    torch.manual_seed(0)
+    model, series = Two(), torch.randn(48)
+    x, y = series.as_strided((8, 5, 4), (4, 2, 1)), torch.ones(1).expand(8)
+    engine = FastEngine(model, losses, FlatClipping(C))
+    add(engine, x, y)
+    assert any(name.startswith("parts") for name in engine.measured)

@@ -338,6 +338,8 @@ class FastEngine(GradientEngine):
     def _run_seeded(
         self, batch: tuple[Tensor, ...], only: int | Tensor | None = None, *, follow: bool = False
     ) -> Iterator[Tape]:
+        if follow:
+            batch = tuple(t.contiguous() for t in batch)  # rows that share memory would share an owner
         tape = self._tape(len(batch[0]), Flow(batch, self.views) if follow else None)
         with _seeded(batch), self._run(batch, only, tape=tape):
             yield tape

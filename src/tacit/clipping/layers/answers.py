@@ -56,10 +56,6 @@ _OF_ONE = frozenset(
 )
 
 
-def _tensors(args: tuple[Any, ...]) -> list[Any]:
-    return [arg for arg in args if isinstance(arg, Tensor)]
-
-
 @dataclass(frozen=True)
 class _Number:
     """A number of the batch, what ``each`` (n,) record alone would have there, and if rows are in order.
@@ -94,16 +90,19 @@ class Answers:
         first, version = args[0], result._version
         alone = len(args) == 1 and not kwargs
         known = self._known(first)
+        others = [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, Tensor)]
         if alone and self._has_rows(first) and func in _SELECTING:
             each = _SELECTING[func](self._of_records(first))
             self._numbers[id(result)] = _Number(result, version, each, self._by_row(first))
         elif alone and self._has_rows(first) and func in _COUNTING and first.dtype == torch.bool:
             each, count = self._of_records(first).sum(1), first.numel()
             self._numbers[id(result)] = _Number(result, version, each, self._by_row(first), count)
-        elif known is not None and func in _EQUAL and known.counted is not None and args[1] == known.counted:
+        elif known is None or others:
+            return
+        elif known.counted is not None and func in _EQUAL and known.counted in args[1:]:
             each = known.each == known.counted // self._n  # all, by another name
             self._numbers[id(result)] = _Number(result, version, each, known.by_row)
-        elif known is not None and func in _OF_ONE and known.counted is None and not _tensors(args[1:]):
+        elif known.counted is None and func in _OF_ONE:
             each = func(known.each, *args[1:], **kwargs)
             self._numbers[id(result)] = _Number(result, version, each, known.by_row)
 
