@@ -107,6 +107,12 @@ SAMPLES: dict[str, Sample] = {
     "one mask for all": of(
         lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (3, 2, 4, 5), (4, 4), by_row=False
     ),
+    "one mask for all, as large as rows and heads": of(
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
+        (3, 3, 3, 5),
+        (3, 3),
+        by_row=False,
+    ),
     "convolution": of(lambda x: F.conv2d(x, torch.ones(2, 2, 2, 2), padding=1), (3, 2, 4, 4)),
     "convolution by records": of(lambda x, w: F.conv1d(x, w, groups=3), (1, 3, 5), (3, 1, 2), by_row=False),
     "as many filters as rows": of(lambda x, w: F.conv1d(x, w), (3, 2, 5), (3, 2, 2), by_row=False),

@@ -52,8 +52,8 @@ def moved(call: Call, result: Tensor) -> Tensor | None:
         for name, value in call.args.items()
     }
     names = [a.name for a in call.declared if not a.kwarg_only and a.name in args]
-    moved: Tensor = call.func(*(args[name] for name in names))
-    return moved
+    owners: Tensor = call.func(*(args[name] for name in names))
+    return owners
 
 
 def padded(call: Call, result: Tensor) -> Tensor | None:
@@ -143,8 +143,7 @@ def _looked_up(
     numbers = [dim for dim, index in enumerate(indices) if index is not None]
     shape = torch.broadcast_shapes(*(index.shape for index in given))  # type: ignore[no-untyped-call]
     apart = any(b - a > 1 for a, b in pairwise(numbers))
-    after = 0 if apart else tensor.dim() - 1 - numbers[-1]
-    after = tensor.dim() - len(numbers) if apart else after
+    after = tensor.dim() - (len(numbers) if apart else 1 + numbers[-1])
     return places, owners, of_indices.expand(shape).view(*shape, *[1] * after)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "distances",
     "embedding",
     "first_alone",
+    "group_norm",
     "layer_norm",
     "mm",
     "mv",
@@ -34,7 +35,10 @@ __all__ = [
     "of_classes",
     "pointwise",
     "reduced",
+    "rnn_layer",
+    "rrelu",
     "trilinear",
+    "whole",
 ]
 
 Rule: TypeAlias = Callable[[Call, Tensor], Tensor | None]
@@ -128,6 +132,8 @@ def attention(call: Call, result: Tensor) -> Tensor | None:
     """(B, heads, positions, ...) by record and head; by record if there are fewer heads of keys."""
     if call.place > 1 and "grad_out" not in call.args:
         return None  # states of random numbers
+    if any(t.dim() < 3 for t in call.reads()):
+        return whole(call, result)  # a mask for all records, of positions alone
     heads = {call[name].shape[1] for name in ("query", "key", "value")}
     return by_leading(2 if len(heads) == 1 else 1)(call, result)
 
