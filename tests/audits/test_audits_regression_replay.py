@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from tacit.audits.regression import Difference, NotedRows, Recorder, replay_on_neighbours
-from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping, validate
+from tacit.clipping import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    FlatClipping,
+    PerLayerClipping,
+    mixing,
+    validate,
+)
 from tacit.clipping.fast import FastEngine
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
@@ -298,7 +305,7 @@ def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validate, "check_module", lambda *_: None)
-    monkeypatch.setattr(validate, "mixing_probe", lambda *_, **__: False)
+    monkeypatch.setattr(mixing, "mixing_probe", lambda *_, **__: False)
     monkeypatch.setattr(FastEngine, "_add", planted(lambda G, sizes: clip(finite(G)), rows_of_gradients))
     found = differences(physical=512, the_plan=plan(batch_size=N - 2), **MIXING[name])
     assert any(difference.probe.startswith("scale 1") for difference in found)

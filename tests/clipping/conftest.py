@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tacit.clipping import mixing
 from tacit.clipping.flow.follow import Flow
+from tacit.clipping.ownership import Ownership
 from tacit.errors import SlowModel
 
 
@@ -24,3 +26,10 @@ def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is tried out on records shows whether they meet: each proof must hold without the other."""
     monkeypatch.setattr(Flow, "why_not_by_row", lambda *_: None)
     monkeypatch.setattr(Flow, "is_laden", lambda *_: False)
+
+
+@pytest.fixture
+def placeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said of models that give a record other losses in another place of the batch."""
+    monkeypatch.setattr(mixing, "_check_places", lambda *_: None)
+    monkeypatch.setattr(Ownership, "_try_without_first", lambda *_: None)

@@ -25,6 +25,10 @@ ASKED: dict[str, Callable[[Tensor], object]] = {
     "number": lambda x: float(x.amax()),
     "contains": lambda x: 3.0 in x,
     "of rows": lambda x: bool((x > 1).all(1).any()),
+    "any, by a sum": lambda x: bool((x > 2).sum() > 0),
+    "none, by a sum": lambda x: bool((x > 2).sum() == 0),
+    "a sum that is a number": lambda x: bool(torch.isnan(x.sum())),
+    "a mean that is finite": lambda x: bool(~x.mean().isfinite()),
     "size of the largest": lambda x: bool(x.min().neg().abs() < 2),
 }
 

@@ -213,6 +213,7 @@ def test_rows_that_are_compacted_go_another_way() -> None:
 
 
 @pytest.mark.parametrize("second", [False, True])
+@pytest.mark.usefixtures("placeless")
 def test_rows_that_move_behind_a_record_are_seen_wherever_they_lie(second: bool) -> None:
     """Those behind a flagged one are turned round for a layer, and back; in a table one row longer."""
     torch.manual_seed(0)

@@ -209,6 +209,7 @@ ELSEWHERE: dict[str, tuple[Function, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.usefixtures("placeless")
 @pytest.mark.parametrize(("function", "shape"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_other_operations_are_right(function: Function, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)

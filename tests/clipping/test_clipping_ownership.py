@@ -547,7 +547,7 @@ def test_an_extreme_record_is_among_those_that_a_way_is_judged_by(
         model = Model(lambda layers, x: layers[1](rolled_by_where(layers, x)), *layers).double()
         engine, x = FastEngine(model, losses, FlatClipping(C)), rows(40)
         x[place] *= 100
-        monkeypatch.setattr("tacit.clipping.validate.mixing_probe", lambda *_, **__: True)  # sees the losses
+        monkeypatch.setattr("tacit.clipping.mixing.mixing_probe", lambda *_, **__: True)  # sees the losses
         return engine.route, same(add(engine, x), oracle(model, x))
 
     assert engine_sum()[1]

@@ -18,20 +18,32 @@ __all__ = ["RepeatedDraws", "devices_of", "draw_again", "drawn_so_far", "states_
 _DROPOUTS = frozenset(
     {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
 )
+_DROPPING = frozenset(
+    {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
+    | {F.multi_head_attention_forward}
+)
+"""Operations that drop out beside what they do, at a rate that is their one fraction."""
+_OF_WEIGHTS = frozenset({torch.multinomial, Tensor.multinomial})
+_KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
 _BY_SIZES = frozenset({torch.rand, torch.randn})
 _IN_PLACE = frozenset(
     {Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_}
     | {Tensor.cauchy_, Tensor.geometric_, Tensor.log_normal_}
 )
-_DRAWS = _BY_SIZES | frozenset(
-    {torch.bernoulli, torch.multinomial, torch.normal, torch.poisson, torch.randint}
-    | {torch.rand_like, torch.randint_like, torch.randn_like, Tensor.bernoulli, Tensor.multinomial}
-)
+_LIKE = frozenset({torch.rand_like, torch.randint_like, torch.randn_like})
+_DRAWS = _BY_SIZES | _IN_PLACE | _LIKE | {torch.bernoulli, torch.multinomial, torch.normal, torch.poisson}
+_DRAWS |= {
+    torch.randint,
+    Tensor.bernoulli,
+    Tensor.multinomial,
+    torch._standard_gamma,
+    torch._sample_dirichlet,
+}
 
 
 @final
 class RepeatedDraws(TorchFunctionMode):
-    """Within it, dropouts return their input, and what is drawn for 2 ``rows`` is that for ``rows``, twice.
+    """Within it nothing is dropped out, and what is drawn for some times ``rows`` is that for ``rows`` again.
 
     >>> with RepeatedDraws(3):
     ...     draws = torch.randn(6, 2)
@@ -52,28 +64,59 @@ class RepeatedDraws(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUTS:
-            return args[0]
-        if func in _IN_PLACE and self._is_twice(args[0]):
+            return args[0] if args else kwargs["input"]
+        if func in _DROPPING:
+            args = tuple(0.0 if isinstance(arg, float) else arg for arg in args)
+            kwargs = {name: _KEPT.get(name, value) for name, value in kwargs.items()}
+        if func not in _DRAWS or kwargs.get("generator") is not None:  # one's own may be seeded each time
+            return func(*args, **kwargs)
+        by_numbers = func in _BY_SIZES and isinstance(args[0] if args else None, int)
+        sizes = [args] if by_numbers else [a for a in (*args, *kwargs.values()) if _size(a)]
+        times = self._times(sizes[0]) if sizes else 1
+        if times == 1 or (func in _OF_WEIGHTS and args and args[0].dim() == 1):
+            return func(*args, **kwargs)
+        if func in _IN_PLACE:
+            drawn = self._drawn(func, (args[0].clone(), *args[1:]), kwargs, times)
             with torch.no_grad():
-                func(args[0][: self._rows], *args[1:], **kwargs)
-                args[0][self._rows :] = args[0][: self._rows]
-            return args[0]
-        by_numbers = func in _BY_SIZES and args[:1] == (2 * self._rows,)
-        if func in _DRAWS and (by_numbers or any(map(self._is_twice, (*args, *kwargs.values())))):
-            fewer = [self._rows, *args[1:]] if by_numbers else [self._once(arg) for arg in args]
-            drawn = func(*fewer, **{name: self._once(arg) for name, arg in kwargs.items()})
-            return torch.cat([drawn, drawn])
-        return func(*args, **kwargs)
+                return args[0].copy_(drawn)
+        if by_numbers:
+            return self._repeated(func(self._rows, *args[1:], **kwargs), times)
+        return self._drawn(func, args, kwargs, times)
 
-    def _is_twice(self, arg: Any) -> bool:
-        """Whether this is a tensor, or the size of one, for twice the rows."""
-        size = arg.shape if isinstance(arg, Tensor) else arg
-        return isinstance(size, (tuple, list)) and len(size) > 0 and size[0] == 2 * self._rows
+    def _drawn(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], times: int
+    ) -> Tensor:
+        """Draw for each block of rows from one state; once, where only sizes say what is drawn."""
+        given = args[1:] if func in _IN_PLACE or func in _LIKE else (*args, *kwargs.values())
+        devices = devices_of(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+        states, parts = states_of(devices), []
+        for block in range(times if any(isinstance(a, Tensor) for a in given) else 1):
+            draw_again(states, devices)
+            each = [self._block(arg, times, block) for arg in args]
+            parts.append(func(*each, **{name: self._block(a, times, block) for name, a in kwargs.items()}))
+        return torch.cat(parts) if len(parts) == times else self._repeated(parts[0], times)
 
-    def _once(self, arg: Any) -> Any:
-        if not self._is_twice(arg):
+    def _times(self, arg: Any) -> int:
+        """How many times the rows this is for: a tensor, or the size of one; 1 for anything else."""
+        size = _size(arg)
+        return size[0] // self._rows if size and size[0] > 0 and size[0] % self._rows == 0 else 1
+
+    def _block(self, arg: Any, times: int, block: int) -> Any:
+        """The part of an argument that is for a block of rows; all of what is not for rows."""
+        if self._times(arg) != times:
             return arg
-        return arg[: self._rows] if isinstance(arg, Tensor) else (self._rows, *arg[1:])
+        if not isinstance(arg, Tensor):
+            return (self._rows, *arg[1:])
+        return arg[block * self._rows : (block + 1) * self._rows]
+
+    def _repeated(self, drawn: Tensor, times: int) -> Tensor:
+        return drawn.repeat(times, *[1] * (drawn.dim() - 1))
+
+
+def _size(arg: Any) -> Sequence[int]:
+    """The sizes that a tensor has or is asked to have; none if this is neither."""
+    size = arg.shape if isinstance(arg, Tensor) else arg
+    return size if isinstance(size, (tuple, list)) and size and isinstance(size[0], int) else ()
 
 
 def devices_of(tensors: Iterable[Tensor]) -> list[int]:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import validate
+from tacit.clipping import mixing, validate
 from tacit.clipping.keeping import same
 from tacit.clipping.layers.use import widened_type
 from tacit.clipping.rules import ClippingRule
@@ -148,10 +148,10 @@ class GradientEngine(ABC):
     def _probe(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes rows, once for each combination of training flags."""
         if self._survey.flags not in self._probed:
-            self._probed[self._survey.flags] = validate.mixing_probe(
+            self._probed[self._survey.flags] = mixing.mixing_probe(
                 self.model, self.per_example_loss, batch, views=self.views
             )
-            if validate.works_in_place(self.model, self.per_example_loss, batch, views=self.views):
+            if mixing.works_in_place(self.model, self.per_example_loss, batch, views=self.views):
                 self._give_copies()
 
     def _give_copies(self) -> None:

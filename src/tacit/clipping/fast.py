@@ -21,16 +21,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import chain
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import validate
+from tacit.clipping import mixing, validate
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.draws import devices_of, draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.flow.follow import Flow
+from tacit.clipping.keeping import Memory
 from tacit.clipping.layers import island
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.handlers import HANDLERS
@@ -40,6 +42,7 @@ from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.slow import ALWAYS_ANOTHER, numbers_told, warn_of
+from tacit.clipping.tables import tables_around
 from tacit.errors import UnsupportedModel
 
 __all__ = ["FastEngine"]
@@ -82,8 +85,9 @@ class FastEngine(GradientEngine):
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._ownership = Ownership(self._run_seeded, views, self.measured)
-        self._batches, self._largest = 0, 0.0
+        self._ownership = Ownership(self._run_seeded, self._from_one_state, views, self.measured)
+        self._memory: Memory | None = None  # what passes of a proof begin with
+        self._batches, self._largest, self._most = 0, 0.0, 0
         self._attributes: list[Tensor] = []  # tables that are no buffers
 
     @property
@@ -98,7 +102,9 @@ class FastEngine(GradientEngine):
         super()._probe(batch)
         flags = self._survey.flags
         if flags not in self._judged_ways:
-            kept = (value for module in self._survey.modules for value in vars(module).values())
+            around = (table for _, table in tables_around(self.per_example_loss, self.model))
+            tables = chain(map(vars, self._survey.modules), around)
+            kept = (value for table in tables for value in table.values())
             self._attributes = [t for t in kept if isinstance(t, Tensor) and not t.requires_grad]
             self._judged_ways[flags] = self._why_unseen(batch)
             apart = None if self._probed[flags] else ROUNDED_BESIDE
@@ -121,18 +127,21 @@ class FastEngine(GradientEngine):
 
     def _look_again(self, batch: tuple[Tensor, ...]) -> None:
         """Try anew to show wrong what was found right: at batches 4, 16, 64, ..., as training changes models,
-        and where a record has numbers twice as large as all before, for which a model may have another way.
+        where a record has numbers twice as large as all before, for which a model may have another way, and
+        where there are a tenth more records.
         """
         self._batches += 1
+        more = len(batch[0]) > 1.1 * self._most
+        self._most = max(self._most, len(batch[0]))
         largest = max((_largest(t) for t in batch), default=0.0)
         larger, self._largest = largest > 2 * self._largest, max(self._largest, largest)
         if (
             self._unseen is None
             and not self._lone
             and self._batches > 1
-            and (larger or _is_power_of_four(self._batches))
+            and (larger or more or _is_power_of_four(self._batches))
         ):
-            validate.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
+            mixing.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
             self._ownership.look_again()
 
     def _why_unseen(self, batch: tuple[Tensor, ...]) -> str | None:
@@ -147,11 +156,23 @@ class FastEngine(GradientEngine):
 
     def _why_unseen_on(self, three: tuple[Tensor, ...]) -> str | None:
         try:
-            self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
-            self._ownership.reached(three)
+            with self._from_one_state():
+                self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
+                self._ownership.reached(three)
         except Unseen as unseen:
             return str(unseen)
         return None
+
+    @contextmanager
+    def _from_one_state(self) -> Iterator[None]:
+        """All passes of a proof begin with model and loss as they are, which are left so: they may count."""
+        before = self._memory
+        self._memory = memory = before or Memory(self.model, self.per_example_loss)
+        try:
+            yield
+        finally:
+            memory.restore()
+            self._memory = before
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         if self._unseen is not None or self._lone or any(p.is_cuda for p in self.parameters.values()):
@@ -284,10 +305,12 @@ class FastEngine(GradientEngine):
 
     def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | Tensor | None) -> Tensor:
         """Fill the tape; return the (n,) losses."""
+        tape.give(batch)
         with torch.enable_grad():
             with tape, tape.following():
                 losses = self.per_example_loss(self.model, *batch)
             losses = validate.check_losses(losses, len(batch[0]))
+            tape.raise_caught()
             with tape.by_row(losses):
                 pass
             means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
@@ -309,6 +332,7 @@ class FastEngine(GradientEngine):
                         True,
                         True,
                     )
+            tape.raise_caught()
         _refuse_gradients(self.parameters)
         return means.detach()
 
@@ -320,10 +344,13 @@ class FastEngine(GradientEngine):
         """
         ways, of_all = set(), False
         for seed in range(SEEDS):
+            if self._memory is not None:
+                self._memory.restore()
             tape = self._tape(len(batch[0]))
             try:
                 with _seeded(batch, seed), torch.enable_grad(), tape:
                     self.per_example_loss(self.model, *batch)
+                tape.raise_caught()
             finally:
                 tape.clear()
             ways.add(tuple(tape.sites))
@@ -340,6 +367,8 @@ class FastEngine(GradientEngine):
     ) -> Iterator[Tape]:
         if follow:
             batch = tuple(t.contiguous() for t in batch)  # rows that share memory would share an owner
+        if self._memory is not None:
+            self._memory.restore()
         tape = self._tape(len(batch[0]), Flow(batch, self.views) if follow else None)
         with _seeded(batch), self._run(batch, only, tape=tape):
             yield tape

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -18,53 +17,78 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from tacit.clipping.tables import Table, tables_around, tables_of, tables_of_module
+
 __all__ = ["Memory", "Place", "differing", "same"]
 
-Place: TypeAlias = tuple[nn.Module, str]
+Place: TypeAlias = tuple[int, str]
+"""The number of a table, and a name in it."""
 _OF_TORCH = frozenset(vars(nn.Module()))  # its own tables, and the flag ``training``
+_LARGE = 2**26
+"""Bytes of a tensor, around a loss, that are not kept."""
+_LONG = 4096
+"""Items of a list that are not."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 @final
 class Memory:
-    """The parameters, buffers and plain attributes of ``model``, as they are when it is made.
+    """The parameters, buffers and plain attributes of ``model`` as they are when it is made; and of ``loss``.
 
-    Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at.
+    Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at,
+    but for objects that have such attributes, and the variables around a loss.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, loss: object = None) -> None:
+        self._model, self._loss = model, loss
+        self._kept = list(self._tables())  # so that no others come to have their numbers
         self._before = {place: (value, _copy(value)) for place, value in self._values()}
 
     def changes(self) -> dict[Place, Any]:
-        """Copies of what is otherwise now, by place; None where something is gone."""
-        now = dict(self._values())
-        changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
+        """Copies of what is otherwise now in the model, by place; None where something is gone."""
+        mine = {number for number, _ in tables_of(self._model)}
+        now = {place: value for place, value in self._values() if place[0] in mine}
+        before = {place: copy for place, (_, copy) in self._before.items() if place[0] in mine}
+        changed: dict[Place, Any] = dict.fromkeys(before.keys() - now.keys())
         for place, value in now.items():
-            if place not in self._before or not _equal(value, self._before[place][1]):
+            if place not in before or not _equal(value, before[place]):
                 changed[place] = _copy(value)
         return changed
 
     def restore(self) -> None:
         """Put everything back."""
-        for module, key in [place for place, _ in self._values() if place not in self._before]:
-            for table in _tables(module):
-                table.pop(key, None)
-        for (module, key), (value, copy) in self._before.items():
+        tables = dict(self._tables())
+        for number, key in [place for place, _ in self._values() if place not in self._before]:
+            del tables[number][key]
+        for (number, key), (value, copy) in self._before.items():
             if not _equal(value, copy):
                 _write_back(value, copy)
-            next(t for t in _tables(module) if key in t or t is vars(module))[key] = value
+            table = tables.get(number)
+            if table is not None and (key not in table or table[key] is not value):
+                table[key] = value
 
     def names(self, places: set[Place]) -> list[str]:
-        """The names of places, as a user would write them."""
-        prefixes = {module: name for name, module in self._model.named_modules()}
-        return sorted(f"{prefixes.get(module, '')}.{key}".lstrip(".") for module, key in places)
+        """The names of places in the model, as a user would write them."""
+        prefixes = {
+            number: name
+            for name, module in self._model.named_modules()
+            for number, _ in tables_of_module(module)
+        }
+        return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
+
+    def _tables(self) -> Iterator[Table]:
+        yield from tables_of(self._model)
+        yield from tables_around(self._loss, self._model)
 
     def _values(self) -> Iterator[tuple[Place, Any]]:
-        for module in self._model.modules():
-            for key, value in chain.from_iterable(table.items() for table in _tables(module)):
+        for number, table in tables_of(self._model):
+            for key, value in list(table.items()):
                 if key not in _OF_TORCH and _is_plain(value):
-                    yield (module, key), value
+                    yield (number, key), value
+        for number, table in tables_around(self._loss, self._model):
+            for key, value in list(table.items()):
+                if key not in _OF_TORCH and not _is_data(value) and _is_plain(value):
+                    yield (number, key), value
 
 
 def differing(one: dict[Place, Any], other: dict[Place, Any]) -> set[Place]:
@@ -80,15 +104,17 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _tables(module: nn.Module) -> tuple[dict[str, Any], ...]:
-    """Where a module has its values: parameters and buffers, then all others."""
-    return module._parameters, module._buffers, vars(module)
+def _is_data(value: object) -> bool:
+    """Whether it is so large that it is what a loss has to read, more likely than what it keeps."""
+    if isinstance(value, Tensor | np.ndarray):
+        return value.nbytes > _LARGE
+    return isinstance(value, list | tuple | dict | set | deque | str | bytes) and len(value) > _LONG
 
 
 def _is_plain(value: object) -> bool:
     match value:
         case Tensor():
-            return value.layout is torch.strided and not is_lazy(value)
+            return value.layout is torch.strided and not (is_lazy(value) or value.is_nested or value.is_meta)
         case list() | tuple() | deque() | set():
             return all(_is_plain(item) and not isinstance(item, nn.Parameter) for item in value)
         case dict():

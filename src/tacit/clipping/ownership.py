@@ -14,9 +14,10 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from tacit.clipping.draws import RepeatedDraws, devices_of, drawn_so_far
 from tacit.clipping.layers.tape import ANSWERED, Tape, Unseen
 from tacit.clipping.layers.use import Use
-from tacit.clipping.validate import SEEN_LATE
+from tacit.clipping.mixing import SEEN_LATE
 from tacit.errors import UnsupportedModel
 
 __all__ = [
@@ -112,6 +113,8 @@ class HangsOnOthers(Unseen):
 
 
 def _check_same(found: Tensor, wanted: Tensor, total: float) -> None:
+    if found.shape != wanted.shape:
+        raise HangsOnOthers("a weight is as long as the batch")
     difference = float((found - wanted).norm())
     if difference > LINEAR * float(wanted.norm()) + ROUNDED * total:
         raise HangsOnOthers(_HANGS)
@@ -139,16 +142,19 @@ class Ownership:
     """Proves, once for each way through a model, that what a tape records lies with its record.
 
     ``run``: a forward and a backward pass of a few records with fixed random numbers, of all their losses or
-    of one record's.  ``measured``: what is proven, and what a run that does steps again needs to know.
+    of one record's; all passes in a scope ``from_one_state`` begin alike.  ``measured``: what is proven, and
+    what a run that does steps again needs to know.
     """
 
     def __init__(
         self,
         run: Callable[..., AbstractContextManager[Tape]],
+        from_one_state: Callable[[], AbstractContextManager[None]],
         views: int,
         measured: dict[str, int],
     ) -> None:
-        self._run, self._views, self._measured = run, views, measured
+        self._run, self._from_one_state = run, from_one_state
+        self._views, self._measured = views, measured
         self._keys: dict[Way, str] = {}
         self._tried: set[str] = set()  # by this process, on three records
         self._shown_apart: set[Way] = set()
@@ -198,7 +204,8 @@ class Ownership:
             return True
         three = self._rows_of(three_of(losses))
         try:
-            reached = self.reached(tuple(t[three.to(t.device)] for t in batch), sites)
+            with self._from_one_state():
+                reached = self.reached(tuple(t[three.to(t.device)] for t in batch), sites)
         except Unseen as reason:
             if sufficient:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
@@ -266,6 +273,10 @@ class Ownership:
         was computed from the whole batch, and rows may be in another order, by number or by content, than in
         three.  Nothing is said if zeros go another way.
         """
+        with self._from_one_state():
+            self._refuse(batch, doubt)
+
+    def _refuse(self, batch: tuple[Tensor, ...], doubt: Doubt) -> None:
         way = doubt.way
         if doubt.path not in self._followed:
             with self._run(batch, follow=True) as probe:
@@ -278,6 +289,7 @@ class Ownership:
         try:
             if way not in self._shown_apart:
                 self._try(batch, way, doubt.steepest)
+                self._try_without_first(batch)
         except Unseen as reason:
             if way not in self._fresh:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
@@ -327,6 +339,27 @@ class Ownership:
             with self._run(self._beside_zeros(batch, half), half) as probe:
                 if tuple(probe.sites) == way[1]:
                     _check_norms(_norms(probe), norms, half)
+
+    def _try_without_first(self, batch: tuple[Tensor, ...]) -> None:
+        """Raise if records leave something else where the first is left out and they move up by one.
+
+        Where nothing is random but what can be drawn again, all records having the same random numbers.
+        """
+        n, devices = len(batch[0]) // self._views, devices_of(batch)
+        seen = []
+        try:
+            with RepeatedDraws(self._views):
+                for first in (0, 1) if n > 1 else ():
+                    with self._run(tuple(t[first * self._views :] for t in batch)) as probe:
+                        sketches = [
+                            [sketch(use, i - first) for use in probe.all_uses()] for i in {1, n // 2, n - 1}
+                        ]
+                        seen.append((tuple(probe.sites), drawn_so_far(devices), sketches))
+        except Unseen:  # something else is as long as this batch, which is judged when it comes
+            return
+        if seen and seen[0][0] == seen[1][0] and torch.equal(seen[0][1], seen[1][1]):
+            for wanted, found in zip(seen[0][2], seen[1][2], strict=True):
+                check_alike(found, wanted)
 
     def _keep(self, path: int) -> None:
         if len(self._followed) > MOST_WAYS:

@@ -6,13 +6,14 @@ Letters: n records; K views; B = n K rows; G groups of parameters; m records of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.overrides import TorchFunctionMode
 
 from tacit.clipping import validate
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision
@@ -82,8 +83,11 @@ class ReferenceEngine(GradientEngine):
         """Return {name: (m, *shape)} gradients and (m,) losses of records with (m, K, ...) rows."""
         if self._use_vmap:
             try:
-                return self._by_vmap(records)
-            except RuntimeError:  # an operation without a batching rule
+                with _Failures() as failures:
+                    found = self._by_vmap(records)
+                if not failures.seen:  # what fails for one record does for all, and the model may go by it
+                    return found
+            except (RuntimeError, KeyError):  # an operation without a batching rule
                 self._use_vmap = False
         each = [self._one_by_one(rows) for rows in zip(*records, strict=True)]
         stacked = {name: torch.stack([g[name] for g, _ in each]) for name in self.names}
@@ -127,6 +131,26 @@ class ReferenceEngine(GradientEngine):
             warnings.filterwarnings("ignore", "There is a performance drop")
             gradients, losses = mapped(values, *records)
         return _widen(gradients), losses
+
+
+class _Failures(TorchFunctionMode):
+    """Whether an operation failed, though the model went on, or Python was told of all records at once."""
+
+    seen = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        self.seen |= func is Tensor.__repr__  # which prints all records
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self.seen = True
+            raise
 
 
 @contextmanager

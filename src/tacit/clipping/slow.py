@@ -33,7 +33,7 @@ def warn_of(reason: str | None, *, told: bool) -> None:
     if reason is not None:
         text = (
             f"this model takes many times as long as it could: {reason}. Each record's gradient is formed by "
-            "itself, which is just as right. docs/engine.md, 'When the engine says no', has what is covered."
+            "itself, which is just as right. docs/engine-refusals.md has what is covered."
         )
     elif told:
         text = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, final
 
@@ -37,6 +37,9 @@ _OVERWRITING = frozenset(
 _TELLING = frozenset({"_local_scalar_dense", "is_nonzero", "equal"})
 """Operations that tell Python, or another operation, what is in a tensor."""
 
+_OF_PYTHON = frozenset({"float", "bool", "int", "Scalar", "number", "str", "complex"})
+"""What operations return to Python; whole numbers of PyTorch's own are sizes and the like."""
+
 _EITHER_WAY = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
 """Gradients by one formula, or by another that gives the same: which, they ask for themselves."""
 
@@ -51,6 +54,8 @@ class Call:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         read: Mapping[int, Tensor | None],
+        memories: Set[int],
+        rows: Tensor,
         n: int,
         mixer: Callable[[str], int],
     ) -> None:
@@ -61,6 +66,10 @@ class Call:
         self.declared = func._schema.arguments
         self.args = {a.name: value for a, value in zip(self.declared, args, strict=False)} | dict(kwargs)
         self._read, self._n, self.mixer = read, n, mixer
+        self.rows = rows
+        """(B,): the record of each row of the batch."""
+        self.memories = memories
+        """Those of all tensors that it is given: results in these are views."""
         self.place = 0
         """Which of the results is asked for; -1 for an argument that is changed."""
 
@@ -106,7 +115,8 @@ class Call:
         shaped = torch.Tag.dynamic_output_shape in self.func.tags and self.plain not in _SHAPED_BY_ARGUMENTS
         if shaped or any(is_mask(i) and self.of(i) is not None for i in masks):
             return f"the shape of what {self.name} returns"
-        if self.plain not in _TELLING:
+        others = {str(one.type) for one in self.func._schema.returns} & _OF_PYTHON
+        if self.plain not in _TELLING and not (others and "::" in self.plain):
             return None
         node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
         chosen = node is not None and node.name() in _EITHER_WAY

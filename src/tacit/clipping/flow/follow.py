@@ -13,12 +13,14 @@ Owners lie beside a tensor's memory, not beside the tensor: views need no rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from functools import partial
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +30,7 @@ from tacit.clipping.flow.table import owners_after
 
 __all__ = ["Flow"]
 
+_T = TypeVar("_T")
 _MANY = 256
 """Memories that are known, from which on those are forgotten that are gone."""
 
@@ -36,9 +39,13 @@ _MANY = 256
 class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Owners of what is computed in its scope from the rows of ``batch``, ``views`` of them to a record."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, batch: Sequence[Tensor], views: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._views, self._n = views, len(batch[0]) // views
+        self._records = torch.arange(self._n, dtype=torch.int32)
+        self._rows = self._records.repeat_interleave(views)
         self._beside: dict[int, tuple[StorageWeakRef, Tensor, int]] = {}
         """Of each memory in which records are: itself, owners (int32), and bytes to each of them."""
         self._limit = _MANY
@@ -67,10 +74,23 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         strange = owners[(owners != self._by_row(tensor, views)) & (owners != FREE)]
         if strange.numel() == 0:
             return None
-        most = int(strange.max())
-        if most < self._n:
-            return "the rows of the batch are put in another order"
-        return f"records meet in {self._mixers[most - self._n]}"
+        return self._met(strange) or "the rows of the batch are put in another order"
+
+    def why_not_one(self, tensor: Tensor) -> str | None:
+        """Return in what records met whose numbers are in ``tensor``; None if they did not."""
+        owners = self.owners(tensor)
+        return None if owners is None else self._met(owners)
+
+    def _met(self, owners: Tensor) -> str | None:
+        most = int(owners.max())
+        return f"records meet in {self._mixers[most - self._n]}" if most >= self._n else None
+
+    def is_owned_by(self, tensor: Tensor, owners: Tensor | None) -> bool:
+        """Whether ``tensor`` comes from those records alone; both may be none."""
+        now = self.owners(tensor)
+        if now is None or owners is None:
+            return not any(bool((one != FREE).any()) for one in (now, owners) if one is not None)
+        return torch.equal(now, owners)
 
     def lose(self, tensors: Iterable[Tensor], to: str) -> None:
         """Say to what the numbers in ``tensors`` go where they cannot be followed, if records are in them."""
@@ -131,26 +151,44 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._paused:
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():  # a tape would take what is done here for the model's doing
-            return self._followed(func, args, kwargs)
+            if isinstance(func, HigherOrderOperator):
+                self._lost = f"what {func} does"
+                return func(*args, **kwargs)
+            call = self._or_lost(func, partial(self._call, func, types, args, kwargs))
+            found = func(*args, **kwargs)
+            if call is not None and torch.Tag.inplace_view not in func.tags:
+                self._or_lost(func, partial(self._note, call, found))
+            return found
 
-    def _followed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _or_lost(self, func: Any, step: Callable[[], _T]) -> _T | None:
+        """Kinds of tensors of which PyTorch does not say what memory they have cannot be followed."""
+        try:
+            return step()
+        except (RuntimeError, NotImplementedError):
+            self._lost = f"a tensor of a kind of its own, in {func}"
+            return None
+
+    def _call(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        call = Call(func, args, kwargs, {id(t): self.owners(t) for t in tensors}, self._n, self._mixer)
+        if not all(map(_is_plain, types)):  # carried out by themselves, out of sight
+            self._lost = "a tensor of a kind of its own"
+        read = {id(t): self.owners(t) for t in tensors}
+        memories = {t.untyped_storage()._cdata for t in tensors if _has_memory(t)}
+        call = Call(func, args, kwargs, read, memories, self._rows, self._n, self._mixer)
         if call.laden and not self._told and (why := call.tells()) is not None:
             self._lost = why
-        memories = {t.untyped_storage()._cdata for t in tensors if _has_memory(t)}
-        found = func(*args, **kwargs)
-        if torch.Tag.inplace_view in func.tags:
-            return found
+        return call
+
+    def _note(self, call: Call, found: Any) -> None:
+        """Keep whose the results are; where that cannot be kept, records are lost in them."""
         written = call.written()
         changed = {id(t) for t in written}
         returned = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor) and id(t) not in changed]
         for call.place, tensor in [*((-1, t) for t in written), *enumerate(returned)]:
             if not _has_memory(tensor):
                 self._lost = f"a sparse tensor, of {call.name}" if call.laden else self._lost
-            elif id(tensor) in changed or tensor.untyped_storage()._cdata not in memories:
+            elif id(tensor) in changed or tensor.untyped_storage()._cdata not in call.memories:
                 self.own(tensor, owners_after(call, tensor))
-        return found
 
     def _mixer(self, name: str) -> int:
         if name not in self._mixers:
@@ -159,15 +197,17 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _by_row(self, tensor: Tensor, views: int | None) -> Tensor:
         """(B, 1, ...): the record of each row."""
-        records = torch.arange(self._n, device=tensor.device, dtype=torch.int32)
-        rows = records.repeat_interleave(self._views if views is None else views)
-        return rows.view(-1, *[1] * (tensor.dim() - 1))
+        rows = self._rows if views is None else self._records.repeat_interleave(views)
+        return rows.to(tensor.device).view(-1, *[1] * (tensor.dim() - 1))
 
     def own(self, tensor: Tensor, owners: Tensor | None) -> None:
         """Let these be the owners of the numbers of ``tensor``; of its shape, None for none."""
         storage, size = tensor.untyped_storage(), _bytes(tensor)
         known = self._beside.get(storage._cdata)
         if (owners is None and known is None) or tensor.numel() == 0:
+            return
+        if owners is None and tensor.numel() * size == storage.nbytes():
+            del self._beside[storage._cdata]
             return
         free = torch.tensor(FREE, dtype=torch.int32, device=tensor.device)
         owners, cells = free if owners is None else owners, -(-storage.nbytes() // size)
@@ -201,8 +241,13 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._limit = max(_MANY, 2 * len(self._beside))
 
 
+def _is_plain(kind: type) -> bool:
+    """Whether PyTorch itself carries out operations on tensors of this kind."""
+    return bool(getattr(kind, "__torch_dispatch__", None) == Tensor.__torch_dispatch__)
+
+
 def _has_memory(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_quantized
+    return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.clipping.flow import places, rules
 from tacit.clipping.flow.call import Call
+from tacit.clipping.flow.draws import drawn, is_draw
 from tacit.clipping.flow.rules import Rule, but_last, by_leading, first_alone, pointwise, whole
 
 __all__ = ["RULES", "owners_after", "rule_of"]
@@ -25,8 +26,11 @@ def owners_after(call: Call, result: Tensor) -> Tensor | None:
     if call.plain in _EMPTY:
         owner = torch.tensor(call.mixer(_UNWRITTEN), dtype=torch.int32, device=result.device)
         return owner.expand(result.shape)
-    if call.plain in _SHAPED or not call.laden:
-        return None
+    owners = None if call.plain in _SHAPED or not call.laden else _by_rule(call, result)
+    return drawn(call, result, owners) if is_draw(call) else owners
+
+
+def _by_rule(call: Call, result: Tensor) -> Tensor | None:
     try:
         owners = rule_of(call.func, call.plain)(call, result)
         return None if owners is None else owners.expand(result.shape)

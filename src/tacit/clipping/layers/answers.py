@@ -37,6 +37,8 @@ _SELECTING: Mapping[Any, Callable[[Tensor], Tensor]] = {
     **dict.fromkeys((torch.min, Tensor.min, torch.amin, Tensor.amin), _least),
 }
 _COUNTING = frozenset({torch.sum, Tensor.sum})
+_SUMMING = _COUNTING | {torch.mean, Tensor.mean}
+_OF_KIND = frozenset({torch.isnan, torch.isfinite, torch.isinf, Tensor.isnan, Tensor.isfinite, Tensor.isinf})
 _EQUAL = frozenset({torch.eq, Tensor.eq, Tensor.__eq__})
 _OF_ONE = frozenset(
     {
@@ -60,7 +62,8 @@ _OF_ONE = frozenset(
 class _Number:
     """A number of the batch, what ``each`` (n,) record alone would have there, and if rows are in order.
 
-    ``counted``: of how many numbers it says how many are true, or None.
+    ``counted``: of how many numbers it says how many are true, or None.  ``summed``: of a sum it is known
+    that it is finite, whatever part of the batch is summed, and no more.
     """
 
     tensor: Tensor
@@ -68,6 +71,7 @@ class _Number:
     each: Tensor
     by_row: bool
     counted: int | None = None
+    summed: bool = False
 
 
 @final
@@ -87,6 +91,8 @@ class Answers:
         """Keep what each record alone would give, if that is known."""
         if not isinstance(result, Tensor) or result.dim() > 0 or not args or not isinstance(args[0], Tensor):
             return
+        if torch._C._functorch.maybe_current_level() is not None:
+            return  # a transform, in which a tensor is one of many
         first, version = args[0], result._version
         alone = len(args) == 1 and not kwargs
         known = self._known(first)
@@ -97,12 +103,17 @@ class Answers:
         elif alone and self._has_rows(first) and func in _COUNTING and first.dtype == torch.bool:
             each, count = self._of_records(first).sum(1), first.numel()
             self._numbers[id(result)] = _Number(result, version, each, self._by_row(first), count)
-        elif known is None or others:
+        elif alone and func in _SUMMING and _adds_up(first):
+            each = first.new_zeros(self._n, dtype=torch.float32)
+            self._numbers[id(result)] = _Number(result, version, each, True, summed=True)
+        elif known is None or others or (known.summed and func not in _OF_KIND):
             return
         elif known.counted is not None and func in _EQUAL and known.counted in args[1:]:
             each = known.each == known.counted // self._n  # all, by another name
             self._numbers[id(result)] = _Number(result, version, each, known.by_row)
-        elif known.counted is None and func in _OF_ONE:
+        elif func in _OF_ONE | _OF_KIND and (
+            known.counted is None or args[1:] == (0,)
+        ):  # or any, by its name
             each = func(known.each, *args[1:], **kwargs)
             self._numbers[id(result)] = _Number(result, version, each, known.by_row)
 
@@ -118,7 +129,7 @@ class Answers:
                 return None
             alike, by_row = self._of_records(one == other), self._by_row(one)
             each = alike.any(1) if func is Tensor.__contains__ else alike.all(1)
-        elif (known := self._known(args[0])) is not None and known.counted is None:
+        elif (known := self._known(args[0])) is not None and known.counted is None and not known.summed:
             each, by_row = known.each, known.by_row
         else:
             return None
@@ -136,3 +147,10 @@ class Answers:
     def _of_records(self, tensor: Tensor) -> Tensor:
         """(n, numbers of a record)."""
         return tensor.detach().reshape(self._n, tensor.numel() // self._n)
+
+
+def _adds_up(tensor: Tensor) -> bool:
+    """Whether all parts of the numbers of a tensor have finite sums."""
+    if not tensor.is_floating_point():
+        return False
+    return float(tensor.detach().double().abs().sum()) < torch.finfo(tensor.dtype).max / 2

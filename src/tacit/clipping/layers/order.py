@@ -22,6 +22,8 @@ from torch import Tensor
 
 __all__ = [
     "ANSWERS",
+    "BELOW",
+    "BY_KEYS",
     "CONTENT",
     "LISTING",
     "MOVED",
@@ -142,7 +144,7 @@ def follows_content(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
         return any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
     if func in _BY_ARGUMENTS:
         return WATCHED[func](0, *args, **kwargs) is not None
-    if func is not Tensor.__getitem__:
+    if func not in BY_KEYS:
         return func in ANSWERS or func in _TOLD
     keys = args[1] if isinstance(args[1], tuple) else (args[1],)
     ends = (end for k in keys if isinstance(k, slice) for end in (k.start, k.stop, k.step))
@@ -192,7 +194,11 @@ ANSWERS = frozenset(
     | {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 )
 """Operations that tell Python a truth or a number."""
-LISTING = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
+LISTING = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor, Tensor.new}
+    | {torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor}
+    | {torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor}
+)
 """Operations that make a tensor of what Python gives them, such as a list of numbers."""
 SILENT = (
     _TOLD.keys()
@@ -219,9 +225,13 @@ FACTORIES = frozenset(
 """Operations that make tensors of what Python gives them."""
 DRAWING = frozenset({torch.rand, torch.randint, torch.randn, torch.randperm})
 """Operations that make tensors of random numbers."""
+BELOW = frozenset({torch.lt, torch.ge, Tensor.lt, Tensor.ge, Tensor.__lt__, Tensor.__ge__})
+"""Whether numbers are below a bound, or not."""
 _SIZED = FACTORIES - {torch.tensor}
 _BY_ARGUMENTS = frozenset(
     {torch.where, Tensor.where, torch.repeat_interleave, Tensor.repeat_interleave, F.one_hot}
 )
-CONTENT = _SIZED | _BY_ARGUMENTS | ANSWERS | SILENT | {Tensor.__getitem__}
+BY_KEYS = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+"""Operations that look numbers up, or put them, by keys."""
+CONTENT = _SIZED | _BY_ARGUMENTS | ANSWERS | SILENT | BY_KEYS
 """Operations whose result's shape, or what Python is told by them, may follow what is in tensors."""

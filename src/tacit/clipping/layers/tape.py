@@ -26,7 +26,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias, overload
 
@@ -35,15 +34,15 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import _StopRecomputationError
 
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.flow.follow import Flow
 from tacit.clipping.layers.answers import Answers
 from tacit.clipping.layers.order import (
     ANSWERS,
+    BY_KEYS,
     CONTENT,
-    DRAWING,
-    FACTORIES,
     LISTING,
     MOVED,
     REFUSING,
@@ -52,12 +51,14 @@ from tacit.clipping.layers.order import (
     follows_content,
     moves_second,
 )
+from tacit.clipping.layers.path import Path, tensors_in
 from tacit.clipping.layers.pooling import FASTER
+from tacit.clipping.layers.recordless import Recordless, name_of, writes
 from tacit.clipping.layers.taps import Backward, Forward, Function, Tap, Uses
 from tacit.clipping.layers.time_first import rows_first
 from tacit.clipping.layers.unseen import Unseen
 from tacit.clipping.layers.use import Use
-from tacit.errors import UnsupportedModel
+from tacit.errors import TacitError, UnsupportedModel
 
 __all__ = ["ANSWERED", "Handler", "Tape", "Unseen"]
 
@@ -86,6 +87,7 @@ class _State:
     unknown: bool = False
     dissent: Tensor | None = None
     within: bool = False
+    failure: Exception | None = None
 
 
 class Tape(TorchFunctionMode):
@@ -116,14 +118,9 @@ class Tape(TorchFunctionMode):
         self._state = _State(exact=exact)
         self._flattened = False
         self._alone = rows == views  # all rows are one record's: their order says nothing
-        self._held = list(constants)  # so that no other tensors come to have their ids
-        self._constants = set(map(id, self._held))
-        self._recordless = set(
-            self._constants
-        )  # and what is as long as the batch, which its rows may go with
+        self._recordless = Recordless(constants, 0 if self._alone else rows, self._is_source)
         self._answers = Answers(rows // views, self._by_row)
-        self._path: list[Any] = []
-        self._drawn: dict[int, Tensor] = {}
+        self._path = Path(rows, chain(self.sources.values(), self._recordless.held))
         self._mixed: set[int] = set()  # derived from more than tables
         self._handlers, self._other, self._time_first = handlers, other, time_first
 
@@ -135,16 +132,46 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self._path.append(func if len(args) < 2 and not kwargs else (func, self._told_by(args, kwargs)))
+        tensors = tensors_in(args, kwargs)
+        self._path.add(func, tensors, args, kwargs)
+        try:
+            result = self._seen(func, tensors, args, kwargs)
+        except _StopRecomputationError:
+            raise  # a checkpoint has all that it wants
+        except Exception as error:
+            self._state.failure = self._state.failure or error
+            raise
+        if func is Tensor.__iter__:
+            result = iter(rows := list(result))
+            self._path.made(rows)
+        else:
+            self._path.made((result,) if isinstance(result, Tensor) else tensors_in((result,)))
+        return result
+
+    def give(self, batch: Iterable[Tensor]) -> None:
+        """Tell it which tensors are the batch; a loss may have the same among what it keeps."""
+        batch = list(batch)
+        self._recordless.has_records(batch)
+        self._path.give(batch)
+
+    def _seen(
+        self, func: Callable[..., Any], tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if kwargs and (func in self._handlers or func in WATCHED):
             args, kwargs = _by_place(func, args, kwargs)
-        tensors = _tensors(args, kwargs)
+            tensors = tensors_in(args, kwargs)
         if func in CONTENT:
             self._look_at_content(func, tensors, args, kwargs)
         if (func in WATCHED or func in ANSWERS) and not self._alone:
             self._watch(func, tensors, args, kwargs)
-            if func in ANSWERS and not all(map(self._is_recordless, tensors)):
+            if func in ANSWERS and not all(map(self._recordless.is_recordless, tensors)):
                 return self._answer(func, args, kwargs)
+        return self._carried_out(func, tensors, args, kwargs)
+
+    def _carried_out(
+        self, func: Callable[..., Any], tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Carry out an operation by what it reads."""
         if func is torch.autograd.grad and self._state.in_backward:
             return self._grad_within(args, kwargs)
         if self.sources.keys().isdisjoint(map(id, tensors)) or not torch.is_grad_enabled():
@@ -160,33 +187,22 @@ class Tape(TorchFunctionMode):
                 self.sites.append("rows second")
                 return handler(self, *turned, **kwargs).transpose(0, 1)
             return handler(self, *args, **kwargs)
-        if self._other is None or _writes(_name(func), kwargs):
-            raise Unseen(f"operation {_name(func)!r} has no per-example rule")
-        return self._other(self, func, _name(func), args, kwargs)
-
-    def _told_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Arguments that are whole numbers, names or slices; multiples of B as what multiplies it."""
-        rows, found = self.rows, []
-        for value in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
-            kind = type(value)
-            if kind is int:
-                found.append(value if value <= 0 or value % rows else (value // rows,))
-            elif kind is str or kind is bool:
-                found.append(value)
-            elif kind is slice:
-                found.append(self._told_by((None, value.start, value.stop, value.step), {}))
-            elif kind is tuple or kind is list or kind is torch.Size:
-                found.append(self._told_by((None, *value), {}))
-        return tuple(found)
+        if self._other is None or writes(name_of(func), kwargs):
+            raise Unseen(f"operation {name_of(func)!r} has no per-example rule")
+        return self._other(self, func, name_of(func), args, kwargs)
 
     def _without_parameters(
         self, func: Callable[..., Any], tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         with self._told() if func in REFUSING and not follows_content(func, args, kwargs) else _NOTHING:
             result = FASTER.get(func, func)(*args, **kwargs)
-        self._follow(func, tensors, kwargs, result)
+        if self._recordless.is_certain(func, args):
+            self._recordless.hold(result, constant=False)
+            if self.flow is not None:
+                self.flow.own(result, None)
+        self._recordless.follow(func, tensors, kwargs, result)
         if not self._alone:
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), _NOTHING if self.flow is None else self.flow.paused():
                 self._answers.note(func, args, kwargs, result)
         return result
 
@@ -198,10 +214,14 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any],
     ) -> None:
         if not self._state.exact and follows_content(func, args, kwargs):
-            self._state.exact = not all(map(self._is_recordless, tensors))
-        listed = func not in LISTING or any(isinstance(arg, (list, tuple)) for arg in args)
-        if self.flow is not None and func in SILENT and listed:
-            self.flow.lose(tensors, f"what {_name(func)} tells of a tensor")
+            self._state.exact = not all(map(self._recordless.is_recordless, tensors))
+        if self.flow is None:
+            return
+        if func in BY_KEYS:  # lists of keys are read out of sight
+            keys = args[1] if isinstance(args[1], tuple) else args[1:2]
+            self.flow.lose(tensors_in(key for key in keys if isinstance(key, list)), "a list of keys")
+        elif func in SILENT and (func not in LISTING or any(isinstance(arg, (list, tuple)) for arg in args)):
+            self.flow.lose(tensors, f"what {name_of(func)} tells of a tensor")
 
     def _check_operands(self, func: Callable[..., Any], tensors: Sequence[Tensor]) -> None:
         if func is Tensor.register_hook:
@@ -227,6 +247,16 @@ class Tape(TorchFunctionMode):
         """Whether a hook is on what is computed from parameters, which may do something else each time."""
         return self._state.hooked
 
+    def raise_caught(self) -> None:
+        """Raise what was raised, if the model went on all the same.
+
+        That an operation fails, as for a matrix without an inverse, may be for one record, and tells of all.
+        """
+        if isinstance(self._state.failure, Unseen | TacitError):
+            raise self._state.failure
+        if self._state.failure is not None and not self._alone:
+            self._state.unknown = True
+
     @property
     def follows_batch(self) -> bool:
         """Whether Python was told what only the whole batch says."""
@@ -241,7 +271,7 @@ class Tape(TorchFunctionMode):
     @property
     def path(self) -> int:
         """All operations of both passes and what they are told by Python, as one number of this process."""
-        return hash(tuple(self._path))
+        return hash(self._path)
 
     @property
     def in_order(self) -> bool:
@@ -259,7 +289,7 @@ class Tape(TorchFunctionMode):
 
     def fixed(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is a constant of the model, or a number, such that no record's row is in it."""
-        return not tensor.requires_grad and (id(tensor) in self._constants or tensor.dim() == 0)
+        return not tensor.requires_grad and (self._recordless.is_constant(tensor) or tensor.dim() == 0)
 
     def owns(self, tensor: Tensor | None) -> bool:
         """Whether ``tensor`` is a private parameter or derived from private parameters alone."""
@@ -275,25 +305,25 @@ class Tape(TorchFunctionMode):
 
     def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run ``func``, which reads no record, and make what it returns sources of their own."""
-        self._check_free(_name(func), _tensors(args, kwargs))
-        versions = {id(t): t._version for t in _tensors(args, kwargs)}
+        self._check_free(name_of(func), tensors_in(args, kwargs))
+        versions = {id(t): t._version for t in tensors_in(args, kwargs)}
         # Not as a checkpoint around would have it: gradients are pulled back through the result later, out of
         # the tape, where the model would be computed anew as it is without one.
         with saved_tensors_hooks(_as_it_is, _as_it_is):
             result = func(*args, **kwargs)
-        if any(t._version != versions[id(t)] for t in _tensors(args, kwargs)):
-            raise Unseen(f"operation {_name(func)!r} changes a parameter in place")
-        pure = all(map(self._is_table, _tensors(args, kwargs)))
+        if any(t._version != versions[id(t)] for t in tensors_in(args, kwargs)):
+            raise Unseen(f"operation {name_of(func)!r} changes a parameter in place")
+        pure = all(map(self._recordless.is_table, tensors_in(args, kwargs)))
         if pure:
-            self._hold(result)
-        for tensor in _tensors((result,)):
+            self._recordless.hold(result)
+        for tensor in tensors_in((result,)):
             if tensor.requires_grad and not self.owns(tensor):
                 if not pure:
                     self._mixed.add(id(tensor))
                 if torch.promote_types(tensor.dtype, torch.float32) != tensor.dtype:
-                    raise Unseen(f"operation {_name(func)!r} makes a weight of {tensor.dtype}")
+                    raise Unseen(f"operation {name_of(func)!r} makes a weight of {tensor.dtype}")
                 self.sources[id(tensor)] = tensor
-                self.sites.append(f"derived by {_name(func)}")
+                self.sites.append(f"derived by {name_of(func)}")
         return result
 
     def _watch(
@@ -305,7 +335,11 @@ class Tape(TorchFunctionMode):
     ) -> None:
         """Note why rows may be elsewhere after this operation."""
         looked_at = tensors[:1]
-        if self._state.disorder is None and func in WATCHED and not any(map(self._is_table, looked_at)):
+        if (
+            self._state.disorder is None
+            and func in WATCHED
+            and not any(map(self._recordless.is_table, looked_at))
+        ):
             with _NOTHING if self.flow is None else self.flow.paused():
                 self._state.disorder = WATCHED[func](self.rows, *args, **kwargs)
             if self._time_first and moves_second(self.rows, func, args, kwargs):
@@ -313,11 +347,13 @@ class Tape(TorchFunctionMode):
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out an operation that tells Python what is in a tensor, as the way may go by it."""
-        with self._told():
+        drawn = all(map(self._recordless.is_drawn, tensors_in(args)))
+        with _NOTHING if drawn else self._told():
             answer = func(*args, **kwargs)
-        if not all(map(self._is_drawn, _tensors(args))):
+        if not drawn:
             with self._told():
                 found = self._answers.dissent(func, args, answer)
+            self._path.note(found is None)  # what is known of other batches on this way is known of this one
             if found is None:
                 self._state.unknown = True
             else:
@@ -326,47 +362,12 @@ class Tape(TorchFunctionMode):
         self.sites.append(f"{ANSWERED}{answer}")
         return answer
 
+    def _is_source(self, tensor: Tensor) -> bool:
+        return self.owns(tensor) and id(tensor) not in self._mixed
+
     def _told(self) -> AbstractContextManager[None]:
         """Where what an operation reads out of a tensor is known: it is part of the way, or an error."""
         return nullcontext() if self.flow is None else self.flow.told()
-
-    def _is_table(self, tensor: Tensor) -> bool:
-        """Whether no record is in ``tensor``, so that it may be looked up in any order."""
-        return id(tensor) in self._constants or (self.owns(tensor) and id(tensor) not in self._mixed)
-
-    def _is_recordless(self, tensor: Tensor) -> bool:
-        """Whether no record is in ``tensor``: what Python is told of it is the same for batches as long."""
-        return id(tensor) in self._recordless or self._is_table(tensor)
-
-    def _is_drawn(self, tensor: Tensor) -> bool:
-        """Whether no record is in ``tensor``, which may have random numbers."""
-        return id(tensor) in self._drawn or self._is_recordless(tensor)
-
-    def _follow(
-        self, func: Callable[..., Any], tensors: Sequence[Tensor], kwargs: Mapping[str, Any], result: Any
-    ) -> None:
-        """Know constants by what they are computed from; what a record is written into is none any more."""
-        if all(map(self._is_recordless, tensors)) if tensors else func in FACTORIES:
-            self._hold(result, constant=all(map(self._is_table, tensors)))
-        elif all(map(self._is_drawn, tensors)) if tensors else func in DRAWING:
-            self._drawn.update((id(t), t) for t in _tensors((result,)))
-        elif _is_in_place(func) or kwargs.get("out") is not None:
-            self._drawn.clear()
-            written = {t.untyped_storage()._cdata for t in tensors if self._is_recordless(t)}
-            if written:
-                kept = [t for t in self._held if t.untyped_storage()._cdata not in written]
-                self._constants.intersection_update(map(id, kept))
-                self._recordless.intersection_update(map(id, kept))
-                self._held[:] = kept
-
-    def _hold(self, result: Any, *, constant: bool = True) -> None:
-        """Take what no record is in for constants, but for rows, which may go with those of the batch."""
-        for tensor in _tensors((result,)):
-            if not tensor.requires_grad:
-                self._held.append(tensor)
-                self._recordless.add(id(tensor))
-                if constant and (tensor.dim() == 0 or len(tensor) != self.rows or self._alone):
-                    self._constants.add(id(tensor))
 
     def of_rows(self, operation: str, input: Tensor, dimensions: int) -> Tape:  # noqa: A002
         """Return the tape for an input whose first dimension counts the rows, or all their positions.
@@ -445,8 +446,10 @@ class Tape(TorchFunctionMode):
 
     def _check_free(self, operation: str, sources: Iterable[Tensor | None]) -> None:
         """Raise if records are in what is taken for a layer's own: weights and biases, private or not."""
-        if self.flow is not None and any(s is not None and self.flow.is_laden(s) for s in sources):
-            raise Unseen(f"operation {operation!r} reads a weight that depends on the batch")
+        for source in sources if self.flow is not None else ():
+            if source is not None and self.flow is not None and self.flow.is_laden(source):
+                met = self.flow.why_not_one(source)
+                raise Unseen(met or f"operation {operation!r} reads a weight that depends on the batch")
 
     def _note(self, operation: str) -> None:
         if torch._C._functorch.maybe_current_level() is not None:
@@ -467,6 +470,16 @@ class Tape(TorchFunctionMode):
             if (why := self.flow.why_not_by_row(tensor, self.views)) is not None:
                 raise Unseen(why)
         return self.flow.paused()
+
+    def owners(self, tensors: Iterable[Tensor]) -> list[Tensor | None]:
+        """Whose the numbers of tensors are, if followed: for :meth:`check_owners`, later."""
+        return [] if self.flow is None else [self.flow.owners(tensor) for tensor in tensors]
+
+    def check_owners(self, tensors: Sequence[Tensor], before: Sequence[Tensor | None]) -> None:
+        """Raise unless whoever kept ``tensors`` kept them as they were."""
+        for tensor, owners in zip(tensors, before, strict=False):
+            if self.flow is not None and not self.flow.is_owned_by(tensor, owners):
+                raise Unseen(self.flow.why_not_one(tensor) or "tensors are kept in another order")
 
     def mark(self, *tensors: Tensor | None) -> None:
         """What a rule of the engine made of the rows: each row comes from its record."""
@@ -491,9 +504,9 @@ class Tape(TorchFunctionMode):
         """
         self.uses.clear()
         self.sources.clear()
-        self._held.clear()
-        self._drawn.clear()
+        self._recordless.clear()
         self._answers.clear()
+        self._path.clear()
 
     def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
         """Keep the uses of the backward pass under their source; they are not differentiated again."""
@@ -521,32 +534,3 @@ def _by_place(
 
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
-    """Return the tensors in nested arguments."""
-    found = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            found += _tensors(value)
-        elif isinstance(value, dict):
-            found += _tensors(value.values())
-    return found
-
-
-@cache
-def _is_in_place(func: Callable[..., Any]) -> bool:
-    name = _name(func)
-    return _writes(name, {}) or name == "__set__"
-
-
-def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operation changes its operands."""
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name.startswith("__i") or name == "__setitem__" or kwargs.get("out") is not None
-
-
-def _name(func: Callable[..., Any]) -> str:
-    return str(getattr(func, "__name__", func))

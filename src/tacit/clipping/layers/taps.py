@@ -27,6 +27,12 @@ class Recorder(Protocol):
     def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
         """The scope of a rule, which goes by the rows of these tensors."""
 
+    def owners(self, tensors: Iterable[Tensor]) -> list[Tensor | None]:
+        """Whose the numbers of these are."""
+
+    def check_owners(self, tensors: Sequence[Tensor], before: Sequence[Tensor | None]) -> None:
+        """Refuse tensors that came back from where they were kept as others' numbers."""
+
     def mark(self, *tensors: Tensor | None) -> None:
         """Take each row of these for its record's."""
 
@@ -44,6 +50,7 @@ class Tap(torch.autograd.Function):
         del anchor
         ctx.tape, ctx.uses, ctx.rows = tape, uses, rows
         ctx.save_for_backward(*saved)
+        ctx.owners = tape.owners(saved)
         ctx.mark_dirty(output)
         return output
 
@@ -51,6 +58,7 @@ class Tap(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
         with torch._C.DisableTorchFunction(), ctx.tape.by_row(g.movedim(ctx.rows, 0), *saved):
+            ctx.tape.check_owners(saved, ctx.owners)
             ctx.tape.record(ctx.uses(g, *saved))
         return (g, None, None, None, None, *([None] * len(saved)))
 
@@ -68,12 +76,14 @@ class Function(torch.autograd.Function):
         tape.mark(output)
         ctx.tape, ctx.backward = tape, backward
         ctx.save_for_backward(*saved)
+        ctx.owners = tape.owners(saved)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         with torch._C.DisableTorchFunction(), ctx.tape.by_row(g):
+            ctx.tape.check_owners(saved, ctx.owners)
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
             ctx.tape.record(uses)
             ctx.tape.mark(*gradients)
