@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from tacit.clipping import FlatClipping
 from tacit.clipping.draws import RepeatedDraws
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.flow import table
+from tacit.clipping.flow import draws, table
 from tacit.clipping.flow.call import Call
 from tacit.clipping.flow.draws import is_draw
 from tacit.errors import UnsupportedModel
@@ -91,6 +92,42 @@ IN_COMMON: dict[str, Loss] = {
 }
 
 
+class SeededBackward(torch.autograd.Function):
+    """Gradients are multiplied by numbers that are the same in each backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return g * torch.randn(len(g), 1, 1)
+
+
+class OwnGenerator(SeededBackward):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * torch.randn(len(g), 1, 1, generator=torch.Generator().manual_seed(0))
+
+
+def seeded(kind: type[SeededBackward], rate: float) -> Loss:
+    def loss(m: Two, x: Tensor) -> Tensor:
+        h = kind.apply(m.first(F.dropout(x, rate)).tanh())  # type: ignore[no-untyped-call]
+        return torch.as_tensor(100 * m.last(h).logsumexp(-1).mean(1))
+
+    return loss
+
+
+SEEDED = {
+    f"{kind.__name__}, {rate}": seeded(kind, rate)
+    for kind in (SeededBackward, OwnGenerator)
+    for rate in (0, 0.3)
+}
+IN_COMMON |= SEEDED
+
+
 def engine_of(loss: Loss) -> FastEngine:
     torch.manual_seed(0)
     return FastEngine(Two(), loss, FlatClipping(C))
@@ -149,6 +186,18 @@ def test_without_it_one_record_moves_others_to_another_draw(monkeypatch: pytest.
     assert found > 2
 
 
+def test_a_seed_in_the_backward_pass_gives_no_record_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = records(16)
+
+    def difference() -> float:
+        engine = engine_of(SEEDED["SeededBackward, 0"])
+        return float((sums(engine, x) - sums(engine, x[1:])).norm()) / C
+
+    assert difference() <= 1 + 1e-4
+    monkeypatch.setattr(draws, "_is_seeded_anew", lambda *_: False)
+    assert difference() > 1.3
+
+
 @pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python", "NumPy"])
 def test_random_numbers_from_elsewhere_are_refused(draw: Callable[[], float]) -> None:
     def loss(m: Two, x: Tensor) -> Tensor:
@@ -194,7 +243,7 @@ def test_what_attention_keeps_of_a_generator_is_no_random_number(place: int, dra
     attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
     q = torch.zeros(2, 1, 3, 4)
     call = Call(
-        attention, (q, q, q, None, True, 0.1), {}, {id(q): None}, set(), torch.arange(2), 2, lambda _: 2
+        attention, (q, q, q, None, True, 0.1), {}, {id(q): None}, set(), torch.arange(2), 2, lambda _: 2, 0
     )
     call.place = place
     assert is_draw(call) is drawn

@@ -104,16 +104,20 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
 }
 
 
-def tokens(n: int) -> Tensor:
+def tokens(n: int, padded: int = 0) -> Tensor:
     ids = torch.randint(1, V, (n, T))
-    ids[0, 4:] = 0
+    ids[padded, 4:] = 0
     return ids
 
 
+@pytest.mark.parametrize("padded", [0, 4])
 @pytest.mark.parametrize(("make", "loss"), CASES.values(), ids=CASES)
-def test_the_fast_route_equals_a_loop(make: Callable[[], nn.Module], loss: Callable[..., Tensor]) -> None:
+def test_the_fast_route_equals_a_loop(
+    make: Callable[[], nn.Module], loss: Callable[..., Tensor], padded: int
+) -> None:
+    """Whether it is among the first that a record is padded, of which the models ask, or not."""
     torch.manual_seed(0)
-    model, ids = make().double(), tokens(4)
+    model, ids = make().double(), tokens(5, padded)
     engine = FastEngine(model, loss, FlatClipping(C))
     trainable = engine.parameters
     wanted = {name: torch.zeros_like(p) for name, p in trainable.items()}
@@ -127,7 +131,7 @@ def test_the_fast_route_equals_a_loop(make: Callable[[], nn.Module], loss: Calla
             wanted[name] += min(1.0, C / norm) * g
     sums = {name: torch.zeros_like(p) for name, p in trainable.items()}
     engine.add_clipped_sum(
-        sums, (ids,), torch.ones(4, dtype=torch.bool), torch.tensor([C], dtype=torch.float64)
+        sums, (ids,), torch.ones(5, dtype=torch.bool), torch.tensor([C], dtype=torch.float64)
     )
     assert engine.route == "fast"
     for name, value in wanted.items():

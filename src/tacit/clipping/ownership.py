@@ -49,9 +49,14 @@ Way: TypeAlias = tuple[tuple[bool, ...], tuple[str, ...], tuple[torch.Size, ...]
 """Training flags, sites, shapes of a record and number of uses."""
 
 
-def three_of(losses: Tensor) -> Tensor:
-    """Return the numbers of three records, finite losses first; some twice if there are fewer."""
-    order = losses.isfinite().logical_not().to(torch.uint8).argsort(stable=True)
+def three_of(losses: Tensor, dissenting: Sequence[int] = ()) -> Tensor:
+    """Return the numbers of three records, finite losses first; some twice if there are fewer.
+
+    Then those which alone go the way of the batch, not the ``dissenting`` ones: three of these may not.
+    """
+    rank = 2 * losses.isfinite().logical_not().to(torch.uint8)
+    rank[list(dissenting)] += 1
+    order = rank.argsort(stable=True)
     return order[torch.arange(3, device=order.device) % len(order)]
 
 
@@ -202,7 +207,7 @@ class Ownership:
         sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
         if sufficient and (key in self._tried or way in self._shown_apart):
             return True
-        three = self._rows_of(three_of(losses))
+        three = self._rows_of(three_of(losses, tape.dissenting))
         try:
             with self._from_one_state():
                 reached = self.reached(tuple(t[three.to(t.device)] for t in batch), sites)

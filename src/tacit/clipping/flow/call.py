@@ -58,6 +58,7 @@ class Call:
         rows: Tensor,
         n: int,
         mixer: Callable[[str], int],
+        seed: int,
     ) -> None:
         self.func = func
         space, _, self.name = str(func._schema.name).partition("::")
@@ -70,6 +71,8 @@ class Call:
         """(B,): the record of each row of the batch."""
         self.memories = memories
         """Those of all tensors that it is given: results in these are views."""
+        self.seed = seed
+        """Of the generators, where the model did not choose another."""
         self.place = 0
         """Which of the results is asked for; -1 for an argument that is changed."""
 

@@ -5,7 +5,8 @@ Letters: B rows.
 A row may have random numbers of its own: they are as likely beside any others.  Numbers that all records
 have in common are another matter.  A large batch goes through the model in parts, each with numbers of its
 own, and one record more moves others from part to part: what all of these leave would change with it.  The
-same goes for numbers that are drawn together, such as a permutation of the rows.  So records meet in these.
+same goes for numbers that are drawn together, such as a permutation of the rows, and for those that a seed
+of the model's own gives each place of the batch.  So records meet in these.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def drawn(call: Call, result: Tensor, owners: Tensor | None) -> Tensor:
     rows = len(call.rows)
     sizes = [size if size == rows or rows not in result.shape else 0 for size in result.shape]
     dim = next((dim for dim, size in enumerate(sizes) if size and size % rows == 0), None)
-    if dim is None or _is_drawn_together(call, result, dim):
+    if dim is None or _is_drawn_together(call, result, dim) or _is_seeded_anew(call, result):
         by_row = torch.tensor(call.mixer(_IN_COMMON), dtype=torch.int32, device=result.device)
     else:
         of_each = call.rows.to(result.device).repeat_interleave(result.shape[dim] // rows)
@@ -48,6 +49,13 @@ def drawn(call: Call, result: Tensor, owners: Tensor | None) -> Tensor:
     if owners is None:
         return by_row.expand(result.shape)
     return torch.where(owners == FREE, by_row, owners)
+
+
+def _is_seeded_anew(call: Call, result: Tensor) -> bool:
+    """Whether the model chose a seed by itself, so that each place of the batch has numbers of its own."""
+    on_device = torch.cuda.default_generators if result.is_cuda else [torch.default_generator]
+    generator = call.get("generator") or on_device[result.device.index or 0]
+    return bool(generator.initial_seed() != call.seed)
 
 
 def _is_drawn_together(call: Call, result: Tensor, dim: int) -> bool:

@@ -49,6 +49,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._beside: dict[int, tuple[StorageWeakRef, Tensor, int]] = {}
         """Of each memory in which records are: itself, owners (int32), and bytes to each of them."""
         self._limit = _MANY
+        self._seed = torch.initial_seed()
         self._mixers: list[str] = []  # what the owners n, n + 1, ... stand for: operations that mix records
         self._paused = False
         self._told = False
@@ -174,7 +175,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._lost = "a tensor of a kind of its own"
         read = {id(t): self.owners(t) for t in tensors}
         memories = {t.untyped_storage()._cdata for t in tensors if _has_memory(t)}
-        call = Call(func, args, kwargs, read, memories, self._rows, self._n, self._mixer)
+        call = Call(func, args, kwargs, read, memories, self._rows, self._n, self._mixer, self._seed)
         if call.laden and not self._told and (why := call.tells()) is not None:
             self._lost = why
         return call
