@@ -1,4 +1,4 @@
-"""Hugging Face's GPT-2, BERT and Llama, as they come: fast, equal to a loop, and trained by a session."""
+"""Hugging Face's GPT-2, BERT, Llama and T5, as they come: fast, equal to a loop, and trained by a session."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    T5Config,
+    T5EncoderModel,
 )
 
 from tacit.clipping import FlatClipping
@@ -58,6 +60,19 @@ def llama(tied: bool = False, biases: bool = False) -> nn.Module:
         )
     )  # fmt: skip
     return model.train()
+
+
+def t5() -> nn.Module:
+    """With learned biases of relative positions, which attention takes as its mask."""
+    model = T5EncoderModel(
+        T5Config(vocab_size=V, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0)
+    )
+    return model.train()  # type: ignore[no-any-return]
+
+
+def energy(model: nn.Module, ids: Tensor) -> Tensor:
+    states: Tensor = model(input_ids=ids).last_hidden_state
+    return (states * torch.linspace(-1, 1, states.shape[-1], dtype=states.dtype)).square().mean((1, 2))
 
 
 def next_token(model: nn.Module, ids: Tensor) -> Tensor:
@@ -101,6 +116,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
     "llama": (llama, next_token),
     "llama, padded, biases": (lambda: llama(biases=True), padded_next_token),
     "llama, tied": (lambda: llama(tied=True), next_token),
+    "t5": (t5, energy),
 }
 
 

@@ -58,6 +58,22 @@ def learned_bias(w: nn.Parameter, h: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(h[:, None], h[:, None], h[:, None], w)[:, 0]
 
 
+def by_head(w: nn.Parameter, h: Tensor) -> Tensor:
+    split = h.view(-1, 5, 2, 2).transpose(1, 2)
+    return F.scaled_dot_product_attention(split, split.sin(), split, attn_mask=w)
+
+
+def by_window(w: nn.Parameter, h: Tensor) -> Tensor:
+    windows = h.reshape(-1, 2, 2)
+    return F.scaled_dot_product_attention(query=windows, key=windows, value=windows, attn_mask=w).view(
+        h.shape
+    )
+
+
+def learned_keys(w: nn.Parameter, h: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(h, w[None].expand_as(h), h, w @ w.t())
+
+
 def doubled(w: nn.Parameter, h: Tensor) -> Tensor:
     turned = w.t()
     if turned.requires_grad:
@@ -169,6 +185,11 @@ ALONE: dict[str, tuple[Function, tuple[int, ...]]] = {
     "divided": (lambda w, h: h / (1 + w), (4,)),
     "mask token": (lambda w, h: torch.where(h > 0.2, h, w), (4,)),
     "attention with a learned bias": (learned_bias, (5, 5)),
+    "attention with a learned bias for each head": (by_head, (2, 5, 5)),
+    "attention with a learned bias for each head alone": (by_head, (1, 2, 5, 5)),
+    "attention with a learned bias for each head and key": (by_head, (2, 1, 5)),
+    "attention in windows with a learned bias": (by_window, (1, 2, 2)),
+    "attention to learned keys": (learned_keys, (5, 4)),
     "read twice": (lambda w, h: torch.addcmul(h, w, w), (4,)),
 }
 

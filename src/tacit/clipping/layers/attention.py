@@ -6,15 +6,17 @@ Letters: B rows; L query positions; S key positions; E model width; H heads; e =
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.clipping.layers.affine import add
 from tacit.clipping.layers.linear import linear
 from tacit.clipping.layers.tape import Tape, Unseen
 
-__all__ = ["multi_head_attention_forward"]
+__all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
 
 def multi_head_attention_forward(
@@ -67,6 +69,26 @@ def multi_head_attention_forward(
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
     out = linear(tape, mixed.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return out.transpose(0, 1), weights
+
+
+def scaled_dot_product_attention(
+    tape: Tape,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *args: Any,
+    **options: Any,
+) -> Tensor:
+    """``F.scaled_dot_product_attention`` with a mask that is learned, as biases of relative positions are."""
+    given = (query, key, value)
+    if attn_mask is None or not tape.owns(attn_mask) or any(map(tape.owns, given)):
+        result: Tensor = tape.without_rule(
+            F.scaled_dot_product_attention, (*given, attn_mask, *args), options
+        )
+        return result
+    of_rows = attn_mask.new_zeros(len(query), *[1] * (query.dim() - 1))
+    return F.scaled_dot_product_attention(*given, add(tape, of_rows, attn_mask), *args, **options)
 
 
 def _projections(

@@ -59,6 +59,7 @@ HANDLERS: Mapping[Any, Handler] = {
     **dict.fromkeys((Tensor.mul_, Tensor.__imul__), affine.mul_in_place),
     **dict.fromkeys((Tensor.sub_, Tensor.__isub__), affine.sub_in_place),
     F.multi_head_attention_forward: attention.multi_head_attention_forward,
+    F.scaled_dot_product_attention: attention.scaled_dot_product_attention,
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn_tanh,

@@ -187,6 +187,10 @@ class Tape(TorchFunctionMode):
                 self.sites.append("rows second")
                 return handler(self, *turned, **kwargs).transpose(0, 1)
             return handler(self, *args, **kwargs)
+        return self.without_rule(func, args, kwargs)
+
+    def without_rule(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Carry out an operation on rows and parameters once more for each record, if that can be."""
         if self._other is None or writes(name_of(func), kwargs):
             raise Unseen(f"operation {name_of(func)!r} has no per-example rule")
         return self._other(self, func, name_of(func), args, kwargs)
