@@ -458,9 +458,17 @@ def test_double_precision_pardons_no_divisor() -> None:
         mixing_probe(nn.Linear(4, 2), divided, (torch.randn(4, 4),))
 
 
+@pytest.mark.parametrize("same", [lambda x: x @ torch.eye(4), Tensor.float, lambda x: x.to(torch.float32)])
+def test_single_precision_that_a_model_names_is_double_there(same: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    mixing_probe(nn.Linear(4, 2), lambda model, x: cancelling(model, same(x)), (torch.randn(4, 4),))
+
+
 def test_a_model_that_is_not_computed_in_double_precision_stays_refused() -> None:
+    eye = torch.eye(4)
+
     def single(model: nn.Module, x: Tensor) -> Tensor:
-        return cancelling(model, x @ torch.eye(4))
+        return cancelling(model, x @ eye)
 
     with pytest.raises(UnsupportedModel, match="number of records"):
         mixing_probe(nn.Linear(4, 2), single, (torch.randn(4, 4),))

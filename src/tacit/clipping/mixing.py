@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacit.clipping.double import InDouble
 from tacit.clipping.draws import RepeatedDraws, devices_of, drawn_so_far
 from tacit.clipping.keeping import Memory, differing
 from tacit.clipping.validate import check_losses
@@ -353,7 +354,8 @@ def _holds_in_double(
 
         def losses(*parts: tuple[Tensor, ...], ends: list[Tensor] | None = None) -> Tensor:
             widened = (tuple(t.double() if t.is_floating_point() else t for t in part) for part in parts)
-            return _losses(wide, per_example_loss, widened, 0, ends)
+            with InDouble():
+                return _losses(wide, per_example_loss, widened, 0, ends)
 
         return judge(losses)
     except Exception:  # noqa: BLE001 (not every model can be copied, or is of this type)
