@@ -66,9 +66,8 @@ def mixing_probe(
         return _is_exact(model, per_example_loss, losses, whole, views, ways, in_order=in_order)
 
     try:
-        _check_zeros(
-            losses, zeros, few
-        )  # first, so that what is made once and out of sight is made of no record
+        # first, so that what is made once and out of sight is made of no record
+        _check_zeros(losses, zeros, few)
         blank = memory.changes()
         _, kept = losses(few, few), memory.changes()
         _refuse_kept(memory.names(differing(kept, blank)))
@@ -207,7 +206,6 @@ def _check_places(
     """
     half = -(-len(whole[0]) // views // 2) * views
     rest, first = tuple(t[views:] for t in whole), tuple(t[:half] for t in whole)
-
     certain = torch.equal(losses(whole), losses(whole, seed=1))
 
     def differ(losses: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
