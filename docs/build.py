@@ -37,7 +37,7 @@ def main() -> int:
     PAGE.write_text(page, encoding="utf-8")
     import figures  # beside this file, which only a script finds; and checking the page needs no figures
 
-    drawn = dict.fromkeys(("step", "step_intel", "step_avx2", "step_gpu"), figures.steps)
+    drawn = dict.fromkeys(("step", "step_zen5", "step_intel", "step_avx2", "step_gpu"), figures.steps)
     drawn |= dict.fromkeys(("scaling", "scaling_intel", "scaling_avx2"), figures.scaling)
     for name, draw in drawn.items():
         if (data := _measured(name)) is not None:
@@ -557,6 +557,7 @@ BESIDE = (
 )
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step": _steps("One training step", "step"),
+    "step_zen5": _steps("One training step on a newer processor", "step_zen5"),
     "step_intel": _steps("One training step on another processor", "step_intel"),
     "step_avx2": _steps("One training step without AVX-512", "step_avx2"),
     "step_gpu": _steps("One training step on a GPU", "step_gpu"),

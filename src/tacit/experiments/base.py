@@ -255,6 +255,9 @@ def write_results(name: str, rows: Sequence[Row], request: Request, *, notes: Se
     return path
 
 
+KIND = {"family": "cpu family", "model": "model"}  # how Linux tells generations of processors apart
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     found: dict[str, Any] = {
@@ -272,11 +275,17 @@ def machine() -> dict[str, Any]:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    if not info.exists():
+        return platform.processor() or "unknown"
+    lines = (line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+    said: dict[str, str] = {}
+    for key, value in lines:
+        said.setdefault(key.strip(), value.strip())
+    if "model name" not in said:
+        return platform.processor() or "unknown"
+    # A hypervisor's name hides the generation ("AMD EPYC"), and figures differ by it.
+    kind = ", ".join(f"{key} {said[name]}" for key, name in KIND.items() if name in said)
+    return said["model name"] + (f" ({kind})" if kind else "")
 
 
 def versions() -> dict[str, str]:
