@@ -43,7 +43,7 @@ def numbers(layout: str, rows: int, columns: int) -> Tensor:
 
 
 @given(
-    n=st.integers(0, 40), d=st.integers(0, 20), p=st.integers(0, 20), seed=st.integers(0, 2**20),
+    n=st.integers(0, 80), d=st.integers(0, 20), p=st.integers(0, 20), seed=st.integers(0, 2**20),
     layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3), has_bias=st.booleans(),
 )  # fmt: skip
 def test_products_are_right_whatever_the_layout(
@@ -77,6 +77,23 @@ def test_a_broken_row_breaks_no_other(value: float) -> None:
     broken[3] = value
     rest = torch.arange(32) != 3
     assert torch.equal(linear.product(broken, W)[rest], whole[rest])
+
+
+def test_poisson_batches_make_onednn_compile_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: set[int] = set()
+
+    def watch(x: Tensor, W: Tensor, b: Tensor | None, *rest: object) -> Tensor:
+        sizes.add(len(x))
+        return F.linear(x, W, b)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", watch)
+    monkeypatch.setattr(linear, "_has_onednn", lambda: True)
+    W = torch.randn(6, 12)
+    for n in range(500, 700):
+        x = torch.randn(n, 12)
+        torch.testing.assert_close(linear.product(x, W), x @ W.T)
+    assert 0 < len(sizes) <= 20
+    assert max(sizes) <= 700 * 17 / 16
 
 
 def test_onednn_is_used_where_it_takes_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
