@@ -50,6 +50,7 @@ def exact_transform(term: Sampled, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
         return mp.log(value), moment(mp.mpc(power, term.sign * u)) / value
 
 
+@pytest.mark.uncovered
 @pytest.mark.parametrize("sines", [0, 1 << 30])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_the_transform_is_within_its_error_of_the_exact_one(
     assert error <= 1e-11
 
 
+@pytest.mark.uncovered
 @pytest.mark.skipif(not EXTENDED, reason="long doubles are doubles here")
 @pytest.mark.parametrize("sines", [0, 1 << 30])
 @pytest.mark.parametrize("way", WAYS)

@@ -114,6 +114,7 @@ def test_the_order_of_the_steps_does_not_matter(
             assert upper - lower <= 1e-6 * upper or (way == "add" and delta < 1e-9)  # next to the supremum
 
 
+@pytest.mark.uncovered
 @given(
     q=st.floats(1e-6, 0.999),
     sigma=st.floats(0.4, 20.0),
