@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import mixing, validate
 from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.draws import devices_of, draw_again, states_of
+from tacit.clipping.draws import begin_at, devices_of, draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.flow.follow import Flow
 from tacit.clipping.keeping import Memory
@@ -447,8 +447,8 @@ def _asked(sites: Sequence[str]) -> bool:
 @contextmanager
 def _seeded(batch: tuple[Tensor, ...], seed: int = SEED) -> Iterator[None]:
     """Draw fixed random numbers, and leave the generators as they were."""
-    with torch.random.fork_rng(devices=devices_of(batch)):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=(devices := devices_of(batch))):
+        begin_at(seed, devices)
         yield
 
 

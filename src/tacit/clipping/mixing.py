@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping.double import InDouble
-from tacit.clipping.draws import RepeatedDraws, devices_of, drawn_so_far
+from tacit.clipping.draws import RepeatedDraws, begin_at, devices_of, drawn_so_far
 from tacit.clipping.keeping import Memory, differing
 from tacit.clipping.validate import check_losses
 from tacit.errors import TacitError, UnsupportedModel
@@ -279,7 +279,7 @@ def _losses(
     joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     devices, elsewhere = devices_of(joined), _drawn_elsewhere()
     with torch.enable_grad(), torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        begin_at(seed, devices)
         found = check_losses(per_example_loss(model, *joined), len(joined[0]))
         if ends is not None:
             ends.append(drawn_so_far(devices))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from functools import partial
+from functools import lru_cache, partial
 from types import CellType, FunctionType, MethodType
 from typing import Any, TypeAlias, final
 
@@ -81,9 +81,14 @@ def _around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
 
 def _is_object(value: object) -> bool:
     """Whether it is of a class of the user's own, and has attributes."""
-    library = type(value).__module__.partition(".")[0] in _LIBRARIES
-    spaces = type(value).__module__ == "types"
-    return hasattr(value, "__dict__") and (spaces or not library) and not isinstance(value, type | nn.Module)
+    kind: Any = type(value)  # mypy takes no class for hashable
+    return _is_own(kind) and hasattr(value, "__dict__")
+
+
+@lru_cache(maxsize=1024)
+def _is_own(kind: type[Any]) -> bool:
+    library = kind.__module__.partition(".")[0] in _LIBRARIES
+    return (kind.__module__ == "types" or not library) and not issubclass(kind, type | nn.Module)
 
 
 class _Cell(MutableMapping[str, Any]):
