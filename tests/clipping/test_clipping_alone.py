@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.layers.gradient import Gradient
 from tacit.clipping.reference import ReferenceEngine
 
 T, D = 8, 64
@@ -60,7 +61,20 @@ def gone(model: Words, h: Tensor, rare: Tensor) -> Tensor:
     return h / torch.where(rare, 0.0, 1.0)[:, None, None]
 
 
+def formed(model: Words, h: Tensor, rare: Tensor) -> Tensor:
+    """The same numbers, and a second use of a table, with which its gradients are formed."""
+    del rare
+    return h + 0.0 * torch.inner(h, model.places.weight).sum(2, keepdim=True)
+
+
+def turned(model: Words, h: Tensor, rare: Tensor) -> Tensor:
+    """The same numbers for others than rare ones, by other operations."""
+    del model
+    return torch.where(rare[:, None, None], -h, h)
+
+
 WAYS = {"one way": None, "gated": gated, "masked": masked, "in place": written, "not finite": gone}
+WAYS |= {"formed": formed, "turned": turned}
 
 
 def losses(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -108,6 +122,25 @@ def test_norms_hang_on_nothing_beside_the_record(way: str, batches: list[list[in
     wanted, engine = alone(way), FastEngine(model_of(way), losses, FlatClipping(1.0))
     for batch in batches:
         torch.testing.assert_close(norms(engine, tokens[batch]), wanted[batch], rtol=2e-5, atol=0.0)
+
+
+def test_planted_bug_the_form_of_a_norm_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms of tables of places are rounded up, and where a rare record is beside, they are formed."""
+    engine = FastEngine(model_of("formed"), losses, FlatClipping(1.0))
+    norms(engine, records(5))
+    assert "decides how one is computed" in engine.route
+    monkeypatch.setattr(Gradient, "form", "")
+    engine = FastEngine(model_of("formed"), losses, FlatClipping(1.0))
+    norms(engine, records(5))
+    assert engine.route == "fast"
+
+
+def test_other_operations_alone_are_no_matter() -> None:
+    """As where a mask that hides nothing is left out."""
+    tokens = records(5)
+    engine = FastEngine(model_of("turned"), losses, FlatClipping(1.0))
+    torch.testing.assert_close(norms(engine, tokens), alone("turned")[:5], rtol=2e-5, atol=0.0)
+    assert engine.route == "fast"
 
 
 def test_a_batch_as_long_as_the_table_of_places_is_as_any_other() -> None:

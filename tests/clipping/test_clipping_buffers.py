@@ -105,10 +105,10 @@ def test_what_a_sum_needs_is_let_go_before_the_next_buffer_is_made(monkeypatch: 
     alive: list[weakref.ref[Use]] = []
     counts = []
 
-    def watched(tape: Tape, uses: Iterator[tuple[Tensor, Use]]) -> None:
+    def watched(tape: Tape, uses: Iterator[tuple[Tensor, Use]], g: Tensor) -> None:
         found = list(uses)
         alive.extend(weakref.ref(use) for _, use in found)
-        record(tape, found)
+        record(tape, found, g)
 
     def make(name: str) -> Tensor:
         gc.collect()
@@ -149,13 +149,13 @@ def test_gradients_that_are_not_kept_are_formed_in_chunks_of_the_budget(
     chunk_bytes: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formed: list[int] = []
-    real = Gradient._sum
+    real = Gradient.gradients
 
     def watched(gradient: Gradient, start: int, stop: int) -> Tensor:
         formed.append(stop - start)
         return real(gradient, start, stop)
 
-    monkeypatch.setattr(Gradient, "_sum", watched)
+    monkeypatch.setattr(Gradient, "gradients", watched)
     torch.manual_seed(0)
     model, x = Doubled(), torch.randn(5, 4)
     found = []

@@ -21,6 +21,7 @@ from transformers import (
     LlamaForCausalLM,
     T5Config,
     T5EncoderModel,
+    T5ForConditionalGeneration,
 )
 
 from tacit.clipping import FlatClipping
@@ -62,17 +63,35 @@ def llama(tied: bool = False, biases: bool = False) -> nn.Module:
     return model.train()
 
 
-def t5() -> nn.Module:
+def t5(kind: Any = T5EncoderModel, dropout: float = 0.0) -> nn.Module:
     """With learned biases of relative positions, which attention takes as its mask."""
-    model = T5EncoderModel(
-        T5Config(vocab_size=V, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0)
+    config: Any = T5Config(
+        vocab_size=V, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=dropout
     )
-    return model.train()  # type: ignore[no-any-return]
+    config.decoder_start_token_id = 0
+    model: nn.Module = kind(config)
+    return model.train()
 
 
 def energy(model: nn.Module, ids: Tensor) -> Tensor:
     states: Tensor = model(input_ids=ids).last_hidden_state
     return (states * torch.linspace(-1, 1, states.shape[-1], dtype=states.dtype)).square().mean((1, 2))
+
+
+def padded_energy(model: nn.Module, ids: Tensor) -> Tensor:
+    """Its mask is added to the biases, and left out where it hides nothing."""
+    mask = (ids > 0).long()
+    states: Tensor = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    each = (states * torch.linspace(-1, 1, states.shape[-1], dtype=states.dtype)).square().sum(2)
+    return (each * mask).sum(1)
+
+
+def translated(model: nn.Module, ids: Tensor) -> Tensor:
+    """An encoder and a decoder."""
+    mask = (ids > 0).long()
+    logits: Tensor = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids.flip(1)).logits
+    each = F.cross_entropy(logits.transpose(1, 2), ids, reduction="none", ignore_index=0)
+    return each.sum(1) / T
 
 
 def next_token(model: nn.Module, ids: Tensor) -> Tensor:
@@ -117,6 +136,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
     "llama, padded, biases": (lambda: llama(biases=True), padded_next_token),
     "llama, tied": (lambda: llama(tied=True), next_token),
     "t5": (t5, energy),
+    "t5, padded": (t5, padded_energy),
+    "t5, encoder and decoder": (lambda: t5(T5ForConditionalGeneration), translated),
 }
 
 
@@ -158,6 +179,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
     "gpt2": (lambda: gpt2(dropout=0.1), next_token),
     "bert": (lambda: bert(dropout=0.1), category),
     "llama": (llama, next_token),
+    "t5": (lambda: t5(T5ForConditionalGeneration, dropout=0.1), translated),
 }
 
 

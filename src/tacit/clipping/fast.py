@@ -87,7 +87,8 @@ class FastEngine(GradientEngine):
         self._apart: str | None = None
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._ownership = Ownership(self._run_seeded, self._from_one_state, views, self.measured)
+        of_tape = partial(gradients_of, self.parameters)
+        self._ownership = Ownership(self._run_seeded, self._from_one_state, of_tape, views, self.measured)
         self._memory: Memory | None = None  # what passes of a proof begin with
         self._batches, self._largest, self._most = 0, 0.0, 0
         self._attributes: list[Tensor] = []  # tables that are no buffers

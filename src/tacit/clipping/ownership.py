@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from tacit.clipping.draws import RepeatedDraws, devices_of, drawn_so_far
-from tacit.clipping.layers.tape import ANSWERED, Tape, Unseen
+from tacit.clipping.layers.gradient import Gradient
+from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import Use
 from tacit.clipping.mixing import SEEN_LATE
 from tacit.errors import UnsupportedModel
@@ -31,9 +32,9 @@ __all__ = [
     "three_of",
 ]
 
-LINEAR = 1e-3
-"""Gradients of a record alone and beside others may differ by this part of their norm."""
-ROUNDED = 1e-6
+LINEAR, LINEAR_16 = 1e-3, 2e-2
+"""Gradients of a record alone and beside others may differ by this part of their norm; in 16 bits."""
+ROUNDED, ROUNDED_16 = 1e-6, 1e-3
 """What is below this part of a record's whole gradient may be rounding of parts that cancel."""
 NOTHING = 1e-13
 """What the norm of no gradient comes out as, at most."""
@@ -60,7 +61,7 @@ def three_of(losses: Tensor, dissenting: Sequence[int] = ()) -> Tensor:
     return order[torch.arange(3, device=order.device) % len(order)]
 
 
-def sketch(use: Use, i: int) -> Tensor:
+def sketch(use: Use | Gradient, i: int) -> Tensor:
     """Return what the gradient of record i is compared by: its norm and up to 2048 of its numbers."""
     row = use.gradients(i, i + 1).flatten().nan_to_num(nan=0.0)
     return torch.cat([row.norm()[None], row[:: max(1, row.numel() // 1024)]])
@@ -80,16 +81,16 @@ def owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
             if i != j:
                 raise Unseen("the model does not keep the rows of a record together, or reorders them")
             reached.add(number)
-        _check_same(sketch(use, j), beside, total)
+        _check_same(sketch(use, j), beside, total, in_16_bits=probe.in_16_bits)
     return reached
 
 
-def check_alike(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+def check_alike(found: Sequence[Tensor], wanted: Sequence[Tensor], *, in_16_bits: bool) -> None:
     """Raise unless one record's sketches, one for each use, are the same; nothing is said of other uses."""
     if len(found) == len(wanted):
         total = sum(float(sketched[0]) for sketched in wanted)
         for one, other in zip(found, wanted, strict=True):
-            _check_same(one, other, total)
+            _check_same(one, other, total, in_16_bits=in_16_bits)
 
 
 def _norms(tape: Tape) -> list[Tensor]:
@@ -97,10 +98,13 @@ def _norms(tape: Tape) -> list[Tensor]:
     return [use.squared_norms().double().sqrt() for use in tape.all_uses()]
 
 
-def _check_norms(found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor) -> None:
+def _check_norms(
+    found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor, *, in_16_bits: bool = False
+) -> None:
     """Raise unless the records of a half have the same norms, and the others none; if they are finite."""
     if not wanted or len(found) != len(wanted):
         return
+    linear, rounded = _tolerance(in_16_bits)
     total = torch.stack(list(wanted)).sum(0)
     finite = (total + torch.stack(list(found)).sum(0)).isfinite()
     for one, other in zip(found, wanted, strict=True):
@@ -108,7 +112,7 @@ def _check_norms(found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor
         least = one[~inside].nan_to_num(nan=0.0).min()  # zeros may have no gradient, as of a root
         nothing = (2 * least).clamp(max=NOTHING)  # an allowance for squares that underflow
         expected = torch.where(inside, other, 0.0)
-        differ = (one - expected).abs() > LINEAR * expected + ROUNDED * total + nothing
+        differ = (one - expected).abs() > linear * expected + rounded * total + nothing
         if bool((differ & finite).any()):
             raise HangsOnOthers(_HANGS)
 
@@ -117,11 +121,15 @@ class HangsOnOthers(Unseen):
     """What a record leaves on the tape is another beside other records."""
 
 
-def _check_same(found: Tensor, wanted: Tensor, total: float) -> None:
+def _tolerance(in_16_bits: bool) -> tuple[float, float]:
+    return (LINEAR_16, ROUNDED_16) if in_16_bits else (LINEAR, ROUNDED)
+
+
+def _check_same(found: Tensor, wanted: Tensor, total: float, *, in_16_bits: bool) -> None:
     if found.shape != wanted.shape:
         raise HangsOnOthers("a weight is as long as the batch")
-    difference = float((found - wanted).norm())
-    if difference > LINEAR * float(wanted.norm()) + ROUNDED * total:
+    linear, rounded = _tolerance(in_16_bits)
+    if float((found - wanted).norm()) > linear * float(wanted.norm()) + rounded * total:
         raise HangsOnOthers(_HANGS)
 
 
@@ -147,7 +155,8 @@ class Ownership:
     """Proves, once for each way through a model, that what a tape records lies with its record.
 
     ``run``: a forward and a backward pass of a few records with fixed random numbers, of all their losses or
-    of one record's; all passes in a scope ``from_one_state`` begin alike.  ``measured``: what is proven, and
+    of one record's; all passes in a scope ``from_one_state`` begin alike.  ``gradients``: those of each
+    parameter by name, which are taken from a tape.  ``measured``: what is proven, and
     what a run that does steps again needs to know.
     """
 
@@ -155,10 +164,11 @@ class Ownership:
         self,
         run: Callable[..., AbstractContextManager[Tape]],
         from_one_state: Callable[[], AbstractContextManager[None]],
+        gradients: Callable[[Tape], dict[str, Gradient]],
         views: int,
         measured: dict[str, int],
     ) -> None:
-        self._run, self._from_one_state = run, from_one_state
+        self._run, self._from_one_state, self._gradients = run, from_one_state, gradients
         self._views, self._measured = views, measured
         self._keys: dict[Way, str] = {}
         self._tried: set[str] = set()  # by this process, on three records
@@ -313,20 +323,31 @@ class Ownership:
     def _try_alone(self, batch: tuple[Tensor, ...], way: Way, records: Sequence[int]) -> None:
         """Raise if a record is another where all of the batch are copies of it: then Python is told as of it.
 
-        The same places of the batch have the same random numbers.
+        The same places of the batch have the same random numbers.  Operations may be others, as where a mask
+        that hides nothing is left out.  What a record adds to each parameter may not, and neither may the
+        form of its norm.
         """
         if not records:
             return
         with self._run(batch) as probe:
             if tuple(probe.sites) != way[1]:
                 return
-            beside = [[sketch(use, i) for use in probe.all_uses()] for i in records]
+            forms, beside = self._of_parameters(probe, records)
         for i, wanted in zip(records, beside, strict=True):
             rows = self._rows_of(torch.full((len(batch[0]) // self._views,), i))
             with self._run(tuple(t[rows.to(t.device)] for t in batch)) as probe:
-                if _operations(probe.sites) != _operations(way[1]) or len(list(probe.all_uses())) != way[3]:
+                forms_alone, (alone,) = self._of_parameters(probe, [i])
+                if forms_alone != forms:
                     raise HangsOnOthers("what Python is told of other records decides how one is computed")
-                check_alike([sketch(use, i) for use in probe.all_uses()], wanted)
+                check_alike(alone, wanted, in_16_bits=probe.in_16_bits)
+
+    def _of_parameters(
+        self, probe: Tape, records: Sequence[int]
+    ) -> tuple[dict[str, str], list[list[Tensor]]]:
+        """The forms of the parameters' norms, and for each record a sketch of each parameter's gradient."""
+        used = {name: gradient for name, gradient in self._gradients(probe).items() if gradient.used}
+        forms = {name: gradient.form for name, gradient in used.items()}
+        return forms, [[sketch(gradient, i) for gradient in used.values()] for i in records]
 
     def _try(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> None:
         """One record alone, in all that is recorded; then each half, in the norms of all its records."""
@@ -339,11 +360,12 @@ class Ownership:
             norms = _norms(probe)
         with self._run(self._beside_zeros(batch, number == steepest), steepest) as probe:
             if tuple(probe.sites) == way[1]:
-                check_alike([sketch(use, steepest) for use in probe.all_uses()], beside)
+                found = [sketch(use, steepest) for use in probe.all_uses()]
+                check_alike(found, beside, in_16_bits=probe.in_16_bits)
         for half in (number % 2 == 0, number % 2 == 1):
             with self._run(self._beside_zeros(batch, half), half) as probe:
                 if tuple(probe.sites) == way[1]:
-                    _check_norms(_norms(probe), norms, half)
+                    _check_norms(_norms(probe), norms, half, in_16_bits=probe.in_16_bits)
 
     def _try_without_first(self, batch: tuple[Tensor, ...]) -> None:
         """Raise if records leave something else where the first is left out and they move up by one.
@@ -360,11 +382,12 @@ class Ownership:
                             [sketch(use, i - first) for use in probe.all_uses()] for i in {1, n // 2, n - 1}
                         ]
                         seen.append((tuple(probe.sites), drawn_so_far(devices), sketches))
+                        in_16_bits = probe.in_16_bits
         except Unseen:  # something else is as long as this batch, which is judged when it comes
             return
         if seen and seen[0][0] == seen[1][0] and torch.equal(seen[0][1], seen[1][1]):
             for wanted, found in zip(seen[0][2], seen[1][2], strict=True):
-                check_alike(found, wanted)
+                check_alike(found, wanted, in_16_bits=in_16_bits)
 
     def _keep(self, path: int) -> None:
         if len(self._followed) > MOST_WAYS:
@@ -387,10 +410,6 @@ class Ownership:
 def _way(tape: Tape, batch: tuple[Tensor, ...], flags: tuple[bool, ...]) -> Way:
     """With the number of uses, of which a loss may leave some out."""
     return flags, tuple(tape.sites), tuple(t.shape[1:] for t in batch), len(list(tape.all_uses()))
-
-
-def _operations(sites: Sequence[str]) -> list[str]:
-    return [site for site in sites if not site.startswith(ANSWERED)]
 
 
 def _digest(way: Way) -> str:

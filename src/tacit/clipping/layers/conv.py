@@ -73,7 +73,7 @@ from tacit.clipping.layers.conv_forms import (
 )
 from tacit.clipping.layers.conv_patches import Patched
 from tacit.clipping.layers.tape import Handler, Tape
-from tacit.clipping.layers.use import Kept, Use, chunks, narrowed, over_views, widened
+from tacit.clipping.layers.use import EXACT, Kept, Use, chunks, narrowed, over_views, widened
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
@@ -118,6 +118,11 @@ class _Convolution(Use):
         if self._native:
             return conv_native.squared_norms(self._x, self._g, self._geometry, self._views)
         return torch.cat([self._formed(a, b)[1] for a, b in self._chunks])
+
+    @property
+    def form(self) -> str:
+        """Ghost norms are larger by what their products may lose."""
+        return f"ghost of {tuple(self._x.shape[1:])}, {self._geometry}" if self._ghost else EXACT
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i summed over the views of each record, (m, P, c, k...)."""

@@ -17,7 +17,7 @@ from tacit.clipping.layers import tied
 from tacit.clipping.layers.linear import Outer, Pair
 from tacit.clipping.layers.rowwise import RowByRow, form_of
 from tacit.clipping.layers.tape import Tape
-from tacit.clipping.layers.use import Kept, Rearranged, Use, chunks, widened
+from tacit.clipping.layers.use import EXACT, Kept, Rearranged, Use, chunks, widened
 
 __all__ = ["Gradient", "Joined", "gradients_of", "joined"]
 
@@ -77,6 +77,11 @@ class Gradient:
             return self._alone.squared_norms()
         return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
 
+    @property
+    def form(self) -> str:
+        """How the norms are found, see :attr:`~tacit.clipping.layers.use.Use.form`."""
+        return EXACT if self._alone is None else self._alone.form
+
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
         """Yield g_i of the records start to stop - 1, with these numbers."""
         if self._held is not None:
@@ -84,14 +89,14 @@ class Gradient:
             return
         held, size = [], self._parameter.numel() * self._parameter.element_size()
         for start, stop in chunks(n, size, self._most):
-            part = start, stop, Kept(widened(self._sum(start, stop)))
+            part = start, stop, Kept(widened(self.gradients(start, stop)))
             yield part
             if self._hooked:
                 held.append(part)
         self._held = held if self._hooked else None
 
-    def _sum(self, start: int, stop: int) -> Tensor:
-        """Return g_i of the records start to stop - 1, (m, *shape)."""
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return g_i of the records start to stop - 1, (m, *shape), if it is used."""
         total = sum(use.gradients(start, stop) for use in self._own)
         if self._derived:
             sources = [source for source, _ in self._derived]

@@ -18,7 +18,7 @@ from torch.func import vjp, vmap
 from torch.utils import _pytree as pytree
 
 from tacit.clipping.layers.tape import Tape, Unseen
-from tacit.clipping.layers.use import Kept, Use, chunks, widened
+from tacit.clipping.layers.use import EXACT, Kept, Use, chunks, widened
 
 __all__ = ["island"]
 
@@ -46,6 +46,11 @@ class _Alone(Use):
     def squared_norms(self) -> Tensor:
         """Return |g_i|^2, (n,), from gradients formed in chunks."""
         return torch.cat([Kept(self.gradients(a, b)).squared_norms() for a, b in self._chunks])
+
+    @property
+    def form(self) -> str:
+        """They are formed."""
+        return EXACT
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return g_i, (m, *shape)."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from tacit.clipping.layers import triton_outer
 from tacit.clipping.layers.tape import Tape, Unseen
 from tacit.clipping.layers.use import (
+    EXACT,
     Kept,
     Rows,
     Use,
@@ -99,6 +100,12 @@ class Outer(Use):
             return triton_outer.squared_norms(left, right)
         return ghost_squared_norms(widened(left), widened(right))
 
+    @property
+    def form(self) -> str:
+        """Ghost norms are larger by what their length and that of their products may lose."""
+        T = self.left.shape[1]
+        return EXACT if T == 1 or self.exact else f"ghost of {T}, {tuple(self.left.shape[2:])}"
+
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
         left, right = self.left[start:stop], self.right[start:stop]
@@ -148,6 +155,11 @@ class Pair(Use):
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         return self.left.squares * self.right.squares
+
+    @property
+    def form(self) -> str:
+        """Each number is one product."""
+        return EXACT
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""

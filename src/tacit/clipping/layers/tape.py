@@ -87,6 +87,7 @@ class _State:
     unknown: bool = False
     dissent: Tensor | None = None
     within: bool = False
+    in_16_bits: bool = False
     failure: Exception | None = None
 
 
@@ -250,6 +251,11 @@ class Tape(TorchFunctionMode):
     def hooked(self) -> bool:
         """Whether a hook is on what is computed from parameters, which may do something else each time."""
         return self._state.hooked
+
+    @property
+    def in_16_bits(self) -> bool:
+        """Whether some gradients came in 16 bits, which round by a hundredth."""
+        return self._state.in_16_bits
 
     def raise_caught(self) -> None:
         """Raise what was raised, if the model went on all the same.
@@ -512,8 +518,9 @@ class Tape(TorchFunctionMode):
         self._answers.clear()
         self._path.clear()
 
-    def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
+    def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
         """Keep the uses of the backward pass under their source; they are not differentiated again."""
+        self._state.in_16_bits |= g.dtype == torch.bfloat16 or g.dtype == torch.float16
         if not self._state.in_backward or torch.is_grad_enabled():
             raise Unseen("a gradient is taken within the forward pass")
         if self._state.within:

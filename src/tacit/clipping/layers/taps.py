@@ -36,8 +36,8 @@ class Recorder(Protocol):
     def mark(self, *tensors: Tensor | None) -> None:
         """Take each row of these for its record's."""
 
-    def record(self, uses: Iterable[tuple[Tensor, Use]]) -> None:
-        """Keep uses of the backward pass."""
+    def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
+        """Keep uses of the backward pass, which the output's gradient g came by."""
 
 
 class Tap(torch.autograd.Function):
@@ -59,7 +59,7 @@ class Tap(torch.autograd.Function):
         saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
         with torch._C.DisableTorchFunction(), ctx.tape.by_row(g.movedim(ctx.rows, 0), *saved):
             ctx.tape.check_owners(saved, ctx.owners)
-            ctx.tape.record(ctx.uses(g, *saved))
+            ctx.tape.record(ctx.uses(g, *saved), g)
         return (g, None, None, None, None, *([None] * len(saved)))
 
 
@@ -85,6 +85,6 @@ class Function(torch.autograd.Function):
         with torch._C.DisableTorchFunction(), ctx.tape.by_row(g):
             ctx.tape.check_owners(saved, ctx.owners)
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
-            ctx.tape.record(uses)
+            ctx.tape.record(uses, g)
             ctx.tape.mark(*gradients)
         return (None, None, None, None, *gradients)

@@ -16,6 +16,7 @@ from torch import Tensor
 from tacit.clipping.layers import triton_outer
 
 __all__ = [
+    "EXACT",
     "Kept",
     "Rearranged",
     "Rows",
@@ -31,6 +32,8 @@ __all__ = [
     "widened_type",
 ]
 
+EXACT = "exact"
+"""Norms of gradients that are formed, or of which each number is one product."""
 PARTS = 8
 """Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
 SPLIT_FROM = 2**20
@@ -59,6 +62,11 @@ class Use(ABC):
     @abstractmethod
     def of(self, records: Tensor) -> Use:
         """Return the same of some ``records``, (n,) bool."""
+
+    @property
+    def form(self) -> str:
+        """How the norms are found: ``EXACT``, those of formed gradients; or by what they may be larger."""
+        return type(self).__name__
 
     @property
     def skips_zeros(self) -> bool:
@@ -101,6 +109,11 @@ class Kept(Use):
     def squared_norms(self) -> Tensor:
         """Return the sums of squares, (n,)."""
         return self._rows.squares
+
+    @property
+    def form(self) -> str:
+        """It is formed."""
+        return EXACT
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""
@@ -150,6 +163,11 @@ class Rearranged(Use):
     def squared_norms(self) -> Tensor:
         """Return |g_i|^2, (n,)."""
         return self._use.squared_norms()
+
+    @property
+    def form(self) -> str:
+        """As of the source's use."""
+        return self._use.form
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""
