@@ -254,7 +254,7 @@ class Tape(TorchFunctionMode):
 
     @property
     def in_16_bits(self) -> bool:
-        """Whether some gradients came in 16 bits, which round by a hundredth."""
+        """Whether some gradients came in 16 bits, which round by four thousandths."""
         return self._state.in_16_bits
 
     def raise_caught(self) -> None:
