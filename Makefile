@@ -28,18 +28,8 @@ types:
 architecture:
 	$(BIN)/lint-imports
 
-# Coverage doubles the time of a test, so only tests of the parts that are held to a bar run under it, and of these
-# not the longest, where others reach the same lines.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
-COVERED := $(addprefix tests/,accounting clipping noise sampling training ledger queries test_events.py test_plan.py \
-	test_planner.py cli/test_cli_ledger.py cli/test_cli_query.py)
-
 tests:
-	@failed=; \
-	$(PYTEST) $(addprefix --ignore=,$(COVERED)) || failed=1; \
-	$(PYTEST) $(COVERED) -m uncovered || failed=1; \
-	$(PYTEST) $(COVERED) -m "not uncovered" --cov --cov-report=json:.coverage.json || failed=1; \
-	test -z "$$failed" || { $(BIN)/pytest --cache-show cache/lastfailed; exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json
 	$(BIN)/python tests/coverage_bar.py .coverage.json
 
 test-spark: install  ## the queries on a local Spark; needs Java 17, and downloads half a gigabyte

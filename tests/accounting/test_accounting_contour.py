@@ -50,7 +50,7 @@ def exact_transform(term: Sampled, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
         return mp.log(value), moment(mp.mpc(power, term.sign * u)) / value
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @pytest.mark.parametrize("sines", [0, 1 << 30])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_transform_is_within_its_error_of_the_exact_one(
     assert error <= 1e-11
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @pytest.mark.skipif(not EXTENDED, reason="long doubles are doubles here")
 @pytest.mark.parametrize("sines", [0, 1 << 30])
 @pytest.mark.parametrize("way", WAYS)
@@ -99,6 +99,7 @@ def test_long_doubles_keep_what_doubles_round_away(
     assert error <= 1e-3 * plain.log_characteristic(u / 9.0, 10, sines)[2][-1]
 
 
+@pytest.mark.untraced
 @settings(max_examples=60, deadline=None)
 @given(
     log_q=st.floats(math.log(1e-6), math.log(0.95)),
@@ -201,6 +202,7 @@ def test_brackets_are_narrow_around_the_truth(
     assert upper / lower - 1 <= 1e-9
 
 
+@pytest.mark.untraced
 @settings(max_examples=25, deadline=None)
 @given(
     log_q=st.floats(math.log(1e-3), math.log(0.5)),

@@ -356,7 +356,7 @@ parts = st.one_of(
 )
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @settings(max_examples=8, deadline=None)
 @given(events=st.lists(parts, min_size=3, max_size=3), log_delta=st.floats(-15.0, -4.0))
 def test_composition_in_any_order_costs_the_same_and_no_less_than_its_parts(

@@ -253,6 +253,7 @@ def test_neither_infinity_nor_an_error_nor_a_miss(q: float, sigma: float, steps:
 # --- 7, 8: Renyi -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("q", "sigma", "order"), [(0.01, 4.0, 1.1), (0.1, 1.0, 1.1), (0.3, 0.7, 1.5), (0.1, 0.5, 1.8)]
 )

@@ -66,6 +66,7 @@ def _truth(name: str) -> tuple[Decimal, Decimal]:
     return epsilon, epsilon * (2 * spread + Decimal("1e-18"))
 
 
+@pytest.mark.untraced
 @EACH
 def test_bracket_encloses_the_truth(name: str) -> None:
     lower, upper = _bounds(name)
@@ -74,6 +75,7 @@ def test_bracket_encloses_the_truth(name: str) -> None:
     assert Decimal(upper) >= epsilon - slack
 
 
+@pytest.mark.untraced
 @EACH
 def test_bracket_is_narrow(name: str) -> None:
     lower, upper = _bounds(name)
@@ -109,6 +111,7 @@ def test_agrees_with_the_others_where_their_rounding_allows(name: str) -> None:
         assert upper >= says["prv"][0]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", list(BY_ID)[::5])
 def test_delta_at_the_true_epsilon(name: str) -> None:
     """The inverse question: at epsilon = truth, delta is the delta of the setting, rounded up."""

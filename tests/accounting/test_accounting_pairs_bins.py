@@ -21,6 +21,7 @@ def bounds(bins: int, sigma: float, epochs: int, delta: float) -> tuple[float, f
 
 # A contour along the transform of S, of the reference page, to the digits it prints.  Not here: its .620988
 # at (100, 1, 1, 1e-5), where plain convolution (below) has delta(.620988) = 9.99465e-6.
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("bins", "sigma", "epochs", "delta", "truth"),
     [
@@ -37,6 +38,7 @@ def test_reference_values(bins: int, sigma: float, epochs: int, delta: float, tr
     assert truth - half <= upper <= lower * (1 + 1e-3)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("sigma", "eps"), [(1.5, 0.7), (3.0, 0.3), (0.8, 2.5)])
 def test_two_bins_in_one_epoch_by_quadrature(sigma: float, eps: float) -> None:
     """Given the one lognormal, what the other has to be is a threshold."""
@@ -116,6 +118,7 @@ def test_between_a_known_bin_and_more_bins() -> None:
     assert many[1] < few[0] <= few[1] < known
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("delta", [1e-18, 1e-30, 1e-200])
 def test_where_delta_is_tiny_a_known_bin_is_the_bound(delta: float) -> None:
     lower, upper = bounds(100, 4.0, 20, delta)
@@ -123,6 +126,7 @@ def test_where_delta_is_tiny_a_known_bin_is_the_bound(delta: float) -> None:
     assert 0.0 <= lower <= upper <= known
 
 
+@pytest.mark.untraced
 def test_balls_in_bins_with_other_mechanisms() -> None:
     epoch = Repeat(BallsInBins(100, Gaussian(2.0)), 3)
     both = account(Compose((epoch, Laplace(5.0), Gaussian(10.0))), adjacency="add-remove")

@@ -53,6 +53,7 @@ def assert_close(event: Event, adjacency: str, delta: float, truth: float, toler
 
 
 # The reference page's figures, of Gaussians in units of the exchange of a record: half our multiplier
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("records", "batch", "sigma", "steps", "truth"),
     [
@@ -307,6 +308,7 @@ FAMILIES: list[tuple[Event, str]] = [
 ]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("event", "adjacency"), FAMILIES, ids=lambda value: repr(value)[:70])
 def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: str) -> None:
     repeated, listed = Repeat(event, 12), Compose((event,) * 12)

@@ -151,6 +151,7 @@ def _two_steps(eps: Any, q: Any, sigma: Any, remove: bool) -> Any:
     return mp.quad(integrand, sorted([k * sigma for k in range(-12, 13, 2)] + [12 * sigma + 3] + kink))
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("q", "sigma", "eps"), [(0.1, 1.0, 0.5), (0.3, 0.8, 2.0), (0.01, 2.0, 0.05)])
 def test_one_and_two_steps_against_multi_precision(q: float, sigma: float, eps: float) -> None:
     with mp.workdps(30):
@@ -188,6 +189,7 @@ def _replace_one() -> Any:
         return NeighboringRelation.REPLACE_ONE
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.1, 5.0, 1000), (0.01, 1.0, 1000), (0.5, 2.0, 1)])
 def test_replace_one_against_dp_accounting(q: float, sigma: float, steps: int) -> None:
     theirs = _their_epsilon(
@@ -265,6 +267,7 @@ def test_epsilon_is_infinite_only_where_delta_is_out_of_reach() -> None:
     assert 30.0 < account(dp_sgd(0.01, 4.0, 100_000), adjacency="add-remove").epsilon(1e-300) < 31.0
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("coin", "steps", "leak"), [(0.1, 100, 0.0), (0.1, 100, 1e-9), (0.01, 3000, 1e-12)])
 def test_delta_bounds_enclose_the_exact_delta(coin: float, steps: int, leak: float) -> None:
     """One composition serves many epsilons.  The sum of T coins with a loss of +-eps: the binomial law."""

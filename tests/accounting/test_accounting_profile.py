@@ -134,6 +134,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", KNOWN)
 def test_trade_off_is_that_of_the_best_tests(name: str) -> None:
     known = KNOWN[name]
@@ -317,6 +318,7 @@ def test_losses_that_are_raised_to_a_floor_dominate(floor: float) -> None:
         assert least * (1.0 - 1e-10) <= most <= least * (1.0 + 1e-10) + count * below
 
 
+@pytest.mark.untraced
 @settings(max_examples=3, deadline=None)
 @given(
     q=st.floats(0.05, 0.9),

@@ -151,6 +151,7 @@ def test_bounded_range_takes_the_worst_pair_of_every_order(order: float, eps: fl
 # --- continuous pairs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("scale", "rate"), [(2.0, 0.1), (0.5, 0.3), (10.0, 1e-3)])
 def test_sampled_laplace(order: float, scale: float, rate: float) -> None:
@@ -167,6 +168,7 @@ def test_sampled_laplace(order: float, scale: float, rate: float) -> None:
     assert truth * (1 - 1e-12) <= value == pytest.approx(truth, rel=1e-5)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("order", [1.3, 2.0, 12.0])
 @pytest.mark.parametrize(
     "base",
@@ -193,6 +195,7 @@ def test_gaussian_mixture(order: float, base: GaussianMixture) -> None:
     assert truth * (1 - 1e-12) <= divergence(base, order) == pytest.approx(truth, rel=1e-7)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("order", [1.3, 2.0, 9.0])
 @pytest.mark.parametrize(("sigma", "rate"), [(4.0, 0.1), (1.0, 0.01), (0.7, 0.5)])
 def test_an_exchange_in_a_sample(order: float, sigma: float, rate: float) -> None:

@@ -40,6 +40,7 @@ def exact_log_moment(q: float, sigma: float, power: float) -> float:
         return float(mp.log(mp.quad(integrand, mp.linspace(low, high, 41))))
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("q", "sigma", "power"),
     [
@@ -144,6 +145,7 @@ def brute_force_epsilon(order: float, gamma: float, delta: float) -> float:
         return float(epsilon((low + high) / 2))
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("order", "gamma", "delta"),
     [(8.0, 0.5, 1e-5), (2.0, 1e-3, 1e-5), (20.0, 1e-5, 1e-6), (1.5, 0.3, 0.01), (4.0, 0.2, 0.1)],

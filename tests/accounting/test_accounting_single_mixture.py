@@ -45,6 +45,7 @@ def hockey_stick(base: GaussianMixture, eps: float, sides: tuple[float, float]) 
         return float(total)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("base", MIXTURES)
 @pytest.mark.parametrize("eps", [0.05, 0.6, 2.0])
 def test_delta_against_quadrature(base: GaussianMixture, eps: float) -> None:

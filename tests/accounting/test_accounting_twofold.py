@@ -86,6 +86,7 @@ def _delta(q: float, sigma: float, rate: float, noise: float, way: Direction, ep
         return float(mp.quad(integrand, points, maxdegree=6, method="gauss-legendre"))
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("q", "sigma", "rate", "noise"), PAIRS[:2])
 def test_delta_against_multi_precision(
@@ -99,6 +100,7 @@ def test_delta_against_multi_precision(
     assert upper - lower <= 1e-7 * upper
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("q", "sigma", "rate", "noise"), PAIRS)
 def test_the_order_of_the_steps_does_not_matter(
@@ -114,7 +116,7 @@ def test_the_order_of_the_steps_does_not_matter(
             assert upper - lower <= 1e-6 * upper or (way == "add" and delta < 1e-9)  # next to the supremum
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @given(
     q=st.floats(1e-6, 0.999),
     sigma=st.floats(0.4, 20.0),

@@ -37,7 +37,7 @@ def test_all_loaders_give_batches_of_about_the_size(part: Any, tmp_path: Path) -
     for task, contestants in tasks.items():
         for name in list(contestants):
             loader = contestants.pop(name)
-            sizes = [len(x) for x, y in itertools.islice(loader, 3)]
+            sizes = [len(x) for x, y in itertools.islice(loader, 8)]
             # 14 standard deviations of a binomial size on either side
             assert all(abs(size - 200) < 190 for size in sizes), (task, name)
             assert "Tacit" not in name or len(set(sizes)) > 1, "a Poisson batch has no fixed size"

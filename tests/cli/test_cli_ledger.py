@@ -233,6 +233,7 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
     assert all(command in text for command in COMMANDS)
 
 
+@pytest.mark.untraced
 def test_the_list_of_verbs_and_the_status_load_neither_torch_nor_more_than_they_need(folder: Path) -> None:
     for arguments, absent in (
         (["--help"], {"torch", "sqlalchemy", "scipy"}),

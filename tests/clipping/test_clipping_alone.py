@@ -114,6 +114,7 @@ def test_exact_and_ghost_norms_differ_here() -> None:
     assert bool((alone("one way")[:4] > 1.001 * exact).all())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None)
 @given(batches=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=T + 3), min_size=1, max_size=4))

@@ -494,6 +494,7 @@ def test_layers_are_a_loop_of_backward_passes(name: str, form: str, views: int) 
         torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12, msg=key)
 
 
+@pytest.mark.untraced
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 3), st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=3),

@@ -223,6 +223,7 @@ def test_identical_views_are_one_view(kind: type[GradientEngine]) -> None:
     close(three, one)
 
 
+@pytest.mark.untraced
 @settings(max_examples=25, deadline=None)
 @given(
     rule=st.sampled_from(RULES),
@@ -512,6 +513,7 @@ def live_tensors() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
 def test_a_step_leaves_no_tensors_behind(kind: type[GradientEngine]) -> None:
     """Memory does not grow from step to step: graphs and records of a batch go with it."""

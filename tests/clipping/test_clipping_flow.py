@@ -336,6 +336,7 @@ def of_rows(sample: Sample) -> list[Tensor]:
     ]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**20), data=st.data())

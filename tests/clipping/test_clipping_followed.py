@@ -129,6 +129,7 @@ def second_batches(loss: Loss) -> tuple[float, str]:
     return float((add(fast, other, steep) - wanted).norm()) / C, fast.route
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("loss", WAYS)
 def test_no_record_moves_others_in_a_batch_that_nothing_is_tried_on(
     loss: Loss, monkeypatch: pytest.MonkeyPatch

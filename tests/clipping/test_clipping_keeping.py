@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.clipping import alike
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.keeping import Memory, differing
@@ -381,9 +382,8 @@ def heavy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.usefixtures("unfollowed")
 def test_a_backward_pass_that_mixes_records_goes_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) <= 1 + 1e-5
-    monkeypatch.setattr(
-        "tacit.clipping.ownership.LINEAR", float("inf")
-    )  # the planted bug: it is not looked at
+    whatever = alike.Tolerance(linear=float("inf"), rounded=0.0)
+    monkeypatch.setattr(alike, "SINGLE", whatever)  # the planted bug: it is not looked at
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) > 5
 
 

@@ -128,7 +128,7 @@ def test_norms_of_wide_convolutions_do_not_fall_short(channels: int, kernel: int
         assert short < 0.6 * ROUNDING * EPS
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", [wide, kept, convolution, looked_up, ghost])
 def test_what_is_lost_beside_large_numbers_is_clipped(
@@ -166,6 +166,7 @@ def equal_numbers(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return nn.Embedding(5, 16), (torch.ones(3, 64, dtype=torch.long), w)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", [both_ways, equal_numbers])
 @pytest.mark.parametrize("spread", [1e2, 1e4, 1e5, 1e6, 1e7])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping, ownership
+from tacit.clipping.alike import Tolerance
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.layers import tape
 from tacit.clipping.layers.order import keeps_owners
@@ -393,8 +394,8 @@ def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
 @pytest.mark.usefixtures("unfollowed")
 def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
-    monkeypatch.setattr(ownership, "check_alike", lambda *_, **__: None)
-    monkeypatch.setattr(ownership, "_check_norms", lambda *_, **__: None)
+    monkeypatch.setattr(Tolerance, "check_each", lambda *_: True)
+    monkeypatch.setattr(Tolerance, "check_norms", lambda *_: True)
     for function in (time_first, halves_apart):
         model, x = Model(function, nn.Linear(3, 4)).double(), rows()
         engine = FastEngine(model, losses, FlatClipping(C))
@@ -456,6 +457,7 @@ def hooked(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return h
 
 
+@pytest.mark.untraced
 @pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("function", [sorted_in_python, even_then_odd, scaled_back, hooked])
 @pytest.mark.parametrize("n", [4, 9, 40])
@@ -478,8 +480,8 @@ def test_what_three_records_do_not_show_goes_record_by_record(
     route, right = engine_sum()
     assert right
     assert route.startswith("record by record")
-    monkeypatch.setattr(ownership, "check_alike", lambda *_, **__: None)
-    monkeypatch.setattr(ownership, "_check_norms", lambda *_, **__: None)
+    monkeypatch.setattr(Tolerance, "check_each", lambda *_: True)
+    monkeypatch.setattr(Tolerance, "check_norms", lambda *_: True)
     monkeypatch.setattr(tape, "ANSWERS", frozenset())
     assert engine_sum() == ("fast", False), "else this shows nothing"
 
@@ -524,6 +526,7 @@ def adds_up_beside_a_large_record(function: Callable[[nn.ModuleList, Tensor], Te
     return all(same(add(engine, torch.cat([x[:place], large, x[place:]])), both) for place in places)
 
 
+@pytest.mark.untraced
 @pytest.mark.usefixtures("unfollowed")
 @pytest.mark.parametrize("function", [rolled_by_truth, rolled_by_number, back_by_truth])
 @pytest.mark.parametrize("n", [5, 40])

@@ -247,6 +247,7 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("checker", "patches"), PLANTS.values(), ids=PLANTS)
 def test_the_planted_bug_is_seen(
     checker: Checker, patches: list[Patch], monkeypatch: pytest.MonkeyPatch

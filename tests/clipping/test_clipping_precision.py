@@ -266,6 +266,7 @@ def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_ra
     assert moved == {"down.weight", "up.weight"}
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["MLP", "tanh CNN", "VGG", "GPT", "ResNet"])
 def test_the_networks_of_the_benchmark_equal_the_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))

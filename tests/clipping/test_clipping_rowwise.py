@@ -143,6 +143,7 @@ def _doubled(*tensors: Tensor) -> list[Tensor]:
     return [t.detach().double().requires_grad_() for t in tensors]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ROW_BY_ROW)
 @given(
     rows=st.integers(1, 5), channels=st.integers(3, 9), seed=st.integers(0, 99),
@@ -272,6 +273,7 @@ def test_such_weights_in_a_checkpoint() -> None:
     assert len(calls) <= 2 * without
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])
 def test_records_whose_gradients_the_weights_take_out(offset: float) -> None:
     """Nearly constant pictures: the gradient lies along the mean, which standardisation takes out again."""

@@ -139,6 +139,7 @@ def clipped(
     return list(buffers.values())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_states_that_hang_on_the_records(layer: type[nn.LSTM | nn.GRU | nn.RNN], batch_first: bool) -> None:

@@ -242,7 +242,7 @@ MODES = {
 }
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # torch's own, for RMSNorm under autocast
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(("make", "inputs"), LAYERS.values(), ids=LAYERS)
@@ -388,6 +388,7 @@ HANDLED: dict[str, tuple[Callable[[], nn.Module], Loss, Callable[[], Tensor]]] =
 both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
 
 
+@pytest.mark.untraced
 @both
 @pytest.mark.parametrize(("make", "loss", "inputs"), HANDLED.values(), ids=HANDLED)
 def test_what_breaks_other_libraries_stays_within_the_bound(

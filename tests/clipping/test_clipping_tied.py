@@ -65,6 +65,7 @@ def add(engine: FastEngine, *batch: Tensor) -> dict[str, Tensor]:
     return sums
 
 
+@pytest.mark.untraced
 @settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(1, 3),

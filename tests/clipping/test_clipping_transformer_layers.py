@@ -96,6 +96,7 @@ class Mapped(nn.Module):
         return y
 
 
+@pytest.mark.untraced
 @settings(max_examples=30, deadline=None)
 @given(
     between=st.lists(st.integers(1, 4), max_size=3),

@@ -255,6 +255,7 @@ def test_budgets_are_data(name: str) -> None:
 # --- caps --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("epsilon", [0.3, 8.0])
 @pytest.mark.parametrize("order", [2.0, 12.0, 300.0])
 def test_a_cap_of_one_order_is_the_conversion_and_no_more(epsilon: float, order: float) -> None:

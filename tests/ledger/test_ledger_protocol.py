@@ -225,6 +225,7 @@ def test_there_is_one_ledger_at_a_place(tmp_path: Path) -> None:
         Ledger.create("mysql://localhost/x")
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     "budget",
     [

@@ -39,6 +39,7 @@ def recording(tmp_path: Path) -> Any:
     return record
 
 
+@pytest.mark.untraced
 def test_a_power_loss_keeps_what_was_shown(recording: Any, tmp_path: Path) -> None:
     found = power.power_loss(recording("FULL", charges=3, lives=2), tmp_path / "left", chances=2, every=False)
     assert found["first"] is None
@@ -55,6 +56,7 @@ def test_a_log_that_is_not_synced_at_each_commit_is_caught(recording: Any, tmp_p
     assert "shown, and no data set is open" in found["first"]
 
 
+@pytest.mark.untraced
 def test_a_disk_that_is_full_at_any_moment_is_a_clean_refusal(tmp_path: Path) -> None:
     failures = disk.full_disk(tmp_path, disk.limited, grain=4096)
     assert min(failures.values()) >= 3

@@ -223,7 +223,7 @@ def chi_square(draws: list[int], law: Callable[[int], mpmath.mpf]) -> float:
     return float(stats.chisquare(observed, expected).pvalue)
 
 
-@pytest.mark.uncovered
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("name", "parameter"),
     [

@@ -90,6 +90,7 @@ def tolerance(name: str, radius: NDArray[np.floating]) -> NDArray[np.floating]:
     return relative + (0 if name.startswith("level") else 3e-16 / np.maximum(radius, 1e-8))
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", TRANSFORMS)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(radii, angles), min_size=1, max_size=40), st.sampled_from([1.0, 1e-20, 7e20]))

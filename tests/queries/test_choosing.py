@@ -131,6 +131,7 @@ def fit(losses: list[int], rate: Fraction, drawn: Fraction, draws: int = 20_000)
     return float(stats.chisquare([counts[i] for i in range(len(losses))], expected).pvalue)
 
 
+@pytest.mark.untraced
 def test_the_choice_follows_its_law_and_no_other() -> None:
     losses, rate = [3, 0, 1, 5, 1], Fraction(2, 3)
     assert fit(losses, rate, rate) > 1e-6
@@ -144,6 +145,7 @@ def test_choices_need_losses_and_a_rate() -> None:
             exponential_choice(losses, rate)  # type: ignore[arg-type]
 
 
+@pytest.mark.untraced
 def test_the_rank_is_off_by_no_more_than_stated_in_95_of_100() -> None:
     spread, piled = [float(x % 100) for x in range(2000)], [0.0] * 900 + [60.0] * 60 + [99.9] * 40
     missed = {}

@@ -71,6 +71,7 @@ ADJACENCIES = ["add-remove", "replace-one", "zero-out"]
 LIMITS: dict[str, dict[str, Any]] = {"one": ONE, "three": THREE}
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("name", QUERIES)

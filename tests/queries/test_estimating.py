@@ -104,6 +104,7 @@ def misses(found: list[Estimate], true: float) -> int:
     return sum(not low - slack <= true <= high + slack for low, high in ends)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("name", TRUE)
 def test_intervals_hold_the_truth_in_95_of_100(name: str, noise: str) -> None:
@@ -128,6 +129,7 @@ def test_intervals_are_no_wider_than_they_must_be() -> None:
     assert misses(estimates(Sum("age"), policy(), NOISE["laplace"]), float(FRAME.age.sum())) >= 8
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("name", ["mean", "variance of numbers"])
 def test_intervals_of_quotients_are_no_wider_than_they_must_be(name: str, noise: str) -> None:

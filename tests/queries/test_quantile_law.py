@@ -122,6 +122,7 @@ def fit(found: list[float], candidates: Array, chances: Array) -> float:
     return float(stats.chisquare(one, other * one.sum() / other.sum()).pvalue) if len(one) > 1 else 1.0
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", COLUMNS)
 def test_the_answer_follows_the_law_of_the_exponential_mechanism(name: str) -> None:
     candidates = np.array(SCORES, np.float64)
@@ -155,6 +156,7 @@ def test_candidates_of_ones_own(candidates: tuple[float, ...]) -> None:
         assert fit(found, np.array(candidates), law(halves, q, np.array(candidates), 0.6)) > 1e-7
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("value", [0.0, 3.99, 2.0, 0.1234567, -1.0])
 def test_a_column_of_one_value_has_that_value_for_all_quantiles(value: float) -> None:
     """To half a step of the candidates; also where it lies between two of them."""

@@ -319,6 +319,7 @@ def nonzero(raw: RawTable) -> dict[Any, int]:
 limits = st.none() | st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
+@pytest.mark.untraced
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(queries, tables, limits)
 def test_integers_are_what_their_definition_says(

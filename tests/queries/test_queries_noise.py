@@ -73,6 +73,7 @@ def test_own_noise_knows_no_largest_integer_and_opendp_stops_at_64_bits() -> Non
     assert clamped[0] > 0 > clamped[1]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 def test_both_samplers_draw_one_law_and_the_test_sees_five_percent(law: str) -> None:
     def draws(of: Sampler, scale: Fraction) -> Sequence[int]:
@@ -218,6 +219,7 @@ def test_intervals_refuse_what_they_cannot_hold(interval: Callable[[Fraction, fl
             interval(scale, 0.95)  # type: ignore[arg-type]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("scale", "level"), [(3, 0.95), (12, 0.95), (12, 0.8)])
 def test_the_noise_is_within_the_interval_as_often_as_stated(scale: int, level: float) -> None:
     """Counts within what a binomial of the exact rate allows; of one scale with the interval of a tenth less

@@ -35,6 +35,7 @@ def kinds() -> Iterator[Any]:
         yield importlib.import_module("query_kinds")
 
 
+@pytest.mark.untraced
 @pytest.mark.skipif(not ADULT.is_file(), reason="adult.csv.gz is not in the folder that TACIT_DATA names")
 def test_intervals_hold_as_often_as_they_say(kinds: Any) -> None:
     """All kinds on Adult, 25 answers each: too few to see 94 %, enough to see what is wrong."""
@@ -59,6 +60,7 @@ def test_an_interval_of_the_wrong_noise_is_found(kinds: Any, monkeypatch: pytest
     assert stats.binom.cdf(sum(hits), len(hits), 0.95) < ALMOST_NEVER
 
 
+@pytest.mark.untraced
 def test_low_bits_give_nothing_away(kinds: Any) -> None:
     """Every kind of question on a table of no row and on one of one row."""
     found = {}

@@ -294,6 +294,7 @@ def check_threshold(compiled: Compiled, here: RawTable, there: RawTable) -> None
 
 
 # a table takes long to shrink, and is small as it is
+@pytest.mark.untraced
 @settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     QUERIES,

@@ -185,6 +185,7 @@ def execute(url: str, *texts: str) -> None:
             connection.execute(text)
 
 
+@pytest.mark.untraced
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
 def test_postgres_counts_what_duckdb_counts(

@@ -28,6 +28,7 @@ def shown(law: str, scale: Fraction, threshold: int, each: int, groups: int) -> 
         return 1 - (1 - tail / whole) ** groups
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("groups", [1, 5])
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("place", range(len(SCALES)))

@@ -214,7 +214,7 @@ def test_without_matplotlib_everything_but_the_pictures_is_there(monkeypatch: py
 
 @pytest.mark.usefixtures("no_pictures")
 def test_without_a_loss_report_no_loss_is_written_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The true losses are replaced by a number that would be found, and with its point is no part of a time."""
+    """The true losses are replaced by a number that would be found and is no part of a time."""
     from tacit.training import step
 
     real = step._raw_centred_loss

@@ -460,6 +460,7 @@ class Mortal:
         return asked
 
 
+@pytest.mark.untraced
 @settings(max_examples=15, deadline=None)
 @given(
     deaths=st.lists(st.integers(0, 40), max_size=5), every=st.integers(1, STEPS + 1), forfeit=st.booleans()

@@ -117,6 +117,7 @@ def stored(tmp_path: Path, kind: str) -> tuple[Any, Any]:
     return np.load(tmp_path / "x.npy", mmap_mode="r" if kind == "read-only map" else "c"), y.numpy()
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("kind", ["NumPy arrays", "torch.from_file", "read-only map", "map"])
 @pytest.mark.parametrize("batch", [10, None])
 def test_arrays_and_maps_give_the_run_of_tensors(tmp_path: Path, kind: str, batch: int | None) -> None:

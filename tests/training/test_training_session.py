@@ -287,6 +287,7 @@ def resumed_run(path: Path, stop: int) -> nn.Module:
     return finish(run).current_model
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("stop", [1, 5, 11, 12])
 def test_resume_is_exact(stop: int, tmp_path: Path) -> None:
     whole = finish(session(ema_decay=0.9)).current_model
@@ -505,6 +506,7 @@ def test_optimizer_must_hold_what_is_trained() -> None:
         PrivateSession(net, torch.optim.LBFGS(net.parameters()), data(), plan(), loss=losses)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     "kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam]
 )
@@ -560,6 +562,7 @@ def test_frozen_parameters_stay() -> None:
     assert torch.equal(first, before)
 
 
+@pytest.mark.untraced
 def test_loss_report_is_noisy_and_near_the_truth() -> None:
     net = model()
     x, y = data()

@@ -92,6 +92,7 @@ def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:
     return drawn
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 @pytest.mark.parametrize("physical", [7, 512])
 @pytest.mark.parametrize("rule", [0.5, AutomaticClipping(0.5, 1e-9), AdaptiveClipping(0.5)], ids=str)
@@ -135,6 +136,7 @@ def test_a_reported_loss_does_not_notice_canaries(monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.untraced
 def test_coins_are_fair_and_new_in_each_run() -> None:
     def coins(key: Generator) -> np.ndarray[Any, Any]:
         return finish(session(generator=key)).slot_evidence().included
@@ -145,6 +147,7 @@ def test_coins_are_fair_and_new_in_each_run() -> None:
     assert abs(many.mean() - 0.5) < 4 * 0.5 / len(many) ** 0.5
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("stop", [1, 7, 12])
 def test_slots_survive_a_resume(stop: int, tmp_path: Path) -> None:
     whole = finish(session()).slot_evidence()

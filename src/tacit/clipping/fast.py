@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping import mixing, validate
+from tacit.clipping.alike import HangsOnOthers, moved
 from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.draws import begin_at, devices_of, draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
@@ -37,7 +38,7 @@ from tacit.clipping.layers import island
 from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
 from tacit.clipping.layers.handlers import HANDLERS
 from tacit.clipping.layers.tape import ANSWERED, Tape, Unseen
-from tacit.clipping.ownership import MOST_WAYS, HangsOnOthers, Ownership
+from tacit.clipping.ownership import MOST_WAYS, Ownership
 from tacit.clipping.passes import Passes, cut, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
@@ -88,7 +89,9 @@ class FastEngine(GradientEngine):
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         of_tape = partial(gradients_of, self.parameters)
-        self._ownership = Ownership(self._run_seeded, self._from_one_state, of_tape, views, self.measured)
+        self._ownership = Ownership(
+            self._run_seeded, self._from_one_state, self._elsewhere, of_tape, views, self.measured
+        )
         self._memory: Memory | None = None  # what passes of a proof begin with
         self._batches, self._largest, self._most = 0, 0.0, 0
         self._attributes: list[Tensor] = []  # tables that are no buffers
@@ -175,6 +178,19 @@ class FastEngine(GradientEngine):
             yield
         finally:
             memory.restore()
+            self._memory = before
+
+    @contextmanager
+    def _elsewhere(self, seed: int) -> Iterator[None]:
+        """All passes of a proof begin with parameters that are moved a little."""
+        before = self._memory
+        if before is not None:
+            before.restore()
+        self._memory = None
+        try:
+            with moved(self.parameters.values(), seed), self._from_one_state():
+                yield
+        finally:
             self._memory = before
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:

@@ -14,6 +14,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from tacit.clipping.alike import HANGS, HangsOnOthers, confirmed, norms_on, sketch, tolerance_of
 from tacit.clipping.draws import RepeatedDraws, devices_of, drawn_so_far
 from tacit.clipping.layers.gradient import Gradient
 from tacit.clipping.layers.tape import Tape, Unseen
@@ -24,25 +25,15 @@ from tacit.errors import UnsupportedModel
 __all__ = [
     "MOST_WAYS",
     "Doubt",
-    "HangsOnOthers",
     "Ownership",
-    "check_alike",
     "owned_uses",
-    "sketch",
     "three_of",
 ]
 
-LINEAR, LINEAR_16 = 1e-3, 2e-2
-"""Gradients of a record alone and beside others may differ by this part of their norm; in 16 bits."""
-ROUNDED, ROUNDED_16 = 1e-6, 1e-3
-"""What is below this part of a record's whole gradient may be rounding of parts that cancel."""
-NOTHING = 1e-13
-"""What the norm of no gradient comes out as, at most."""
 NEGLIGIBLE = 1e-12
 """A norm of this part of the threshold is what rounding leaves of nothing."""
 MOST_WAYS = 1024
 """How many are remembered: a way is another one for each number that Python is told on it."""
-_HANGS = "the backward pass of a record depends on the other records"
 DISSENTING = 4
 """Records that are tried of those which alone would have told Python something else."""
 _REFUTED = -1
@@ -61,12 +52,6 @@ def three_of(losses: Tensor, dissenting: Sequence[int] = ()) -> Tensor:
     return order[torch.arange(3, device=order.device) % len(order)]
 
 
-def sketch(use: Use | Gradient, i: int) -> Tensor:
-    """Return what the gradient of record i is compared by: its norm and up to 2048 of its numbers."""
-    row = use.gradients(i, i + 1).flatten().nan_to_num(nan=0.0)
-    return torch.cat([row.norm()[None], row[:: max(1, row.numel() // 1024)]])
-
-
 def owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
     """Return the numbers of the uses that record j's loss reaches; none may be reached in another record.
 
@@ -81,56 +66,8 @@ def owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
             if i != j:
                 raise Unseen("the model does not keep the rows of a record together, or reorders them")
             reached.add(number)
-        _check_same(sketch(use, j), beside, total, in_16_bits=probe.in_16_bits)
+        tolerance_of(probe).check(sketch(use, j), beside, total)
     return reached
-
-
-def check_alike(found: Sequence[Tensor], wanted: Sequence[Tensor], *, in_16_bits: bool) -> None:
-    """Raise unless one record's sketches, one for each use, are the same; nothing is said of other uses."""
-    if len(found) == len(wanted):
-        total = sum(float(sketched[0]) for sketched in wanted)
-        for one, other in zip(found, wanted, strict=True):
-            _check_same(one, other, total, in_16_bits=in_16_bits)
-
-
-def _norms(tape: Tape) -> list[Tensor]:
-    """|g_i|, (n,), of each use."""
-    return [use.squared_norms().double().sqrt() for use in tape.all_uses()]
-
-
-def _check_norms(
-    found: Sequence[Tensor], wanted: Sequence[Tensor], half: Tensor, *, in_16_bits: bool = False
-) -> None:
-    """Raise unless the records of a half have the same norms, and the others none; if they are finite."""
-    if not wanted or len(found) != len(wanted):
-        return
-    linear, rounded = _tolerance(in_16_bits)
-    total = torch.stack(list(wanted)).sum(0)
-    finite = (total + torch.stack(list(found)).sum(0)).isfinite()
-    for one, other in zip(found, wanted, strict=True):
-        inside = half.to(other.device)
-        least = one[~inside].nan_to_num(nan=0.0).min()  # zeros may have no gradient, as of a root
-        nothing = (2 * least).clamp(max=NOTHING)  # an allowance for squares that underflow
-        expected = torch.where(inside, other, 0.0)
-        differ = (one - expected).abs() > linear * expected + rounded * total + nothing
-        if bool((differ & finite).any()):
-            raise HangsOnOthers(_HANGS)
-
-
-class HangsOnOthers(Unseen):
-    """What a record leaves on the tape is another beside other records."""
-
-
-def _tolerance(in_16_bits: bool) -> tuple[float, float]:
-    return (LINEAR_16, ROUNDED_16) if in_16_bits else (LINEAR, ROUNDED)
-
-
-def _check_same(found: Tensor, wanted: Tensor, total: float, *, in_16_bits: bool) -> None:
-    if found.shape != wanted.shape:
-        raise HangsOnOthers("a weight is as long as the batch")
-    linear, rounded = _tolerance(in_16_bits)
-    if float((found - wanted).norm()) > linear * float(wanted.norm()) + rounded * total:
-        raise HangsOnOthers(_HANGS)
 
 
 @dataclass(frozen=True)
@@ -164,12 +101,13 @@ class Ownership:
         self,
         run: Callable[..., AbstractContextManager[Tape]],
         from_one_state: Callable[[], AbstractContextManager[None]],
+        elsewhere: Callable[[int], AbstractContextManager[None]],
         gradients: Callable[[Tape], dict[str, Gradient]],
         views: int,
         measured: dict[str, int],
     ) -> None:
-        self._run, self._from_one_state, self._gradients = run, from_one_state, gradients
-        self._views, self._measured = views, measured
+        self._run, self._from_one_state, self._elsewhere = run, from_one_state, elsewhere
+        self._gradients, self._views, self._measured = gradients, views, measured
         self._keys: dict[Way, str] = {}
         self._tried: set[str] = set()  # by this process, on three records
         self._shown_apart: set[Way] = set()
@@ -213,7 +151,7 @@ class Ownership:
         key = self._keys.get(way) or self._keys.setdefault(way, f"way {_digest(way)}")
         proven = self._measured.get(key, 0)
         if proven == _REFUTED:
-            raise HangsOnOthers(_HANGS)
+            raise HangsOnOthers(HANGS)
         sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
         if sufficient and (key in self._tried or way in self._shown_apart):
             return True
@@ -245,6 +183,9 @@ class Ownership:
         records and on all, and :class:`Unseen` is raised.  None is returned if they go different ways, or
         others than ``sites``.
         """
+        return confirmed(lambda: self._reached(three, sites), self._elsewhere)
+
+    def _reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None) -> set[int] | None:
         reached: set[int] = set()
         for chosen in (torch.tensor([1, 0]), torch.arange(3)):
             rows = self._rows_of(chosen)
@@ -297,14 +238,14 @@ class Ownership:
             with self._run(batch, follow=True) as probe:
                 self._keep(probe.path)
         try:
-            self._try_alone(batch, way, doubt.dissenting)
+            confirmed(lambda: self._try_alone(batch, way, doubt.dissenting), self._elsewhere)
         except Unseen:  # batches in which all agree were right
             self._refute(way)
             raise
         try:
             if way not in self._shown_apart:
-                self._try(batch, way, doubt.steepest)
-                self._try_without_first(batch)
+                confirmed(lambda: self._try(batch, way, doubt.steepest), self._elsewhere)
+                confirmed(lambda: self._try_without_first(batch), self._elsewhere)
         except Unseen as reason:
             if way not in self._fresh:
                 raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
@@ -320,18 +261,18 @@ class Ownership:
         self._fresh.discard(way)
         self._measured[self._keys[way]] = _REFUTED
 
-    def _try_alone(self, batch: tuple[Tensor, ...], way: Way, records: Sequence[int]) -> None:
+    def _try_alone(self, batch: tuple[Tensor, ...], way: Way, records: Sequence[int]) -> bool:
         """Raise if a record is another where all of the batch are copies of it: then Python is told as of it.
 
         The same places of the batch have the same random numbers.  Operations may be others, as where a mask
         that hides nothing is left out.  What a record adds to each parameter may not, and neither may the
-        form of its norm.
+        form of its norm.  Returned is whether all was compared.
         """
         if not records:
-            return
+            return True
         with self._run(batch) as probe:
             if tuple(probe.sites) != way[1]:
-                return
+                return False
             forms, beside = self._of_parameters(probe, records)
         for i, wanted in zip(records, beside, strict=True):
             rows = self._rows_of(torch.full((len(batch[0]) // self._views,), i))
@@ -339,7 +280,8 @@ class Ownership:
                 forms_alone, (alone,) = self._of_parameters(probe, [i])
                 if forms_alone != forms:
                     raise HangsOnOthers("what Python is told of other records decides how one is computed")
-                check_alike(alone, wanted, in_16_bits=probe.in_16_bits)
+                tolerance_of(probe).check_each(alone, wanted)
+        return True
 
     def _of_parameters(
         self, probe: Tape, records: Sequence[int]
@@ -349,45 +291,51 @@ class Ownership:
         forms = {name: gradient.form for name, gradient in used.items()}
         return forms, [[sketch(gradient, i) for gradient in used.values()] for i in records]
 
-    def _try(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> None:
-        """One record alone, in all that is recorded; then each half, in the norms of all its records."""
+    def _try(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> bool:
+        """One record alone, in all that is recorded; then each half, in the norms of all its records.
+
+        Returned is whether all was compared: nothing is where zeros go another way.
+        """
         n = len(batch[0]) // self._views
         number = torch.arange(n)
         with self._run(batch) as probe:
             if tuple(probe.sites) != way[1]:
-                return
+                return False
             beside = [sketch(use, steepest) for use in probe.all_uses()]
-            norms = _norms(probe)
+            norms = norms_on(probe)
         with self._run(self._beside_zeros(batch, number == steepest), steepest) as probe:
-            if tuple(probe.sites) == way[1]:
-                found = [sketch(use, steepest) for use in probe.all_uses()]
-                check_alike(found, beside, in_16_bits=probe.in_16_bits)
+            found = [sketch(use, steepest) for use in probe.all_uses()]
+            compared = tuple(probe.sites) == way[1] and tolerance_of(probe).check_each(found, beside)
         for half in (number % 2 == 0, number % 2 == 1):
             with self._run(self._beside_zeros(batch, half), half) as probe:
-                if tuple(probe.sites) == way[1]:
-                    _check_norms(_norms(probe), norms, half, in_16_bits=probe.in_16_bits)
+                same_way = tuple(probe.sites) == way[1]
+                compared &= same_way and tolerance_of(probe).check_norms(norms_on(probe), norms, half)
+        return compared
 
-    def _try_without_first(self, batch: tuple[Tensor, ...]) -> None:
+    def _try_without_first(self, batch: tuple[Tensor, ...]) -> bool:
         """Raise if records leave something else where the first is left out and they move up by one.
 
         Where nothing is random but what can be drawn again, all records having the same random numbers.
+        Returned is whether it was compared.
         """
         n, devices = len(batch[0]) // self._views, devices_of(batch)
+        if n == 1:
+            return True
         seen = []
         try:
             with RepeatedDraws(self._views):
-                for first in (0, 1) if n > 1 else ():
+                for first in (0, 1):
                     with self._run(tuple(t[first * self._views :] for t in batch)) as probe:
                         sketches = [
                             [sketch(use, i - first) for use in probe.all_uses()] for i in {1, n // 2, n - 1}
                         ]
                         seen.append((tuple(probe.sites), drawn_so_far(devices), sketches))
-                        in_16_bits = probe.in_16_bits
+                        tolerance = tolerance_of(probe)
         except Unseen:  # something else is as long as this batch, which is judged when it comes
-            return
-        if seen and seen[0][0] == seen[1][0] and torch.equal(seen[0][1], seen[1][1]):
-            for wanted, found in zip(seen[0][2], seen[1][2], strict=True):
-                check_alike(found, wanted, in_16_bits=in_16_bits)
+            return False
+        if seen[0][0] != seen[1][0] or not torch.equal(seen[0][1], seen[1][1]):
+            return False
+        return all(tolerance.check_each(*pair) for pair in zip(seen[1][2], seen[0][2], strict=True))
 
     def _keep(self, path: int) -> None:
         if len(self._followed) > MOST_WAYS:

@@ -1,0 +1,164 @@
+"""What rounding decides is told from what other records do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping, alike
+from tacit.clipping.alike import HangsOnOthers, confirmed, moved
+from tacit.clipping.fast import FastEngine
+from tacit.errors import UnsupportedModel
+
+D = 4
+
+
+class Kinked(nn.Module):
+    """A ReLU, before which batches of other sizes are rounded otherwise, as a library's kernels may do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(D, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded = self.first(x) + 1e-12 * len(x)
+        return torch.as_tensor(self.second(torch.relu(rounded)))
+
+    def at_the_kink(self, record: Tensor, n: int) -> None:
+        """Let a number of the record be above 0 beside n records, and below beside one fewer."""
+        with torch.no_grad():
+            self.first.bias.sub_(self.first(record) + 1e-12 * (n - 0.5))
+
+
+class Together(Kinked):
+    """One whose backward pass scales the gradients of all records by the largest."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if hidden.requires_grad:
+            hidden.register_hook(lambda g: g / g.abs().amax())
+        return torch.as_tensor(self.second(hidden))
+
+
+def losses(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.sum(1) + out.square().mean(1)
+
+
+def add(engine: FastEngine, x: Tensor) -> dict[str, Tensor]:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    present = torch.ones(len(x), dtype=torch.bool)
+    engine.add_clipped_sum(sums, (x,), present, torch.tensor([0.3], dtype=torch.float64))
+    return sums
+
+
+def batches(sizes: list[int]) -> Iterator[Tensor]:
+    torch.manual_seed(0)
+    yield from (torch.randn(n, D, dtype=torch.float64) for n in sizes)
+
+
+def train(model: Kinked, sizes: list[int]) -> FastEngine:
+    """Batches of these sizes, in each of which the last record lies at the kink."""
+    engine = FastEngine(model, losses, FlatClipping(0.3))
+    for x in batches(sizes):
+        model.at_the_kink(x[-1], len(x))
+        before = [p.clone() for p in model.parameters()]
+        add(engine, x)
+        assert all(map(torch.equal, model.parameters(), before)), "a look leaves the model as it was"
+    return engine
+
+
+@pytest.mark.parametrize("sizes", [[6], [6, 7, 8, 9, 12]])
+def test_what_rounding_decides_slows_no_run(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    assert train(Kinked().double(), sizes).route == "fast"
+    torch.manual_seed(0)
+    assert torch.equal(torch.get_rng_state(), state)
+    monkeypatch.setattr(alike, "AGAIN", 0)  # the planted bug: the first look is believed
+    assert train(Kinked().double(), sizes[:1]).route.startswith("record by record")
+
+
+def test_of_a_later_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On which a run would end that is believed to have hung on single records."""
+
+    def late() -> FastEngine:
+        torch.manual_seed(0)
+        model = Kinked().double()
+        engine = FastEngine(model, losses, FlatClipping(0.3))
+        for number, x in enumerate(batches([6, 6, 6, 6])):
+            if number == 3:  # on which the model is looked at again
+                model.at_the_kink(x[-1], len(x))
+            add(engine, x)
+        return engine
+
+    assert late().route == "fast"
+    monkeypatch.setattr(alike, "AGAIN", 0)
+    with pytest.raises(UnsupportedModel, match="do not release"):
+        late()
+
+
+@pytest.mark.usefixtures("unfollowed")
+def test_records_that_hang_on_others_do_so_with_other_parameters() -> None:
+    torch.manual_seed(0)
+    model = Together().double()
+    engine = FastEngine(model, losses, FlatClipping(0.3))
+    before = [p.clone() for p in model.parameters()]
+    (x,) = batches([6])
+    add(engine, x)
+    assert engine.route.startswith("record by record")
+    assert all(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize(
+    ("found", "looks"),
+    [([True], 1), ([None], 1), (["!", True], 2), (["!", "!", True], 3), (["!", False, True], 3)],
+)
+def test_a_look_is_believed(found: list[object], looks: int) -> None:
+    """What it returns, if it found nothing wrong (here "!"), at once or with other parameters."""
+    assert look_at(found) == (found[-1], looks)
+
+
+@pytest.mark.parametrize("last", ["!", False, None, set()])
+def test_one_that_compares_nothing_clears_nobody(last: object) -> None:
+    with pytest.raises(HangsOnOthers, match="at first"):
+        look_at(["at first", *[last] * alike.AGAIN])
+
+
+def look_at(found: list[object]) -> tuple[object, int]:
+    looks, seeds = iter(found), []
+
+    @contextmanager
+    def elsewhere(seed: int) -> Iterator[None]:
+        seeds.append(seed)
+        yield
+
+    def look() -> object:
+        if isinstance(what := next(looks), str):
+            raise HangsOnOthers(what)
+        return what
+
+    result = confirmed(look, elsewhere)
+    assert len(set(seeds)) == len(seeds), "parameters are moved another way each time"
+    return result, 1 + len(seeds)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_parameters_are_moved_a_little_and_put_back(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(200, 3).to(dtype)), nn.Parameter(torch.zeros(2, dtype=dtype))]
+    before, state = [p.detach().clone() for p in parameters], torch.get_rng_state()
+    by: list[Tensor] = []
+    for seed in (0, 1):
+        with suppress(KeyboardInterrupt), moved(parameters, seed):
+            by.append((parameters[0].detach().double() / before[0].double() - 1).abs())
+            raise KeyboardInterrupt
+        assert all(map(torch.equal, parameters, before))
+    assert not torch.equal(by[0], by[1])
+    assert torch.equal(torch.get_rng_state(), state)
+    rounding = torch.finfo(dtype).eps
+    assert all(2 * rounding < float(part.median()) < 20 * rounding**0.5 for part in by)
