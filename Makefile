@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger check-noise check-queries check-slots torture-ledger results clean
 
@@ -10,7 +12,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard src/tacit/native/*.cpp src/tacit/native/*.h)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tacit needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: install  ## train a private model on bundled real data and show the result
