@@ -346,6 +346,10 @@ class Plan:
         for noise in (self.count_noise, self.loss_noise):
             if noise is not None:
                 precision -= (2 * noise) ** -2
+        if precision <= 0 and self.count_noise is None:
+            raise InvalidInput(
+                f"the noise multiplier {self.noise_multiplier:g} is too large to compute with. Take less."
+            )
         if precision <= 0:
             raise InvalidInput(
                 f"the noise on the count of adaptive clipping, {self.count_noise:g}, is too small for the "

@@ -428,6 +428,27 @@ def test_checkpointed_layers() -> None:
         run(FastEngine(Checkpointed(True), loss, FlatClipping(0.5)), data(5))
 
 
+@both
+def test_reentrant_checkpoints_behind_a_leaf_are_refused(
+    kind: type[GradientEngine],
+) -> None:
+    """As behind frozen embeddings, whose outputs are made to require gradients: nothing would be trained."""
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            leaf = x.detach().clone().requires_grad_(True)
+            out: Tensor = self.head(checkpoint(self.body, leaf, use_reentrant=True))
+            return out
+
+    engine = kind(Adapted(), lambda m, x: m(x).square().sum(1), FlatClipping(0.5))
+    with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
+        run(engine, (torch.randn(5, 3),))
+
+
 def test_autocast_and_narrow_parameters() -> None:
     def mixed(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):

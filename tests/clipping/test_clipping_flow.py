@@ -198,6 +198,17 @@ SAMPLES: dict[str, Sample] = {
         (3, 4),
     ),
     "chosen among rows": of(lambda x: torch.where(x[:1, :1] > 0, x.flip(0), x), (3, 4), by_row=False),
+    "channels shuffled": of(
+        lambda x: tuple(F.channel_shuffle(x[(..., *[None] * more)], 2) for more in (1, 2, 3)), (3, 4)
+    ),
+    **{
+        f"rows shuffled as channels of {2 + more} dimensions": of(
+            lambda x, more=more: F.channel_shuffle(torch.cat([x, x])[(None, ..., *[None] * more)], 2)[0, :3],
+            (3, 4),
+            by_row=False,
+        )
+        for more in (1, 2, 3)
+    },
     "looked up": of(lambda x, i: F.embedding(i, torch.ones(5, 2)) + x[..., None], (3, 4), (3, 4), at1=5),
     "looked up in records": of(lambda x, i: F.embedding(i, x), (3, 4), (3, 2), by_row=False, at1=3),
     "gathered": of(lambda x, i: (x.gather(1, i), torch.take_along_dim(x, i, 1)), (3, 4), (3, 2), at1=4),

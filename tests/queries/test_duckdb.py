@@ -7,18 +7,20 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger, Policy, PureBudget
-from tacit.queries.algebra import Compare, Count, Query, Sum
+from tacit.queries.algebra import Compare, Count, IsNull, Query, Sum
 from tacit.queries.compiling import compile_query
 from tacit.queries.door import PrivateTable
 from tacit.queries.engines import EngineFailure
-from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.engines.duckdb import _LOCK, DuckDBEngine
 from tacit.queries.releasing import collect
 from tacit.queries.statements import SOURCE
 
@@ -39,6 +41,51 @@ def integers(engine: DuckDBEngine, query: Query, rules: Policy) -> list[list[int
     compiled = compile_query(query, rules, epsilon=1.0)
     raw = collect(compiled, [engine.rows(each) for each in compiled.statements])
     return [counts for cells in raw.values() for counts in cells.values()]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("writer", ["pyarrow", "polars"])
+def test_one_row_moves_no_count_of_nans_in_a_file(
+    dtype: str, writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers leave NaN out of the statistics of a row group, which one ordinary value makes."""
+    rules, path = policy(columns={"age": COLUMNS["age"]}), tmp_path / "rows.parquet"
+
+    def counts(ages: list[float]) -> list[int]:
+        column = np.array(ages, "float32" if writer == "polars" and dtype == "float16" else dtype)
+        if writer == "pyarrow":
+            pq.write_table(pa.table({"age": column}), path)
+        else:
+            pl.DataFrame({"age": column}).write_parquet(path)
+        engine = DuckDBEngine(path, rules)
+        queries = (
+            Query((Count("age"),)),
+            Query((Count(),), where=IsNull("age")),
+            Query((Count(),), where=Compare("age", ">", 0)),
+        )
+        return [integers(engine, query, rules)[0][0] for query in queries]
+
+    nothing, one = [math.nan] * 50, [*[math.nan] * 50, 1.0]
+    assert counts(nothing) == [0, 50, 0]
+    assert counts(one) == [1, 50, 1]
+    monkeypatch.setattr(
+        "tacit.queries.engines.duckdb._LOCK", [each for each in _LOCK if "disabled_optimizers" not in each]
+    )
+    assert counts(one) != [1, 50, 1], "else this shows nothing"
+
+
+@pytest.mark.parametrize("value", [2**70, 10**400, "\ud800"])
+def test_a_value_that_no_type_holds_is_an_error_without_it(value: object) -> None:
+    frame = pd.DataFrame({"age": pd.Series([value], dtype=object)})
+    with pytest.raises(InvalidInput, match="no type holds") as problem:
+        DuckDBEngine(frame, policy(columns={"age": COLUMNS["age"]}))
+    assert problem.value.__context__ is None or problem.value.__suppress_context__
+
+
+def test_a_type_that_duckdb_lacks_is_named() -> None:
+    table = pa.table({"age": pa.array([1], pa.decimal256(50))})
+    with pytest.raises(InvalidInput, match="'age' decimal256"):
+        DuckDBEngine(table, policy(columns={"age": COLUMNS["age"]}))
 
 
 ESCAPES = [

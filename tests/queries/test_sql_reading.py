@@ -292,6 +292,8 @@ SELECT count(*) FROM visits WHERE age = NULL | age IS NULL
 SELECT count(*) FROM visits WHERE age IN (1, NULL) | age IS NULL
 SELECT count(*) FROM visits WHERE age IN () | list after IN is empty
 SELECT count(*) FROM visits WHERE age > 1e999 | too large
+SELECT count(*) FROM visits WHERE age > 1e | no number
+SELECT quantile(age, 1e) FROM visits | no number
 SELECT count(*) FROM visits WHERE age BETWEEN 3 AND 1 | lower end first
 SELECT count(*) FROM visits WHERE age BETWEEN SYMMETRIC 3 AND 1 | takes no symmetric
 SELECT count(*) FROM visits WHERE age = stays | two columns

@@ -727,3 +727,19 @@ def test_noise_drawn_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) ->
     for name in named:
         assert torch.equal(inline[name], ahead[name])
         assert ahead[name] is ahead[name]  # once drawn, it is the buffer that sums are added to
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.5, 0.9, 0.999])
+def test_a_state_that_was_cut_short_is_said_to_be_damaged(part: float, tmp_path: Path) -> None:
+    """Torch has another error for each length."""
+    path = tmp_path / "resume.pt"
+    finish(session(), steps=1).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(InvalidInput, match="damaged"):
+        session().load(path)
+
+
+def test_noise_that_cannot_be_computed_with_is_refused_in_words() -> None:
+    with pytest.raises(InvalidInput, match="too large to compute with"):
+        _ = plan(noise_multiplier=1e300).gradient_noise_multiplier

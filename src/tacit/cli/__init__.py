@@ -22,4 +22,6 @@ def main() -> None:
             "Install them with: pip install 'tacit-dp[all]'\n"
         )
         sys.exit(2)
+    except KeyboardInterrupt:  # while modules are imported; run tells of a later one
+        sys.exit(130)
     sys.exit(run(sys.argv[1:]))

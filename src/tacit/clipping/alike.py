@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from tacit.clipping.layers.gradient import Gradient
 from tacit.clipping.layers.tape import Tape, Unseen
@@ -120,6 +121,11 @@ def confirmed(look: Callable[[], T], elsewhere: Callable[[int], AbstractContextM
         raise
 
 
+def _uncounted(tensors: Sequence[Tensor]) -> AbstractContextManager[object]:
+    """Writes that are not counted: by their number those of the model are seen."""
+    return _unsafe_preserve_version_counter(tuple(tensors))
+
+
 @contextmanager
 def moved(parameters: Iterable[Tensor], seed: int) -> Iterator[None]:
     """Parameters that differ by far more than rounding, and far less than by what training moves them.
@@ -129,13 +135,13 @@ def moved(parameters: Iterable[Tensor], seed: int) -> Iterator[None]:
     tensors = list(parameters)
     kept = [tensor.detach().clone() for tensor in tensors]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _uncounted(tensors):
             for tensor in tensors:
                 generator = torch.Generator(tensor.device).manual_seed(seed)
                 by = torch.empty_like(tensor).normal_(generator=generator)
                 tensor.addcmul_(tensor, by, value=torch.finfo(tensor.dtype).eps ** 0.5)
         yield
     finally:
-        with torch.no_grad():
+        with torch.no_grad(), _uncounted(tensors):
             for tensor, as_it_was in zip(tensors, kept, strict=True):
                 tensor.copy_(as_it_was)

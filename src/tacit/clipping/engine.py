@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping import mixing, validate
-from tacit.clipping.keeping import same
+from tacit.clipping.draws import devices_of
+from tacit.clipping.keeping import Memory, same
 from tacit.clipping.layers.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.survey import Survey
+from tacit.clipping.writes import Writes
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
 
 __all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
@@ -93,6 +95,7 @@ class GradientEngine(ABC):
         self._survey = Survey(model)
         self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
         self._probed: dict[tuple[bool, ...], bool] = {}  # whether rows are the same to the last bit
+        self._writes: Writes | None = None
         self.measured: dict[str, int] = {}
         """What batches are cut by, and the ways through the model that are proven.  Both decide what goes
         through the model at once, and so which random numbers dropout draws: an engine that does steps again,
@@ -126,7 +129,8 @@ class GradientEngine(ABC):
             versions = [tensor._version for tensor in batch]
             with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
                 self._probe(batch)
-                found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
+                with self._unwritten(batch):
+                    found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
             if versions != [tensor._version for tensor in batch]:
                 raise UnsupportedModel(
                     "the model or the loss changes the batch in place, and did not at first. "
@@ -183,6 +187,23 @@ class GradientEngine(ABC):
         """
         types = frozenset([parameter.dtype for parameter in self.parameters.values()])
         return self.rule.factors(norms * _enlargement(types), thresholds) * scale
+
+    def _unwritten(self, batch: tuple[Tensor, ...]) -> AbstractContextManager[None]:
+        """Where a forward pass that writes to parameters is refused."""
+        if self._writes is None:
+            memory = Memory(self.model, self.per_example_loss)
+            self._writes = Writes(self._survey.parameters)
+            zeros = tuple(tensor[: self.views].new_zeros(self.views, *tensor.shape[1:]) for tensor in batch)
+            try:
+                with (
+                    torch.enable_grad(),
+                    torch.random.fork_rng(devices=devices_of(batch)),
+                    self._writes.of_no_record(),
+                ):
+                    _refuse_reentrant(self.per_example_loss(self.model, *zeros))
+            finally:
+                memory.restore()
+        return self._writes.refused(self.model, keep=self.route != "fast")
 
     def _norm_dtype(self) -> torch.dtype:
         wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
@@ -322,6 +343,12 @@ def uncompiled() -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
+_REENTRANT = (
+    "the model has checkpoints with use_reentrant=True, whose backward pass stands apart from the "
+    "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
+)
+
+
 @contextmanager
 def naming_checkpoints() -> Iterator[None]:
     """Refuse by name what torch refuses: reentrant checkpoints, whose gradients cannot be told apart."""
@@ -330,10 +357,20 @@ def naming_checkpoints() -> Iterator[None]:
     except RuntimeError as error:
         if "use_reentrant=True" not in str(error):
             raise
-        raise UnsupportedModel(
-            "the model has checkpoints with use_reentrant=True, whose backward pass stands apart from the "
-            "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
-        ) from error
+        raise UnsupportedModel(_REENTRANT) from error
+
+
+def _refuse_reentrant(losses: Tensor) -> None:
+    """Refuse such checkpoints where torch does not: behind a leaf that is no parameter none is trained."""
+    ahead, seen = [losses.grad_fn], set[object]()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise UnsupportedModel(_REENTRANT)
+        seen.add(node)
+        ahead += [before for before, _ in node.next_functions]
 
 
 @contextmanager

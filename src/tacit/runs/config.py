@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _Count = Annotated[int, Field(ge=1)]
-_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0)]
+_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
 # What may change between a run and its resumption: no result hangs on it.  Records are recognised by a
 # keyed digest, not by where they lie; where the run is charged is in its resume state.
 _FREE = (
@@ -145,7 +145,7 @@ class OptimizerSection(_Section):
     """An optimizer of torch by name, with the usual settings."""
 
     name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
-    learning_rate: Annotated[float, Field(allow_inf_nan=False, gt=0)]
+    learning_rate: Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
     momentum: _Finite = 0.0
     weight_decay: _Finite = 0.0
 

@@ -63,10 +63,12 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 def load_state(path: Path, expected_format: int) -> dict[str, Any]:
     """Load a resume state; nothing in it is executed."""
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        content = io.BytesIO(path.read_bytes())  # what goes wrong from here on is the content's fault
     except FileNotFoundError:
         raise InvalidInput(f"there is no resume state at {path}. Was the run ever saved?") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError):
+    try:
+        state = torch.load(content, weights_only=True, map_location="cpu")
+    except (RuntimeError, EOFError, OSError, LookupError, TypeError, ValueError, pickle.UnpicklingError):
         raise InvalidInput(
             f"{path} is not a readable resume state: it is damaged, or something else wrote it. Put back a "
             "copy of the file, or start a new run."

@@ -104,7 +104,8 @@ RULES: dict[str, Rule] = {
         "_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward",
         by_leading(1),
     ),
-    **_each("pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle", but_last(3)),
+    **_each("pixel_shuffle pixel_unshuffle", but_last(3)),
+    **_each("channel_shuffle native_channel_shuffle", by_leading(1)),
     **_spatial(
         "adaptive_avg_pool adaptive_max_pool _adaptive_avg_pool avg_pool max_pool upsample_nearest "
         "_upsample_nearest_exact upsample_bicubic upsample_bilinear upsample_linear upsample_trilinear "

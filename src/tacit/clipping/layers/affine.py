@@ -27,6 +27,7 @@ __all__ = [
     "expand",
     "expand_as",
     "layer_norm",
+    "masked_fill",
     "mul",
     "mul_in_place",
     "prelu",
@@ -38,6 +39,8 @@ __all__ = [
     "sub_in_place",
     "tile",
     "to",
+    "where",
+    "where_of",
 ]
 
 
@@ -221,6 +224,45 @@ def _in_place(operation: str, compute: Callable[..., Tensor]) -> Handler:
 add_in_place = _in_place("add_", Tensor.add_)
 mul_in_place = _in_place("mul_", Tensor.mul_)
 sub_in_place = _in_place("sub_", Tensor.sub_)
+
+
+def where(tape: Tape, condition: Tensor, input: Any = None, other: Any = None) -> Tensor:  # noqa: A002
+    """``torch.where`` with one private operand, such as biases of positions that a mask of the rows hides.
+
+    The other operand and the condition have the rows, or are constants.
+    """
+    w, x, chosen = (input, other, True) if tape.owns(input) else (other, input, False)
+    operands = [t for t in (condition, x) if isinstance(t, Tensor) and not tape.fixed(t)]
+    if tape.owns(x) or not operands or condition.dtype != torch.bool:
+        return _without_rule(tape, condition, input, other)
+    tape = tape.of_rows("where", operands[0], 1)
+    y = torch.where(condition, tape.plain(input), tape.plain(other))
+    if any(t.dim() != y.dim() or len(t) != tape.rows for t in operands) or (
+        w.dim() == y.dim() and len(w) != 1
+    ):
+        return _without_rule(tape, condition, input, other)
+    by_row = operands[0] is condition
+
+    def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        here = saved[0] if by_row else condition
+        yield w, _kept(tape, torch.where(here if chosen else ~here, g, 0.0), w.shape, w)
+
+    return tape.tap("where", y, uses, saved=(condition,) if by_row else (), sources=(w,))
+
+
+def _without_rule(tape: Tape, *operands: Any) -> Tensor:
+    result: Tensor = tape.without_rule(torch.where, operands, {})
+    return result
+
+
+def where_of(tape: Tape, input: Any, condition: Tensor, other: Any) -> Tensor:  # noqa: A002
+    """``Tensor.where``, which names its first choice first."""
+    return where(tape, condition, input, other)
+
+
+def masked_fill(tape: Tape, input: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: A002
+    """``input.masked_fill(mask, value)``."""
+    return where(tape, mask, value, input)
 
 
 def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002

@@ -27,6 +27,8 @@ _LOCK = (
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
     "SET python_enable_replacements = false",
+    # It takes x <= infinity for true where a row group of a file has statistics, which leave NaN out.
+    "SET disabled_optimizers = 'statistics_propagation'",
     "SET enable_progress_bar = false",  # it would be drawn among the answers, and tell of the data
     "SET lock_configuration = true",
 )
@@ -69,7 +71,7 @@ class DuckDBEngine(Engine):
         self._table: Any = None
         if self._path is None:
             self._table = _arrow(data, policy)
-            self._connection.register(SOURCE, self._table)
+            self._register()
         else:
             self._attach(self._path, policy)
         for setting in (f"SET temp_directory = {_text(_spill())}", *_LOCK):
@@ -82,6 +84,15 @@ class DuckDBEngine(Engine):
     def name(self) -> str:
         """DuckDB and its version."""
         return f"DuckDB {self._version}, locked, in memory"
+
+    def _register(self) -> None:
+        try:
+            self._connection.register(SOURCE, self._table)
+        except self._error:
+            types = ", ".join(f"{field.name!r} {field.type}" for field in self._table.schema)
+            raise InvalidInput(
+                f"DuckDB has no type for a column of the table: {types}. Convert it."
+            ) from None
 
     def _attach(self, path: Path, policy: Policy) -> None:
         suffix = path.suffix.lower()
@@ -186,10 +197,10 @@ def _arrow(data: object, policy: Policy) -> Any:
         _lacks_none(list(frame.columns), wanted)
         try:
             table = pa.Table.from_pandas(frame[wanted], preserve_index=False)
-        except pa.ArrowException:
+        except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
             raise InvalidInput(
-                "a column of the data frame holds values of different types. Convert it first, with "
-                "pandas.to_numeric or astype(str)."
+                "a column of the data frame holds values of different types, or one that no type holds. "
+                "Convert it first, with pandas.to_numeric or astype(str)."
             ) from None
         return _with_rows(table.replace_schema_metadata(None), len(frame))
     raise InvalidInput(

@@ -238,7 +238,10 @@ class Reader:
             raise self.refusal(node, problem, "write a number, like 65 or 1.5")
         self.only(literal, "this", "is_string")
         written = str(literal.this)
-        number = int(written) if written.isdecimal() and len(written) <= 30 else float(written)
+        try:
+            number = int(written) if written.isdecimal() and len(written) <= 30 else float(written)
+        except ValueError:
+            raise self.refusal(literal, "this is no number", "write a number, like 65 or 1.5") from None
         if not math.isfinite(number):
             raise self.refusal(literal, "this number is too large", "write one below 1e308")
         return sign * number
