@@ -193,7 +193,7 @@ class GradientEngine(ABC):
         if self._writes is None:
             memory = Memory(self.model, self.per_example_loss)
             self._writes = Writes(self._survey.parameters)
-            zeros = tuple(tensor[: self.views].new_zeros(self.views, *tensor.shape[1:]) for tensor in batch)
+            zeros = tuple(tensor.new_zeros(3 * self.views, *tensor.shape[1:]) for tensor in batch)
             try:
                 with (
                     torch.enable_grad(),
