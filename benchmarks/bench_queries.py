@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.ledger import Column, Ledger, Policy, PureBudget
-from tacit.queries import Count, Mean, Query, Sum
+from tacit.queries import Count, Mean, Query, Sum, register_table
 from tacit.queries.door import PrivateTable
 
 KEYS, PERSONS = 100, 2_000_000
@@ -77,6 +77,7 @@ def measured(data: Path, unit: str, rounds: int) -> list[dict[str, Any]]:
     """Plain and private seconds of every question, the median over ``rounds``."""
     ledger = Ledger.create(f"sqlite:///{data.parent / unit.replace(' ', '')}.db")
     ledger.open_dataset("visits", policy(unit))
+    register_table(data, ledger=ledger, dataset="visits")
     opened, table = timed(lambda: PrivateTable(data, ledger=ledger, dataset="visits"))
     plain = duckdb.connect()
     rows = []

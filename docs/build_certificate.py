@@ -6,6 +6,7 @@ With ``--check`` nothing is written; the exit code is 1 if the page is not what 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import sys
@@ -16,7 +17,17 @@ from typing import Any
 
 from tacit.cli.ledger import COMMANDS
 from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
-from tacit.ledger import Column, DatasetStatus, Entry, Ledger, Policy, Refused, RenyiBudget, charge_key
+from tacit.ledger import (
+    Column,
+    DatasetStatus,
+    Entry,
+    Ledger,
+    Policy,
+    Refused,
+    RenyiBudget,
+    Verdict,
+    charge_key,
+)
 from tacit.ledger.blocks import added
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
 from tacit.report.certificate import Certificate, certificate_of
@@ -29,7 +40,7 @@ PAGE = Path(__file__).parent / "certificate.md"
 CHART = Path(__file__).parent / "budget.svg"
 _LEDGER = "00000000-0000-4000-8000-000000000000"  # an example is the same each time: ids, times and hashes
 _OPENED = datetime(2026, 10, 1, 8, 0, tzinfo=UTC)
-_DAYS = (0, 6, 6, 9, 9, 13, 13, 20, 20, 27, 27, 34, 34, 41)  # after the opening, entry by entry
+_DAYS = (0, 1, 6, 6, 9, 9, 13, 13, 20, 20, 27, 27, 34, 34, 41)  # after the opening, entry by entry
 _STATEMENTS = {
     "bounds": "from the hospital's published forms, not from the records",
     "trials": "one training; its settings are those of an earlier study on public data",
@@ -56,6 +67,8 @@ def example() -> tuple[DatasetStatus, list[Entry]]:
         note="For the study of waiting times; nothing else.",
     )
     ledger.open_dataset("visits", policy)
+    content = hashlib.sha256(b"an extract of the registry").hexdigest()
+    ledger.register_content("visits", content, verdict=Verdict(missing=("age",)))
     steps = Repeat(PoissonSampled(0.01, Gaussian(1.1)), 150)
     count = DiscreteLaplace(scale=40.0, sensitivity=4)
     charges = [

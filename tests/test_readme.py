@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,8 @@ from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
 from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
+from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
 from tacit.training import Augmentation, Batch
 
@@ -336,6 +338,18 @@ def undeclared() -> None:
     PrivateClassifier(epsilon=1.0, delta=1e-3, unit="row", adjacency="replace-one").fit(inputs, targets)
 
 
+def unregistered_table() -> None:
+    """A table of which nobody has looked at the cells."""
+    visits = pd.DataFrame({"age": [34.0, 71.0]})
+    with contextlib.closing(Ledger.create("sqlite://")) as ledger:
+        columns = {"age": Column(kind="number", lower=0, upper=120)}
+        budget = PureBudget(1.0)
+        ledger.open_dataset(
+            "visits", Policy(unit="visit", adjacency="add-remove", budget=budget, columns=columns)
+        )
+        PrivateTable(visits, ledger=ledger, dataset="visits")
+
+
 # first words of the row of the table: what is done, and words of the way out that the error must name
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "BatchNorm": (
@@ -366,6 +380,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "copying, pickling": (lambda: copy.deepcopy(session()), "Make a new session for each run"),
     "resuming": (resume_with_others, "[Ss]tart a new run"),
     "NaN": (not_finite, "fixed rule"),
+    "a question to a table": (unregistered_table, "tacit ledger register"),
     "exact scores": (scores_of_held_out_records, r"test_noise = \d"),
     "bounds or classes": (undeclared, r"classes=range\(10\)"),
     "an event": (

@@ -153,7 +153,7 @@ SETTINGS = [
     ("age = { low = 0, high = 100 }", 'age = "auto"', 1, "declared, not taken from the data"),
     ("age = { low = 0, high = 100 }", 'age = { low = "min", high = "max" }', 1, "column 'age'"),
     ("age = { low = 0, high = 100 }", "age = {}", 2, "column 'age'"),
-    ('["no", "yes"]', '["no", "maybe"]', 2, "are not among the declared classes (no, maybe), such as 'yes'"),
+    ('["no", "yes"]', '["no", "maybe"]', 2, "are not among the declared classes (no, maybe): rows "),
     ("test_fraction = 0.2", "", 2, "test_fraction"),
     ("test_fraction = 0.2", 'images = "pictures"', 2, "exactly one of name, table, images, text"),
 ]  # fmt: skip
@@ -218,11 +218,14 @@ def test_too_many_steps_for_the_budget(capsys: pytest.CaptureFixture[str]) -> No
     [
         (",office,no\n", "1 of 301 rows of people.csv lack a value"),
         ("nan,office,no\n", "1 of 301 rows of people.csv lack a value"),
-        ("30,office,perhaps\n", "such as 'perhaps'"),
+        (
+            "30,office,perhaps\n",
+            "1 labels in column 'rich' of people.csv are not among the declared classes (no, yes): row 301.",
+        ),
         ("30,office,\n", "lack the target"),
         ("old,office,no\n", "are not numbers"),
         ("30,no\n", "do not have the 3 cells"),
-        ('30,"office,no\n', "cannot read people.csv"),
+        ('30,"office,no\n', "people.csv cannot be read to its end: after line 302"),
         ("30,\0,no\n\xff", "people.csv"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from tacit.cli.app import run
 from tacit.ledger import Column, Ledger, Policy, PureBudget
-from tacit.queries import Count, Query
+from tacit.queries import Count, Query, register_table
 from tacit.queries.compiling import compile_query
 from tacit.queries.engines import EngineFailure
 from tacit.queries.engines.duckdb import DuckDBEngine
@@ -40,7 +40,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "ward": Column(kind="category", keys=("A", "B", "C")),
         },
     )
-    Ledger.create("budget.db").open_dataset("visits", policy)
+    ledger = Ledger.create("budget.db")
+    ledger.open_dataset("visits", policy)
+    register_table("visits.csv", ledger=ledger, dataset="visits")
     return tmp_path
 
 
@@ -100,7 +102,7 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFix
     assert "be refused: the budget of 'visits' does not hold this: it asks for epsilon 1.5, 1 is left" in said
     assert "0.5 is missing" in said
     assert "epsilon 1 at most would fit" in said
-    assert Ledger.open("budget.db").status("visits").head_seq == 0
+    assert Ledger.open("budget.db").status("visits").head_seq == 1
     assert ask("--epsilon", "0.25", COUNT) == 0
     capsys.readouterr()
     assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
@@ -311,6 +313,7 @@ def test_how_duckdb_tells_of_a_ctrl_c(said: str, raised: type[BaseException], wo
 
     policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
     engine = DuckDBEngine(workplace / "visits.csv", policy)
+    engine.load()
     engine._connection.close()
     engine._connection = Interrupted()  # type: ignore[assignment]
     (statement,) = compile_query(Query((Count(),)), policy, epsilon=1.0).statements
@@ -337,6 +340,9 @@ def test_a_table_in_postgres_is_asked_by_its_url(capsys: pytest.CaptureFixture[s
             connection.execute("CREATE TABLE clinic.seen (patient text, age double precision, ward text)")
             connection.execute("INSERT INTO clinic.seen SELECT i, i, 'A' FROM generate_series(1, 90) AS i")
         arguments = [*ASKED[1:], "--epsilon", "1", "--table", "clinic.seen", "--json"]
+        registered = ["ledger", "register", "budget.db", running.url, "--dataset", "visits"]
+        assert run([*registered, "--table", "clinic.seen"]) == 0
+        assert "Every cell is what its column declares" in capsys.readouterr().out
         assert run(["query", running.url, *arguments, COUNT]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["rows"][0]["values"][0]["value"] == pytest.approx(90, abs=60)

@@ -127,9 +127,9 @@ def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None
         ("age,work,rich\n1,office\n", "1 rows of .* do not have the 3 cells"),
         ("age,work,rich,age\n1,office,no,2\n", "2 columns named 'age'"),
         ("age,work,rich\nNAN,office,no\n", "1 values in column 'age' .* are not numbers"),
-        ('age,work,rich\n"1,a,no\n', "cannot read .* as CSV"),
+        ('age,work,rich\n"1,a,no\n', "cannot be read to its end: after line 2"),
         ("age,work,rich\nold,office,no\n", "1 values in column 'age' .* are not numbers"),
-        ("age,work,rich\n1,office,no.\n", r"1 labels in column 'rich' .* \(no, yes\), such as 'no\.'"),
+        ("age,work,rich\n1,office,no.\n", r"1 labels in column 'rich' .* \(no, yes\): row 1\."),
     ],
 )
 def test_faulty_tables(tmp_path: Path, text: str, message: str) -> None:
@@ -140,9 +140,9 @@ def test_faulty_tables(tmp_path: Path, text: str, message: str) -> None:
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="there is no table at"):
         read(tmp_path / "absent.csv")
-    for name, form in (("x.parquet", "Parquet"), ("x.csv.gz", "CSV"), ("x.csv", "CSV")):
+    for name, form in (("x.parquet", "as Parquet"), ("x.csv.gz", "first line"), ("x.csv", "first line")):
         (tmp_path / name).write_bytes(b"\x00\xff\xfe not a table")
-        with pytest.raises(InvalidInput, match=f"cannot read .* as {form}|has no column"):
+        with pytest.raises(InvalidInput, match=form):
             read(tmp_path / name)
 
 

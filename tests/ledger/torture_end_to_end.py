@@ -25,7 +25,7 @@ from torture_processes import Log, demand, fork, kill, shown
 from tacit.errors import BudgetExceeded, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
-from tacit.queries import Compare, Count, PrivateTable, Query
+from tacit.queries import Compare, Count, PrivateTable, Query, register_table
 from tacit.report.certificate import make_certificate
 from tacit.report.certificate_check import check_certificate
 from tacit.training import PrivateSession, StepCharges
@@ -121,6 +121,7 @@ def end_to_end(url: str, folder: Path, *, clients: int, kills: int, seed: int = 
     torch.set_num_threads(1)
     with closing(Ledger.create(url)) as ledger:
         ledger.open_dataset("visits", POLICY)
+        register_table(table(), ledger=ledger, dataset="visits")
     lines: list[dict[str, Any]] = []
     for life in range(kills + 1):
         pause = 0.2 if life < kills else 0.0

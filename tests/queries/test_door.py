@@ -29,9 +29,21 @@ from tacit.ledger import (
     Refused,
     RenyiBudget,
     StillRunning,
+    Verdict,
     ZeroConcentratedBudget,
 )
-from tacit.queries import Compare, Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
+from tacit.queries import (
+    Compare,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    Sum,
+    Variance,
+    register_table,
+)
 from tacit.queries.answers import Answer
 from tacit.queries.door import PrivateTable
 from tacit.queries.engines import Engine, EngineFailure
@@ -63,8 +75,18 @@ def opened(budget: Budget, **fields: Any) -> Ledger:
     return ledger
 
 
+def private(data: object, ledger: Ledger, *, block: str | None = None, noise: str = "own") -> PrivateTable:
+    """A table that the curator has registered."""
+    if isinstance(data, Broken):
+        print_of_it = ledger.fingerprint(data.content())
+        ledger.register_content("visits", print_of_it, block=block, verdict=Verdict())
+    else:
+        register_table(data, ledger=ledger, dataset="visits", block=block)
+    return PrivateTable(data, ledger=ledger, dataset="visits", block=block, noise=noise)
+
+
 def table_of(budget: Budget, data: object = FRAME, **fields: Any) -> PrivateTable:
-    return PrivateTable(data, ledger=opened(budget, **fields), dataset="visits")
+    return private(data, opened(budget, **fields))
 
 
 COUNT = Query((Count(),))
@@ -111,9 +133,9 @@ def test_the_same_question_is_answered_from_storage_for_nothing() -> None:
 
 def test_new_content_is_another_version_on_the_same_budget() -> None:
     ledger = opened(PureBudget(1.0))
-    old = PrivateTable(FRAME, ledger=ledger, dataset="visits")
-    same = PrivateTable(FRAME.copy(), ledger=ledger, dataset="visits")
-    new = PrivateTable(FRAME.iloc[1:], ledger=ledger, dataset="visits")
+    old = private(FRAME, ledger)
+    same = private(FRAME.copy(), ledger)
+    new = private(FRAME.iloc[1:], ledger)
     assert old.version == same.version != new.version
     old.ask(COUNT, epsilon=0.5)
     assert same.ask(COUNT, epsilon=0.5).repeated
@@ -147,13 +169,13 @@ def test_a_price_is_that_of_the_answer_alone_in_every_currency() -> None:
 def test_a_price_charges_nothing_and_reads_nothing() -> None:
     ledger = opened(PureBudget(1.0))
     engine = Broken()
-    table = PrivateTable(engine, ledger=ledger, dataset="visits")
+    table = private(engine, ledger)
     quote = table.price(COUNT, epsilon=0.25)
     assert (quote.price.epsilon, quote.price.fits, quote.asked_before) == (0.25, True, False)
     assert (quote.epsilon, quote.delta) == (0.25, 0.0)
     assert quote.mechanism == ("number of rows: discrete Laplace noise of scale 4, sensitivity 1",)
     assert not table.price(COUNT, epsilon=2.0).price.fits
-    assert (engine.asked, len(ledger.history("visits"))) == (0, 1)
+    assert (engine.asked, len(ledger.history("visits"))) == (0, 2)
 
 
 class Broken(Engine):
@@ -186,7 +208,7 @@ def test_a_failure_after_the_charge_says_nothing_and_stays_charged() -> None:
     ledger = opened(PureBudget(1.0))
     engine = Broken(before=lambda: spent.append(ledger.status("visits").spent_epsilon))
     spent: list[float] = []
-    table = PrivateTable(engine, ledger=ledger, dataset="visits")
+    table = private(engine, ledger)
     with pytest.raises(EngineFailure) as failure:
         table.ask(COUNT, epsilon=0.5)
     assert spent == [0.5], "charged before the engine is asked"
@@ -209,7 +231,7 @@ def test_an_error_on_top_of_a_failure_does_not_carry_its_reason(monkeypatch: pyt
         raise LeaseLost("somebody else ended it.")
 
     monkeypatch.setattr(Ledger, "forfeit", lost)
-    table = PrivateTable(Broken(), ledger=opened(PureBudget(1.0)), dataset="visits")
+    table = private(Broken(), opened(PureBudget(1.0)))
     with pytest.raises(LeaseLost) as problem:
         table.ask(COUNT, epsilon=0.5)
     assert "John" not in "".join(traceback.format_exception(problem.value))
@@ -222,12 +244,12 @@ def test_a_question_that_somebody_else_is_being_answered_is_not_run_twice() -> N
     def at_the_same_time() -> None:
         other = Broken()
         with pytest.raises(StillRunning) as problem:
-            PrivateTable(other, ledger=ledger, dataset="visits").ask(COUNT, epsilon=0.5)
+            private(other, ledger).ask(COUNT, epsilon=0.5)
         assert other.asked == 0
         problems.append(problem.value)
 
     with pytest.raises(EngineFailure):
-        PrivateTable(Broken(at_the_same_time), ledger=ledger, dataset="visits").ask(COUNT, epsilon=0.5)
+        private(Broken(at_the_same_time), ledger).ask(COUNT, epsilon=0.5)
     assert len(problems) == 1
     assert ledger.status("visits").spent_epsilon == 0.5
 
@@ -272,10 +294,10 @@ BEFORE: dict[str, Callable[[PrivateTable], object]] = {
 @pytest.mark.parametrize("name", BEFORE)
 def test_what_does_not_fit_is_refused_before_any_charge(name: str) -> None:
     ledger = opened(PureBudget(1.0))
-    table = PrivateTable(FRAME, ledger=ledger, dataset="visits")
+    table = private(FRAME, ledger)
     with pytest.raises((InvalidInput, UnsupportedEvent)):
         BEFORE[name](table)
-    assert len(ledger.history("visits")) == 1, "not even an entry"
+    assert len(ledger.history("visits")) == 2, "not even an entry"
 
 
 def test_a_misspelt_column_is_guessed() -> None:
@@ -330,7 +352,10 @@ def test_undeclared_keys_are_shown_where_they_are_many() -> None:
 
 def test_unknown_values_belong_to_no_group() -> None:
     frame = FRAME.assign(ward=pd.Series(["north", None, "elsewhere"] * 100))
-    answer = table_of(PureBudget(1000.0), frame).ask(Query((Count(),), by=("ward",)), epsilon=500)
+    ledger = opened(PureBudget(1000.0))
+    register_table(frame, ledger=ledger, dataset="visits", accept_missing=["ward"], accept_outside=["ward"])
+    table = PrivateTable(frame, ledger=ledger, dataset="visits")
+    answer = table.ask(Query((Count(),), by=("ward",)), epsilon=500)
     assert [row.values[0].value for row in answer.rows] == [100, 0, 0]  # type: ignore[union-attr]
 
 
@@ -380,7 +405,7 @@ def test_every_noise_on_every_budget(budget: str, way: str) -> None:
 def test_opendp_draws_the_noise_if_asked_to() -> None:
     ledger = opened(PureBudget(1000.0))
     try:
-        table = PrivateTable(FRAME, ledger=ledger, dataset="visits", noise="opendp")
+        table = private(FRAME, ledger, noise="opendp")
     except MissingExtra:
         pytest.skip("opendp is not installed")
     assert table.ask(COUNT, epsilon=500).value() == 300
@@ -406,12 +431,14 @@ def test_what_is_public_costs_no_delta_either() -> None:
 def test_blocks_are_charged_in_parallel() -> None:
     ledger = opened(PureBudget(1.0), blocks=("east", "west"))
     for block, frame in (("east", FRAME[:150]), ("west", FRAME[150:])):
-        table = PrivateTable(frame, ledger=ledger, dataset="visits", block=block)
+        table = private(frame, ledger, block=block)
         assert table.ask(COUNT, epsilon=0.75).remaining == 0.25
     assert ledger.status("visits").spent_epsilon == 0.75
     wrong = PrivateTable(FRAME[:150], ledger=ledger, dataset="visits", block="west")
     with pytest.raises(Conflict, match="is known as 'east'"):
         wrong.ask(COUNT, epsilon=0.25)
+    with pytest.raises(Conflict, match="is known as 'east'"):
+        register_table(FRAME[:150], ledger=ledger, dataset="visits", block="west")
 
 
 def test_the_same_table_has_no_second_budget(tmp_path: Path) -> None:
@@ -420,12 +447,14 @@ def test_the_same_table_has_no_second_budget(tmp_path: Path) -> None:
     path = tmp_path / "visits.parquet"
     FRAME.to_parquet(path)
     for data in (FRAME, path):  # two contents: a file is known by its bytes
-        table = PrivateTable(data, ledger=ledger, dataset="visits")
+        table = private(data, ledger)
         table.price(COUNT, epsilon=0.25)
         for _ in range(2):
             table.ask(COUNT, epsilon=0.25)
         with pytest.raises(Conflict, match="already open as 'visits'"):
-            PrivateTable(data, ledger=ledger, dataset="again").ask(COUNT, epsilon=0.25)
+            register_table(data, ledger=ledger, dataset="again")
+        with pytest.raises(PrivacyRefusal, match="not registered as 'again'"):
+            PrivateTable(data, ledger=ledger, dataset="again")
     assert [entry.kind for entry in ledger.history("again")] == ["open"]
     kinds = [entry.kind for entry in ledger.history("visits")]
     assert kinds == ["open", *2 * ["content", "reserve", "settle"]]

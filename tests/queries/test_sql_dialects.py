@@ -43,6 +43,7 @@ from tacit.queries.dialects import PostgresEngine, SparkEngine
 from tacit.queries.engines import Engine, EngineFailure
 from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.statements import Statement, syntax
+from tacit.queries.table_check import check_table
 
 
 def load_server() -> ModuleType:
@@ -454,3 +455,37 @@ def test_every_literal_is_quoted_by_the_dialect(dialect: str) -> None:
         assert read[0] is not None
         found = [node.this for node in read[0].find_all(exp.Literal) if node.is_string]
         assert value in found, (dialect, text)
+
+
+def test_fractions_in_a_column_of_integers_are_missing_in_postgres_too_and_the_check_counts_alike(
+    database: str,
+) -> None:
+    values = [None, 1.0, 2.5, -0.5, float("nan"), float("inf"), float("-inf"), 1e300, 2.0**53 + 2, 3.0]
+    policy = replace(ROWS, columns={"n": Column(kind="integer", lower=0, upper=9, keys=(1, 3))})
+    execute(database, "DROP TABLE IF EXISTS n", "CREATE TABLE n (n double precision)")
+    written = ", ".join("(NULL)" if value is None else f"('{value!r}'::float8)" for value in values)
+    execute(database, f"INSERT INTO n VALUES {written}")
+    engine, mine = PostgresEngine(database, "n"), DuckDBEngine(pa.table({"n": values}), policy)
+    queries = (
+        Query((Sum("n"), Count("n"))),
+        Query((Count(),), where=IsNull("n")),
+        Query((Count(),), where=Compare("n", ">", -1)),
+        Query((Count(),), by=("n",)),
+        Query((Histogram("n", (0, 2, 9)),)),
+    )
+    for query in queries:
+        (statement,) = statements_of(query, policy)
+        assert integers(engine, statement) == integers(mine, statement)
+    (there,) = statements_of(queries[1], policy)
+    assert integers(mine, there) == [(4,)], "NULL, NaN and two fractions"
+    found, here = (
+        {each.kind: each.count for each in check_table(one, policy).findings} for one in (engine, mine)
+    )
+    assert found == here == {"missing": 2, "fraction": 2, "outside": 4}
+    assert all(not each.rows for each in check_table(engine, policy).findings), "rows there have no order"
+    engine.close()
+    mine.close()
+    execute(database, "ALTER TABLE n ALTER COLUMN n TYPE numeric", "INSERT INTO n VALUES (1e999)")
+    engine = PostgresEngine(database, "n")
+    assert [each.kind for each in check_table(engine, policy).findings] == ["failed"]
+    engine.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Column, Ledger, Policy, PureBudget
-from tacit.queries import PrivateTable
+from tacit.queries import PrivateTable, register_table
 from tacit.queries.algebra import (
     And,
     Compare,
@@ -351,6 +351,7 @@ def test_none_of_them_leaves_a_trace_in_the_ledger() -> None:
     types = {"patient": "str", "ward": "str", "note": "str", "smoker": "bool"}
     columns = ("patient", *POLICY.columns)
     frame = pd.DataFrame({name: pd.Series([], dtype=types.get(name, "float64")) for name in columns})
+    register_table(frame, ledger=ledger, dataset="visits")
     before = ledger.status("visits").head_seq
     with PrivateTable(frame, ledger=ledger, dataset="visits") as table:
         for line in REFUSED:

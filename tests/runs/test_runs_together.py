@@ -17,7 +17,7 @@ import torch
 
 from tacit.errors import PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
-from tacit.queries import Compare, Count, PrivateTable, Query
+from tacit.queries import Compare, Count, PrivateTable, Query, register_table
 from tacit.report import make_certificate
 from tacit.report.certificate_check import check_certificate
 from tacit.report.described import read_statement
@@ -75,6 +75,7 @@ def set_up(folder: Path) -> None:
     )
     with closing(Ledger.create(folder / "budget.db")) as made:
         made.open_dataset("people", policy)
+        register_table(folder / "people.csv", ledger=made, dataset="people")
 
 
 def say(line: str) -> None:

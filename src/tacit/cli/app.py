@@ -29,6 +29,7 @@ _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "train": "Train a model with differential privacy, from a configuration file.",
     "demo": "Train a private model on bundled data and show the guarantee.",
+    "check": "Check every cell of a table against its policy, before questions are asked.",
     "query": "Ask a private table in SQL, paid for from its budget.",
     "plan": "Rank batch sizes, steps and noise for a privacy budget.",
     "risk": "Say what a guarantee means for one person, in frequencies.",

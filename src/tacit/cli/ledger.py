@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli import certificate
+from tacit.cli.check import AcceptMissing, AcceptOutside, print_check, table_at
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
@@ -76,6 +77,56 @@ def open_dataset(
     view = curator_view(found, [dataset])["datasets"][0]
     _say(f"{dataset} is open. {spent_in_words(view)}")
     _say(f"Anchor, to keep elsewhere: {view['anchor']}")
+    return 0
+
+
+def register(
+    ledger: _Where,
+    data: Annotated[
+        str,
+        typer.Argument(help="A .parquet, .csv or .tsv file, or the URL of a database.", show_default=False),
+    ],
+    dataset: _Name,
+    block: Annotated[
+        str | None, typer.Option(help="The declared part that DATA is.", show_default=False)
+    ] = None,
+    accept_missing: AcceptMissing = None,
+    accept_outside: AcceptOutside = None,
+    table: Annotated[
+        str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
+    ] = None,
+    as_json: _AsJson = False,
+) -> int:
+    """Check a table against the policy of its data set; if it is clean, let questions be asked of it.
+
+    For whoever keeps the data: what is found is confidential. What is accepted stands in every later
+    certificate. A changed table is registered again, on the same budget.
+
+    Exit codes: 0 registered, 1 some cells are not what the policy declares, 2 bad usage or input.
+
+    Example:  tacit ledger register budget.db visits.parquet --dataset visits
+    """
+    from tacit.queries.table_check import check_and_register
+
+    found = Ledger.open(ledger)
+    policy = found.policy(dataset)
+    with table_at(data, table, default=dataset) as source, messages.status("reading the table"):
+        check = check_and_register(
+            source,
+            ledger=found,
+            dataset=dataset,
+            block=block,
+            accept_missing=accept_missing or (),
+            accept_outside=accept_outside or (),
+        )
+    if as_json:
+        print_json(check.to_data())
+        return 0 if check.clean else 1
+    print_check(check, policy)
+    if not check.clean:
+        messages.print(f"Not registered: no question can be asked of it as {dataset} yet.")
+        return 1
+    _say(f"Registered as {dataset}: questions may be asked of it.")
     return 0
 
 
@@ -275,6 +326,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "init": init,
     "template": template,
     "open": open_dataset,
+    "register": register,
     "datasets": datasets,
     "status": status,
     "history": history,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.cli.check import table_at
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json, refused_data
 from tacit.errors import InvalidInput
@@ -140,19 +141,13 @@ def _opened(
     ledger: Ledger, dataset: str, data: str, block: str | None, table: str | None
 ) -> Iterator[PrivateTable]:
     """The table, whose content is read once for its fingerprint."""
-    from tacit.queries.dialects import PostgresEngine
     from tacit.queries.door import PrivateTable
 
-    source: object = Path(data)
-    if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
-        schema, _, name = (table or dataset).rpartition(".")
-        source = PostgresEngine(data, name, schema=schema or "public")
-    elif table is not None:
-        raise InvalidInput("--table names a table in a database; a file has but one. Leave it out.")
-    with messages.status("reading the table"):
-        opened = PrivateTable(source, ledger=ledger, dataset=dataset, block=block)
-    with opened:
-        yield opened
+    with table_at(data, table, default=dataset) as source:
+        with messages.status("reading the table"):
+            opened = PrivateTable(source, ledger=ledger, dataset=dataset, block=block)
+        with opened:
+            yield opened
 
 
 def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:

@@ -6,10 +6,6 @@ would be an unaccounted release: one extreme record would move every other recor
 
 from __future__ import annotations
 
-import csv
-import difflib
-import gzip
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tacit.cells import MISSING_WORDS, CsvFile, find_column, numbers_of, row_numbers
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, TacitError, check_in, check_real
 
 __all__ = ["Categorical", "Column", "Numeric", "load_table", "parse_schema"]
 
-_MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
 
 
@@ -242,8 +238,8 @@ def _targets(cells: _Cells, kind: Column, where: str) -> torch.Tensor:
             strange = np.flatnonzero((codes == len(classes)) & ~lacking)
             if len(strange):
                 raise InvalidInput(
-                    f"{len(strange)} labels in {where} are not among the declared classes "
-                    f"({', '.join(classes)}), such as {cells[int(strange[0])]!r}. Declare every class, or "
+                    f"{len(strange):,} labels in {where} are not among the declared classes "
+                    f"({', '.join(classes)}): {row_numbers((strange + 1).tolist())}. Declare every class, or "
                     "mend the file."
                 )
             values = torch.from_numpy(codes)
@@ -264,27 +260,19 @@ def _numbers(cells: _Cells, where: str) -> NDArray[np.float64]:
     """The cells as numbers, NaN where a value is missing."""
     if isinstance(cells, np.ndarray):
         return cells
-    numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)
-    known = np.array([cell not in _MISSING_WORDS for cell in cells], dtype=np.bool_)
-    wrong = int((np.isnan(numbers) & known).sum())
-    if wrong:
+    numbers, wrong = numbers_of(cells)
+    if len(wrong):
         raise InvalidInput(
-            f"{wrong} values in {where} are not numbers; declare the column as Categorical, or mend the file."
+            f"{len(wrong):,} values in {where} are not numbers ({row_numbers((wrong + 1).tolist())}); "
+            "declare the column as Categorical, or mend the file."
         )
     return numbers
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
 
 
 def _codes(cells: _Cells, values: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The number of each value, ``len(values)`` for any other; and where a value is missing."""
     numbers = {value: number for number, value in enumerate(values)}
-    missing = _MISSING_WORDS - set(values)
+    missing = MISSING_WORDS - set(values)
     words = [_word(cell) for cell in cells]
     codes = np.array([numbers.get(word, len(values)) for word in words], dtype=np.int64)
     return codes, np.array([word in missing for word in words], dtype=np.bool_)
@@ -312,38 +300,17 @@ def _read(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]:
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}; check the path.")
     parquet = path.suffix in (".parquet", ".pq")
-    try:
-        table = _read_parquet(path, schema) if parquet else _read_csv(path, schema)
-    except InvalidInput:
-        raise
-    except (OSError, EOFError, ValueError, csv.Error) as problem:  # decoding errors are ValueErrors
-        form = "Parquet" if parquet else "CSV with a header line, in UTF-8"
-        raise InvalidInput(f"cannot read {path} as {form}: {problem}.") from None
+    table = _read_parquet(path, schema) if parquet else _read_csv(path, schema)
     if not len(next(iter(table.values()))):
         raise InvalidInput(f"the table {path} holds no rows.")
     return table
 
 
 def _read_csv(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]:
-    """Strictly: a row with more or fewer cells than the header would put values into wrong columns."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    with io.StringIO(raw.decode("utf-8-sig"), newline="") as file:
-        lines = csv.reader(file, skipinitialspace=True, strict=True)
-        header = [name.strip() for name in next(lines, [])]
-        places = _find_columns(path, header, tuple(schema))
-        table: dict[str, list[str]] = {column: [] for column in schema}
-        ragged = 0
-        for line in lines:
-            if len(line) == len(header):
-                for column, place in places.items():
-                    table[column].append(line[place].strip())
-            elif line:  # an empty line is no row
-                ragged += 1
-    if ragged:
-        raise InvalidInput(
-            f"{ragged} rows of {path} do not have the {len(header)} cells that the header names; mend them, "
-            "for their values would land in the wrong columns."
-        )
+    table: dict[str, list[str]] = {column: [] for column in schema}
+    for chunk in CsvFile(path, schema).chunks():
+        for column, cells in chunk.items():
+            table[column] += cells
     return dict(table)
 
 
@@ -353,8 +320,13 @@ def _read_parquet(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]
         from pyarrow import parquet
     except ImportError:
         raise MissingExtra("pyarrow", "tables", "Reading Parquet files") from None
-    _find_columns(path, list(parquet.read_schema(path).names), tuple(schema))
-    raw = parquet.read_table(path, columns=list(schema))
+    try:
+        header = list(parquet.read_schema(path).names)
+        for column in schema:
+            find_column(path, header, column)
+        raw = parquet.read_table(path, columns=list(schema))
+    except (OSError, pyarrow.ArrowException):  # whose words may hold a value
+        raise InvalidInput(f"cannot read {path} as Parquet: it is damaged, or no Parquet file.") from None
     table: dict[str, _Cells] = {}
     for column, kind in schema.items():
         cells = raw.column(column)
@@ -364,17 +336,3 @@ def _read_parquet(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]
         else:
             table[column] = [_word(cell) for cell in cells.to_pylist()]
     return table
-
-
-def _find_columns(path: Path, header: list[str], wanted: tuple[str, ...]) -> dict[str, int]:
-    """The place of each wanted column in the header."""
-    for column in wanted:
-        if header.count(column) > 1:
-            raise InvalidInput(
-                f"the table {path} has {header.count(column)} columns named {column!r}; rename them."
-            )
-        if column not in header:
-            near = difflib.get_close_matches(column, header, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(header) or 'none'}."
-            raise InvalidInput(f"the table {path} has no column {column!r}; {hint}")
-    return {column: header.index(column) for column in wanted}

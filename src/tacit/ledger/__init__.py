@@ -10,6 +10,7 @@ from tacit.ledger.budgets import (
 )
 from tacit.ledger.chain import Anchor, Entry
 from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
+from tacit.ledger.contents import Verdict
 from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Column, Policy
@@ -36,6 +37,7 @@ __all__ = [
     "Refused",
     "RenyiBudget",
     "StillRunning",
+    "Verdict",
     "Verification",
     "ZeroConcentratedBudget",
     "charge_key",

@@ -7,16 +7,44 @@ all that this is derived from.  A changed copy has another fingerprint, and is n
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput
 from tacit.ledger.claims import Claim, lineage, row_of
 from tacit.ledger.errors import Conflict
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import Transaction
+    from tacit.ledger.store import DatasetRow, Transaction
 
-__all__ = ["check_fingerprint", "register", "unknown"]
+__all__ = ["Verdict", "check_fingerprint", "register", "unknown", "verdict_of"]
+
+_RULES = 1
+"""The rules by which cells are read and checked.  A verdict by other rules says nothing of these."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """That a curator has checked every cell of a content against the policy, and what was accepted.
+
+    :param missing: columns in which cells that are not what they should be count as missing.
+    :param outside: columns in which numbers outside the bounds are moved to the nearest bound, and other
+        texts than the declared keys are in no group.
+
+    >>> Verdict(("age", "age"))
+    Verdict(missing=('age',), outside=())
+    """
+
+    missing: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("missing", "outside"):
+            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data, as the history has it."""
+        return {"rules": _RULES, "missing": list(self.missing), "outside": list(self.outside)}
 
 
 def check_fingerprint(fingerprint: object) -> None:
@@ -63,10 +91,32 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
     return [claim for claim in claims if claim.block not in known.get(claim.row.id, set())]
 
 
-def register(tx: Transaction, name: str, fingerprint: str, block: str | None, *, ledger: str) -> None:
-    """Write down what a data set consists of, there and in those it is derived from."""
+def register(
+    tx: Transaction,
+    name: str,
+    fingerprint: str,
+    block: str | None,
+    *,
+    ledger: str,
+    verdict: Verdict | None = None,
+) -> None:
+    """Write down what a data set consists of, there and in those it is derived from; and a verdict on it."""
     rows = tx.lock(row.id for row in tx.datasets())  # of two at once, the second sees the first
-    for claim in unknown(tx, name, fingerprint, block):
-        facts = {"fingerprint": fingerprint, "block": claim.block}
+    told = {} if verdict is None else {"verdict": verdict.to_data()}
+    new = unknown(tx, name, fingerprint, block)
+    own = row_of(tx, name)
+    if verdict is not None and verdict_of(tx, own, fingerprint) != verdict:
+        new = [Claim(own, block, ()), *(claim for claim in new if claim.row.id != own.id)]
+    for claim in new:
+        facts = {"fingerprint": fingerprint, "block": claim.block, **(told if claim.row.id == own.id else {})}
         row = tx.append(rows[claim.row.id], "content", facts, ledger=ledger)
         tx.add_content(row.id, row.head_seq, fingerprint, claim.block)
+
+
+def verdict_of(tx: Transaction, row: DatasetRow, fingerprint: str) -> Verdict | None:
+    """The newest verdict on a content, by today's rules; None if it was not checked, or was not clean."""
+    for seq, known, _ in reversed(tx.contents(row.id)):
+        found = tx.entry(row.id, seq).body.get("verdict") if known == fingerprint else None
+        if isinstance(found, dict) and found.get("rules") == _RULES:
+            return Verdict(tuple(found["missing"]), tuple(found["outside"]))
+    return None

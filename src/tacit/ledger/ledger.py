@@ -29,7 +29,7 @@ from tacit.ledger.checks import (
     public_text,
 )
 from tacit.ledger.claims import claims_of, price_of, refusal_of, row_of, status_of
-from tacit.ledger.contents import check_fingerprint, register, unknown
+from tacit.ledger.contents import Verdict, check_fingerprint, register, unknown, verdict_of
 from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.identity import current_user, keyed_hash
 from tacit.ledger.lifecycle import end, forfeit_overdue, take, take_up
@@ -198,22 +198,38 @@ class Ledger:
         """A name for a content that only this ledger can give, by HMAC with a secret of its own."""
         return keyed_hash(self._identity.secret, content)
 
-    def register_content(self, name: str, fingerprint: str, *, block: str | None = None) -> None:
+    def register_content(
+        self, name: str, fingerprint: str, *, block: str | None = None, verdict: Verdict | None = None
+    ) -> None:
         """Say that this is a content of the data set; known already, it is nothing.
 
-        Queries and training runs do so before their first charge.  New content of a data set is a further
-        version, on the same budget; the same content in data sets that do not share one is refused.
+        Training runs do so before their first charge, and the curator's check of a table where it is clean.
+        New content of a data set is a further version, on the same budget; the same content in data sets
+        that do not share one is refused.
 
         :param fingerprint: from :meth:`fingerprint`.
         :param block: the block of the data set that it is.
+        :param verdict: of the curator's check, which questions to a table need; see
+            :func:`tacit.queries.register_table`.
         :raises Conflict: if the content is known of another data set, or of another block.
         """
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
-            if not unknown(tx, name, fingerprint, block):
+            row = row_of(tx, name)
+            told = verdict is None or verdict_of(tx, row, fingerprint) == verdict
+            if not unknown(tx, name, fingerprint, block) and told:
                 return
         with self._store.write() as tx:
-            register(tx, name, fingerprint, block, ledger=self.uuid)
+            register(tx, name, fingerprint, block, ledger=self.uuid, verdict=verdict)
+
+    def verdict(self, name: str, fingerprint: str) -> Verdict | None:
+        """What the curator's check of a content found; None if it was not checked, or was not clean.
+
+        :raises InvalidInput: if the data set is not open.
+        """
+        check_fingerprint(fingerprint)
+        with self._store.read() as tx:
+            return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
         """Allow more than was promised at opening: a loud entry, which every later certificate shows.

@@ -135,6 +135,11 @@ class Transaction:
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id).order_by(ENTRY.c.seq)
         return [_entry(row) for row in self._connection.execute(query)]
 
+    def entry(self, dataset_id: int, seq: int) -> Entry:
+        """One entry of the history."""
+        query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id, ENTRY.c.seq == seq)
+        return _entry(self._connection.execute(query).one())
+
     # --- writing --------------------------------------------------------------------------------------------
 
     def add_identity(self, identity: Identity) -> None:

@@ -23,6 +23,7 @@ from tacit.queries.answers import Answer, Row
 from tacit.queries.canonical import query_from_json, query_to_json
 from tacit.queries.door import PrivateTable, Quote
 from tacit.queries.estimating import Estimate
+from tacit.queries.table_check import Finding, TableCheck, check_table, register_table
 
 __all__ = [
     "Aggregate",
@@ -32,6 +33,7 @@ __all__ = [
     "Count",
     "CountUnits",
     "Estimate",
+    "Finding",
     "Histogram",
     "In",
     "IsNull",
@@ -46,7 +48,10 @@ __all__ = [
     "Row",
     "StandardDeviation",
     "Sum",
+    "TableCheck",
     "Variance",
+    "check_table",
     "query_from_json",
     "query_to_json",
+    "register_table",
 ]

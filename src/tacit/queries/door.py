@@ -16,12 +16,20 @@ from tacit.ledger import Charge, Ledger, Policy, Price, StillRunning
 from tacit.queries.algebra import Query
 from tacit.queries.answers import Answer, content_of, describe, foreseen, read_content
 from tacit.queries.compiling import Compiled, compile_query
-from tacit.queries.engines.base import Engine, EngineFailure
+from tacit.queries.engines.base import EngineFailure
 from tacit.queries.noise import Sampler, sampler
 from tacit.queries.releasing import collect, release_all
 from tacit.queries.sql import parse
+from tacit.queries.table_check import engine_of
 
 __all__ = ["PrivateTable", "Quote"]
+
+_UNCHECKED = (
+    "this table is not registered as {dataset!r}: whoever keeps the data checks every cell against the "
+    "policy first, and no question is priced or answered before that, whatever is in the table. The curator "
+    "runs `tacit ledger register LEDGER TABLE --dataset {dataset}`, or in Python "
+    "tacit.queries.register_table(table, ledger=ledger, dataset={dataset!r})."
+)
 
 
 @dataclass(frozen=True)
@@ -63,15 +71,25 @@ class PrivateTable:
         block: the person-disjoint part of the data set that ``data`` is, if it is one.
         noise: who draws the noise, ``own`` or ``opendp``.
 
+    The curator has registered the table with :func:`~tacit.queries.register_table`, which checks its cells
+    and writes down its fingerprint; another table, or one with a cell that was not accepted, is refused in
+    the same words.
+
     The budget belongs to the people, not to the file: new content of the same data set is another version,
-    its answers are charged anew, to the same budget.  That it *is* the same data set is for whoever opens it
-    to know; but before the first question the ledger writes down the content's fingerprint, and refuses the
-    same content under another name with a budget of its own, or as another block.
+    its answers are charged anew, to the same budget.  That it *is* the same data set is for the curator to
+    know; but the ledger refuses the same content under another name with a budget of its own, or as another
+    block.
+
+    Raises:
+        PrivacyRefusal: the table is not registered.
+        InvalidInput: it cannot be opened, or lacks a column.
 
     **Guarantee**
 
     * Nothing is counted before the ledger has committed the charge, and nothing is shown before it has stored
       the answer.
+    * Nothing is decided by what cells contain: a table that the curator has not registered is refused before
+      any price, in the same words whatever is in it.
     * What is charged is the event of what is done; what the budget does not hold is refused, and costs
     nothing.
     * The same question of the same content is answered from the ledger, with the same noise, for nothing.
@@ -80,13 +98,15 @@ class PrivateTable:
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
-    >>> from tacit.queries import Compare, Count
+    >>> from tacit.queries import Compare, Count, register_table
     >>> ledger = Ledger.create("sqlite://")
     >>> ledger.open_dataset("visits", Policy(
     ...     unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
     ...     columns={"age": Column(kind="number", lower=0, upper=120)},
     ... ))
-    >>> table = PrivateTable(pd.DataFrame({"age": [71.0, 34.0, 80.0]}), ledger=ledger, dataset="visits")
+    >>> visits = pd.DataFrame({"age": [71.0, 34.0, 80.0]})
+    >>> _ = register_table(visits, ledger=ledger, dataset="visits")  # by the curator
+    >>> table = PrivateTable(visits, ledger=ledger, dataset="visits")
     >>> old = Query((Count(),), where=Compare("age", ">", 65))
     >>> table.ask(old, epsilon=0.5).epsilon
     0.5
@@ -102,9 +122,12 @@ class PrivateTable:
         self._policy = ledger.policy(dataset)
         self._block = block
         self._sampler: Sampler = sampler(noise)
-        self._engine = data if isinstance(data, Engine) else _engine(data, self._policy)
+        self._engine = engine_of(data, self._policy)
         self._engine.check(self._policy)
         self._version = ledger.fingerprint(self._engine.content())
+        if ledger.verdict(dataset, self._version) is None:
+            raise PrivacyRefusal(_UNCHECKED.format(dataset=dataset))
+        self._engine.load()
         self._registered = False
 
     @property
@@ -283,9 +306,3 @@ class PrivateTable:
             remaining=left,
             repeated=repeated,
         )
-
-
-def _engine(data: object, policy: Policy) -> Engine:
-    from tacit.queries.engines.duckdb import DuckDBEngine
-
-    return DuckDBEngine(data, policy)

@@ -22,15 +22,21 @@ __all__ = [
     "collated",
     "double",
     "field",
+    "has_fraction",
     "holds",
     "integer",
+    "is_number",
     "is_text",
     "key_of",
     "key_tests",
     "known",
+    "literal",
+    "number",
     "summand",
     "syntax",
     "text_of",
+    "there",
+    "typed",
     "whole",
 ]
 
@@ -58,7 +64,7 @@ def cell_of(column: str, measures: Sequence[Measure], policy: Policy) -> Any:
     exp = syntax()
     grids = [item.grid for item in measures if isinstance(item, Total | Squares) and item.column == column]
     value = _cell(column, grids[0]) if grids else whole(1)
-    return _case([(_there(column, policy), value)], exp.null())
+    return _case([(there(column, policy), value)], exp.null())
 
 
 def summand(measure: Measure, k: Any) -> Any:
@@ -81,12 +87,12 @@ def _cell(column: str, grid: Grid) -> Any:
     """k of :class:`~tacit.queries.measures.Grid`, for a value that is not missing."""
     exp = syntax()
     x = double(column)
-    step, half = _number(grid.step), _number(0.5)
+    step, half = number(grid.step), number(0.5)
     inside = integer(exp.func("FLOOR", exp.paren(x.copy() / step) + half))
     return _case(
         [
-            (x.copy() <= _number(grid.lower), whole(grid.low)),
-            (x.copy() >= _number(grid.upper), whole(grid.high)),
+            (x.copy() <= number(grid.lower), whole(grid.low)),
+            (x.copy() >= number(grid.upper), whole(grid.high)),
         ],
         inside,
     )
@@ -110,7 +116,7 @@ def _tree(x: Any, edges: tuple[float, ...], closed: tuple[bool, ...], low: int, 
     if low == high:
         return whole(low)
     middle = (low + high) // 2
-    edge = _number(edges[middle])
+    edge = number(edges[middle])
     left = x.copy() <= edge if closed[middle] else x.copy() < edge
     return _case([(left, _tree(x, edges, closed, low, middle))], _tree(x, edges, closed, middle + 1, high))
 
@@ -136,10 +142,10 @@ def holds(predicate: Predicate, policy: Policy) -> Any:
         case Not(part):
             return exp.Not(this=exp.paren(holds(part, policy)))
         case IsNull(column):
-            return exp.Not(this=exp.func("COALESCE", _there(column, policy), exp.false()))
+            return exp.Not(this=exp.func("COALESCE", there(column, policy), exp.false()))
         case In(column, values):
             found = exp.In(
-                this=_typed(column, policy), expressions=[_literal(v, column, policy) for v in values]
+                this=typed(column, policy), expressions=[literal(v, column, policy) for v in values]
             )
             return _leaf(column, policy, found)
         case Compare(column, op, value):
@@ -147,20 +153,20 @@ def holds(predicate: Predicate, policy: Policy) -> Any:
             return _leaf(
                 column,
                 policy,
-                kinds[op](this=_typed(column, policy), expression=_literal(value, column, policy)),
+                kinds[op](this=typed(column, policy), expression=literal(value, column, policy)),
             )
     raise InvalidInput(f"unknown predicate {predicate!r}.")
 
 
 def _leaf(column: str, policy: Policy, test: Any) -> Any:
     exp = syntax()
-    whole = exp.and_(known(double(column)), test) if _is_number(column, policy) else test
+    whole = exp.and_(there(column, policy), test) if is_number(column, policy) else test
     return exp.func("COALESCE", whole, exp.false())
 
 
 def key_of(column: str, policy: Policy) -> Any:
     """What a row is grouped by: a whole number, a text or a truth value."""
-    return integer(double(column)) if _is_number(column, policy) else _typed(column, policy)
+    return integer(double(column)) if is_number(column, policy) else typed(column, policy)
 
 
 def key_tests(column: str, policy: Policy) -> list[Any]:
@@ -168,19 +174,20 @@ def key_tests(column: str, policy: Policy) -> list[Any]:
     exp = syntax()
     keys = policy.columns[column].keys
     if keys is not None:
-        among = [_literal(key, column, policy) for key in keys]
-        return [exp.In(this=_typed(column, policy), expressions=among)]
-    if not _is_number(column, policy):
+        among = [literal(key, column, policy) for key in keys]
+        return [exp.In(this=typed(column, policy), expressions=among)]
+    if not is_number(column, policy):
         return [_known_column(column)]
     x = double(column)
     return [
-        x >= _number(-_EXACT),
-        x.copy() <= _number(_EXACT),
+        x >= number(-_EXACT),
+        x.copy() <= number(_EXACT),
         x.copy().eq(exp.func("FLOOR", x.copy())),
     ]
 
 
-def _is_number(column: str, policy: Policy) -> bool:
+def is_number(column: str, policy: Policy) -> bool:
+    """Whether a column is read as a number."""
     return policy.columns[column].kind in ("number", "integer")
 
 
@@ -189,19 +196,20 @@ def is_text(column: str, policy: Policy) -> bool:
     return policy.columns[column].kind == "category"
 
 
-def _typed(column: str, policy: Policy) -> Any:
+def typed(column: str, policy: Policy) -> Any:
     """The column in the type of its kind, in which all engines compare alike."""
-    if _is_number(column, policy):
+    if is_number(column, policy):
         return double(column)
     return text_of(field(column)) if is_text(column, policy) else syntax().cast(field(column), "BOOLEAN")
 
 
-def _literal(value: object, column: str, policy: Policy) -> Any:
+def literal(value: object, column: str, policy: Policy) -> Any:
+    """A public value that a column is compared with."""
     exp = syntax()
     if isinstance(value, bool):
         return exp.true() if value else exp.false()
-    if isinstance(value, int | float) and _is_number(column, policy):
-        return _number(value)
+    if isinstance(value, int | float) and is_number(column, policy):
+        return number(value)
     if isinstance(value, str):
         return exp.Literal.string(value)
     raise InvalidInput(f"column {column!r} cannot be compared with {value!r}.")
@@ -236,9 +244,24 @@ def double(column: str) -> Any:
     return syntax().cast(field(column), "DOUBLE")
 
 
-def _there(column: str, policy: Policy) -> Any:
-    """The column is not missing; NULL, too, where it is NULL and a number."""
-    return known(double(column)) if _is_number(column, policy) else _known_column(column)
+def there(column: str, policy: Policy) -> Any:
+    """The column is not missing; NULL, too, where it is NULL and a number.
+
+    In a column of integers a number with a fraction is missing, as a text would be.
+    """
+    if not is_number(column, policy):
+        return _known_column(column)
+    if policy.columns[column].kind == "number":
+        return known(double(column))
+    return syntax().and_(known(double(column)), syntax().Not(this=has_fraction(column)))
+
+
+def has_fraction(column: str) -> Any:
+    """A number is not a whole one.  Doubles beyond 2^53 are; Spark's FLOOR does not reach far beyond."""
+    exp = syntax()
+    x = double(column)
+    near = exp.and_(x >= number(-_EXACT), x.copy() <= number(_EXACT))
+    return exp.paren(exp.and_(near, x.copy().neq(exp.func("FLOOR", x.copy()))))
 
 
 def _known_column(column: str) -> Any:
@@ -252,8 +275,8 @@ def known(x: Any) -> Any:
     return x <= exp.cast(exp.Literal.string("Infinity"), "DOUBLE")
 
 
-def _number(value: float) -> Any:
-    """The double itself: read from its shortest text, not through a decimal type."""
+def number(value: float) -> Any:
+    """A double as a literal: the double itself: read from its shortest text, not through a decimal type."""
     exp = syntax()
     return exp.cast(exp.Literal.string(repr(float(value))), "DOUBLE")
 

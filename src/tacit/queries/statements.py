@@ -19,17 +19,16 @@ from tacit.queries.expressions import (
     bin_of,
     binned_column,
     cell_of,
-    double,
     field,
     holds,
     integer,
     is_text,
     key_of,
     key_tests,
-    known,
     summand,
     syntax,
     text_of,
+    there,
     whole,
 )
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
@@ -37,7 +36,7 @@ from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Square
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["SOURCE", "Statement", "statement", "syntax"]
+__all__ = ["SOURCE", "Statement", "statement", "syntax", "unit_tests"]
 
 SOURCE = "tacit_rows"
 """What statements call the table; an engine puts its own in this place."""
@@ -173,10 +172,10 @@ def _rows(
     if len(keys) > len(query.by):
         (measure,) = measures
         columns.append(exp.alias_(bin_of(measure), keys[-1], quoted=True))
-        tests.append(known(double(binned_column(measure))))
+        tests.append(there(binned_column(measure), policy))
     if policy.unit_column is not None:
         columns.insert(0, exp.alias_(exp.column(policy.unit_column, quoted=True), UNIT, quoted=True))
-        tests.extend(_unit_tests(policy.unit_column))
+        tests.extend(unit_tests(policy.unit_column))
     if query.where is not None:
         tests.append(holds(query.where, policy))
     columns = columns or [exp.alias_(whole(1), "row", quoted=True)]
@@ -184,7 +183,7 @@ def _rows(
     return rows.where(*tests, copy=False) if tests else rows
 
 
-def _unit_tests(column: str) -> list[exp.Expression]:
+def unit_tests(column: str) -> list[exp.Expression]:
     """A row of nobody is dropped: it belongs to no unit, or to several that would be taken for one."""
     exp = syntax()
     unit = exp.column(column, quoted=True)

@@ -315,9 +315,18 @@ def _recovered(entry: Entry) -> str:
 
 
 def _content(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The newest fingerprint, and how many contents the data set has had."""
-    found = [entry.body["fingerprint"] for entry in entries if entry.kind == "content"]
-    return {"fingerprint": found[-1] if found else None, "versions": len(set(found))}
+    """The newest fingerprint, how many contents the data set has had, and what of them was checked."""
+    contents = [entry.body for entry in entries if entry.kind == "content"]
+    found = [body["fingerprint"] for body in contents]
+    verdicts = [(body["fingerprint"], body["verdict"]) for body in contents if "verdict" in body]
+    facts: dict[str, Any] = {"fingerprint": found[-1] if found else None, "versions": len(set(found))}
+    if verdicts:
+        accepted = {
+            kind: sorted({column for _, verdict in verdicts for column in verdict[kind]})
+            for kind in ("missing", "outside")
+        }
+        facts["checked"] = {"versions": len({print_of_it for print_of_it, _ in verdicts}), **accepted}
+    return facts
 
 
 def _policy(entries: Sequence[Entry]) -> dict[str, Any]:

@@ -200,6 +200,10 @@ def _scope(facts: Facts) -> Iterator[Line]:
     known = subject["versions"]
     contents = f"{known:,} had a fingerprint, all on this budget" if known else "none had a fingerprint"
     yield "Contents", contents, ASSUMED if known else NOT_COVERED
+    if "checked" in subject:
+        yield "Cells", _cells(subject["checked"]), ASSUMED
+    elif facts["kinds"].get("query"):
+        yield "Cells", "no table was checked cell by cell before it was asked", NOT_COVERED
     parent = policy["parent"]
     derived = "no parent is declared" if parent is None else f"made from {parent!r}, which pays for it too"
     yield "Lineage", derived, ASSUMED if parent is None else PROVED
@@ -218,6 +222,21 @@ def _scope(facts: Facts) -> Iterator[Line]:
         "records, taken to be of another data set; what is true of many alike, which is meant to be learnt",
         NOT_COVERED,
     )
+
+
+def _cells(checked: Facts) -> str:
+    """What the curator's checks let pass."""
+    tables = "1 table was" if checked["versions"] == 1 else f"{checked['versions']:,} tables were"
+    told = f"{tables} checked cell by cell before any question"
+    if not checked["missing"] and not checked["outside"]:
+        return f"{told}; each is what its column declares"
+    if checked["missing"]:
+        columns = ", ".join(checked["missing"])
+        told += f"; in {columns} cells that are missing or cannot be read count as missing"
+    if checked["outside"]:
+        columns = ", ".join(checked["outside"])
+        told += f"; in {columns} values outside are moved to the nearest bound, or belong to no group"
+    return told
 
 
 def _mechanisms(facts: Facts) -> Iterator[Line]:

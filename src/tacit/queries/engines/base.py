@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tacit.errors import TacitError
 from tacit.ledger.policy import Policy
-from tacit.queries.statements import Statement
+from tacit.queries.statements import SOURCE, Statement, syntax
 
-__all__ = ["Engine", "EngineFailure"]
+__all__ = ["Engine", "EngineFailure", "Places"]
 
 
 class EngineFailure(TacitError):
@@ -22,6 +26,24 @@ class EngineFailure(TacitError):
             "The engine could not compute the answer. The reason may depend on the data and is not shown; "
             "the charge stays. Whoever may see the data can run the statement on it directly."
         )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where something was found, for the curator alone.
+
+    Attributes:
+        count: in how many rows.
+        rows: which, from 0; None for a database, whose rows have no order.
+    """
+
+    count: int
+    rows: NDArray[np.int64] | None
+
+    @classmethod
+    def at(cls, rows: NDArray[np.int64]) -> Self:
+        """In these rows."""
+        return cls(len(rows), rows)
 
 
 class Engine(ABC):
@@ -55,6 +77,34 @@ class Engine(ABC):
         Raises:
             EngineFailure: whatever went wrong, without its reason.
         """
+
+    def places(self, condition: Any) -> Places:
+        """The rows for which ``condition``, a tree over one row, is true: for the curator's check.
+
+        Raises:
+            EngineFailure: whatever went wrong, without its reason.
+        """
+        exp = syntax()
+        tree = exp.select(exp.Count(this=exp.Star())).from_(SOURCE).where(condition)
+        ((count,),) = self.rows(Statement((), tree, 0, False))
+        return Places(int(count), None)
+
+    def load(self) -> None:
+        """Read what has to be read once, before anything is charged; again it is nothing.
+
+        Raises:
+            MalformedTable: a file's rows are no table.
+        """
+        return
+
+    def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
+        """By column, the cells that were no such thing as it declares, and objects of another type; both
+        have been taken for missing.
+
+        Raises:
+            MalformedTable: a file's rows are no table.
+        """
+        return {}, {}
 
     @abstractmethod
     def content(self) -> Iterable[bytes]:

@@ -6,17 +6,29 @@ one that was named, no network, no extension, no Python variable, no change of t
 
 from __future__ import annotations
 
-import csv
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.cells import CsvFile, MalformedTable, is_csv
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
-from tacit.queries.engines.base import Engine, EngineFailure
+from tacit.queries.engines.base import Engine, EngineFailure, Places
+from tacit.queries.engines.reading import (
+    Read,
+    arrow_table,
+    csv_table,
+    lacks_none,
+    type_of_nothing,
+    wanted_columns,
+)
+from tacit.queries.expressions import alias
 from tacit.queries.statements import SOURCE, Statement, syntax
 
 __all__ = ["DuckDBEngine", "check_types"]
@@ -40,7 +52,6 @@ _WHO = (  # types in which equal values are written alike, but for signs, zeros 
     *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
     *("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
 )
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _PIECE = 1 << 20
 
 
@@ -48,8 +59,8 @@ _PIECE = 1 << 20
 class DuckDBEngine(Engine):
     """A data frame, an Arrow table, or the path of a Parquet or CSV file.
 
-    A CSV file is read once, every field as text and then as what the policy declares: what is no number
-    is missing.  A Parquet file is read where it is, each time; it must not change while it is open.
+    A CSV file is read once, when it is first asked, each cell as what the policy declares: what is not is
+    missing.  A Parquet file is read where it is, each time.  Neither may change while it is open.
 
     Args:
         data: the table.
@@ -68,10 +79,10 @@ class DuckDBEngine(Engine):
         self._error: type[Exception] = duckdb.Error
         self._connection = duckdb.connect(":memory:")
         self._path = Path(os.fspath(data)).resolve() if isinstance(data, str | os.PathLike) else None
-        self._table: Any = None
+        self._read: Read | None = None
+        self._csv: Policy | None = None  # by which a CSV file is read, as long as it is not
         if self._path is None:
-            self._table = _arrow(data, policy)
-            self._register()
+            self._register(arrow_table(data, policy))
         else:
             self._attach(self._path, policy)
         for setting in (f"SET temp_directory = {_text(_spill())}", *_LOCK):
@@ -85,47 +96,81 @@ class DuckDBEngine(Engine):
         """DuckDB and its version."""
         return f"DuckDB {self._version}, locked, in memory"
 
-    def _register(self) -> None:
+    def _register(self, read: Read) -> None:
+        self._read, self._csv = read, None
         try:
-            self._connection.register(SOURCE, self._table)
+            self._connection.register(SOURCE, read.table)
         except self._error:
-            types = ", ".join(f"{field.name!r} {field.type}" for field in self._table.schema)
+            types = ", ".join(f"{field.name!r} {field.type}" for field in read.table.schema)
             raise InvalidInput(
                 f"DuckDB has no type for a column of the table: {types}. Convert it."
             ) from None
 
     def _attach(self, path: Path, policy: Policy) -> None:
-        suffix = path.suffix.lower()
-        if suffix not in (".parquet", *_DELIMITERS):
-            raise InvalidInput(f"a table is read from a .parquet, .csv or .tsv file; got {str(path)!r}.")
         if not path.is_file():
             raise InvalidInput(f"there is no file {str(path)!r}.")
+        if is_csv(path):
+            CsvFile(path, wanted_columns(policy))
+            self._csv = policy
+            return
+        if path.suffix.lower() != ".parquet":
+            raise InvalidInput(
+                f"a table is read from a .parquet, .csv or .tsv file, or .csv.gz; got {str(path)!r}."
+            )
         if any(letter in str(path) for letter in "*?[]{}"):
             raise InvalidInput(f"the path {str(path)!r} looks like a pattern; rename the file.")
         quoted = _text(str(path))
+        reading = f"read_parquet({quoted}, hive_partitioning = false)"
         try:
-            if suffix == ".parquet":
-                reading = f"read_parquet({quoted}, hive_partitioning = false)"
-                self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT * FROM {reading}")
-                self._connection.execute(f"SET allowed_paths = [{quoted}]")
-            else:
-                self._connection.execute(_load_csv(path, quoted, policy))
+            described = self._connection.execute(f"DESCRIBE SELECT * FROM {reading}").fetchall()
+            shown = ", ".join(_shown(str(row[0]), str(row[1]), policy) for row in described)
+            self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT {shown} FROM {reading}")
+            self._connection.execute(f"SET allowed_paths = [{quoted}]")
         except self._error:
             raise InvalidInput(
-                f"{str(path)!r} cannot be read as {suffix[1:]}: it is damaged, or its rows do not have the "
-                "columns of its first line. (The reason in full may hold rows and is not repeated.)"
+                f"{str(path)!r} cannot be read as Parquet: it is damaged. (The reason in full may hold rows "
+                "and is not repeated.)"
             ) from None
+
+    def load(self) -> None:
+        """See :meth:`Engine.load`: a CSV file is read."""
+        if self._csv is not None and self._path is not None:
+            self._register(csv_table(self._path, self._csv))
 
     def check(self, policy: Policy) -> None:
         """See :meth:`Engine.check`; a file that has changed is refused too."""
         if self._path is not None and _stamp(self._path) != self._stamp:
             raise InvalidInput(f"{str(self._path)!r} has changed since it was opened. Open it again.")
-        described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
-        check_types({str(row[0]): str(row[1]) for row in described}, policy)
+        if self._csv is None:  # else it gets the types that the policy says
+            described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
+            check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
         """See :meth:`Engine.rows`."""
-        text = statement.sql("duckdb", syntax().to_table(SOURCE))
+        try:
+            self.load()
+        except MalformedTable:
+            raise EngineFailure from None
+        return self._fetch(statement.sql("duckdb", syntax().to_table(SOURCE)))
+
+    def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
+        """See :meth:`Engine.unreadable`."""
+        self.load()
+        if self._read is None:
+            return {}, {}
+        return _by_column(self._read.unreadable), _by_column(self._read.mistyped)
+
+    def places(self, condition: Any) -> Places:
+        """See :meth:`Engine.places`: DuckDB keeps the order of rows."""
+        self.load()
+        exp = syntax()
+        number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
+        rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
+        found = exp.select(exp.column("place", quoted=True)).from_(rows.subquery("numbered"))
+        text = str(found.where(exp.column("found", quoted=True)).sql(dialect="duckdb"))
+        return Places.at(np.array([row[0] for row in self._fetch(text)], dtype=np.int64))
+
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
         try:
             return list(self._connection.execute(text).fetchall())
         except self._error:
@@ -138,8 +183,10 @@ class DuckDBEngine(Engine):
         if self._path is not None:
             yield from _pieces(self._path)
             return
-        yield str(self._table.schema).encode()
-        for batch in self._table.combine_chunks().to_batches(max_chunksize=_PIECE):
+        assert self._read is not None, "a table is in a file or in memory"
+        table = self._read.table
+        yield str(table.schema).encode()
+        for batch in table.combine_chunks().to_batches(max_chunksize=_PIECE):
             yield batch.serialize().to_pybytes()
 
     def close(self) -> None:
@@ -151,13 +198,21 @@ def _text(value: str) -> str:
     return str(syntax().Literal.string(value).sql(dialect="duckdb"))
 
 
-def _name(value: str) -> str:
-    return str(syntax().to_identifier(value, quoted=True).sql(dialect="duckdb"))
+def _shown(column: str, kind: str, policy: Policy) -> str:
+    """A column of a file; one of nothing but NULL, which has no type, in the type that is declared."""
+    name = str(syntax().to_identifier(column, quoted=True).sql(dialect="duckdb"))
+    if kind == '"NULL"' and column in wanted_columns(policy):
+        return f"CAST({name} AS {type_of_nothing(column, policy)}) AS {name}"
+    return name
 
 
 def _spill() -> str:
     """Where DuckDB puts what does not fit into memory, until it is closed: not in the working directory."""
     return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
+
+
+def _by_column(found: Mapping[str, NDArray[np.int64]]) -> dict[str, Places]:
+    return {column: Places.at(rows) for column, rows in found.items()}
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -172,94 +227,6 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             yield piece
-
-
-# --- data frames -----------------------------------------------------------------------------------------
-
-
-def _arrow(data: object, policy: Policy) -> Any:
-    """The policy's columns as an Arrow table; numbers are shared with the data frame, not copied."""
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise MissingExtra("pyarrow", "tables", "Asking a data frame") from None
-    wanted = _wanted(policy)
-    kind = type(data).__module__.split(".")[0]
-    if isinstance(data, pa.Table):
-        _lacks_none(data.column_names, wanted)
-        return _with_rows(data.select(wanted).replace_schema_metadata(None), data.num_rows)
-    if kind == "polars" and type(data).__name__ == "DataFrame":
-        frame: Any = data
-        _lacks_none(frame.columns, wanted)
-        return _with_rows(frame.select(wanted).to_arrow(), len(frame))
-    if kind == "pandas" and type(data).__name__ == "DataFrame":
-        frame = data
-        _lacks_none(list(frame.columns), wanted)
-        try:
-            table = pa.Table.from_pandas(frame[wanted], preserve_index=False)
-        except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
-            raise InvalidInput(
-                "a column of the data frame holds values of different types, or one that no type holds. "
-                "Convert it first, with pandas.to_numeric or astype(str)."
-            ) from None
-        return _with_rows(table.replace_schema_metadata(None), len(frame))
-    raise InvalidInput(
-        "data must be a pandas or Polars DataFrame, a pyarrow Table, or the path of a Parquet or CSV file; "
-        f"got {type(data).__module__}.{type(data).__name__}."
-    )
-
-
-def _with_rows(table: Any, rows: int) -> Any:
-    """The table, or its rows alone where the policy declares no column."""
-    import pyarrow as pa
-
-    return table if table.num_columns else pa.table({"row": pa.nulls(rows)})
-
-
-def _wanted(policy: Policy) -> list[str]:
-    return list(dict.fromkeys([*([policy.unit_column] if policy.unit_column else []), *policy.columns]))
-
-
-def _lacks_none(columns: Iterable[object], wanted: Iterable[str]) -> None:
-    found = list(columns)
-    lacking = [name for name in wanted if name not in found]
-    if lacking:
-        raise InvalidInput(
-            f"the table has no column {', '.join(map(repr, lacking))}, which the policy declares; it has "
-            f"{', '.join(map(repr, found)) or 'none'}."
-        )
-    double = [name for name in wanted if found.count(name) > 1]
-    if double:
-        raise InvalidInput(f"the table has more than one column {double[0]!r}.")
-
-
-# --- CSV -------------------------------------------------------------------------------------------------
-
-
-def _load_csv(path: Path, quoted: str, policy: Policy) -> str:
-    """Names from the first line, texts from all others, types from the policy: no row decides anything."""
-    delimiter = _DELIMITERS[path.suffix.lower()]
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file, delimiter=delimiter), [])
-    except (UnicodeDecodeError, csv.Error):
-        raise InvalidInput(f"the first line of {str(path)!r} is no list of column names in UTF-8.") from None
-    wanted = _wanted(policy)
-    _lacks_none(header, wanted)
-    fields = ", ".join(f"{_text(f'c{place}')}: 'VARCHAR'" for place in range(len(header)))
-    types = {"number": "DOUBLE", "integer": "DOUBLE", "boolean": "BOOLEAN"}
-    shown = []
-    for column in wanted:
-        field = f"c{header.index(column)}"
-        kind = None if column == policy.unit_column else types.get(policy.columns[column].kind)
-        # without TRIM DuckDB reads the field as that type in the first place, and fails where it is not
-        value = field if kind is None else f"TRY_CAST(TRIM({field}) AS {kind})"
-        shown.append(f"{value} AS {_name(column)}")
-    settings = (
-        f"auto_detect = false, header = true, delim = {_text(delimiter)}, quote = '\"', escape = '\"', "
-        f"columns = {{{fields}}}"
-    )
-    return f"CREATE TABLE {SOURCE} AS SELECT {', '.join(shown) or '1'} FROM read_csv({quoted}, {settings})"
 
 
 # --- types -----------------------------------------------------------------------------------------------
@@ -278,7 +245,7 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
     Traceback (most recent call last):
     tacit.errors.InvalidInput: column 'age' is declared a number, but the table has it as VARCHAR. ...
     """
-    _lacks_none(found, _wanted(policy))
+    lacks_none(found, wanted_columns(policy))
     if policy.unit_column is not None:
         kind = found[policy.unit_column]
         if _base(kind) not in _WHO:

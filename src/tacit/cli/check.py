@@ -1,0 +1,144 @@
+"""``tacit check``: compare every cell of a table with its policy, as ``tacit ledger register`` does too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tacit.cells import first_few
+from tacit.cli.show import console, messages
+from tacit.cli.train import print_json
+from tacit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from tacit.ledger import Policy
+    from tacit.queries import TableCheck
+    from tacit.queries.engines import Engine
+
+__all__ = ["AcceptMissing", "AcceptOutside", "command", "print_check", "table_at"]
+
+AcceptMissing = Annotated[
+    list[str] | None,
+    typer.Option(help="A column whose missing or unreadable cells count as missing.", show_default=False),
+]
+AcceptOutside = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A column whose numbers outside go to the nearest bound, and other texts into no group.",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    data: Annotated[
+        str,
+        typer.Argument(help="A .parquet, .csv or .tsv file, or the URL of a database.", show_default=False),
+    ],
+    policy: Annotated[Path | None, typer.Option(help="The policy, a TOML file.", show_default=False)] = None,
+    accept_missing: AcceptMissing = None,
+    accept_outside: AcceptOutside = None,
+    table: Annotated[
+        str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Check a table against its policy: cells that are missing, unreadable or out of bounds, by row numbers.
+
+    For whoever keeps the data; what it prints is confidential, although no value is shown. tacit ledger
+    register makes the same check, and stores that a table is clean, which questions to it need.
+
+    Exit codes: 0 every cell is what its column declares, or accepted; 1 some are not; 2 bad input.
+
+    Example:  tacit check patients.csv --policy policy.toml
+    """
+    from tacit.ledger.policy_file import read_policy
+    from tacit.queries import check_table
+
+    if policy is None:
+        raise InvalidInput(
+            "a check needs --policy, the TOML file that declares the columns: "
+            "tacit check patients.csv --policy policy.toml"
+        )
+    declared = read_policy(policy)
+    with table_at(data, table) as source, messages.status("reading the table"):
+        found = check_table(
+            source,
+            declared,
+            accept_missing=accept_missing or (),
+            accept_outside=accept_outside or (),
+        )
+    if as_json:
+        print_json(found.to_data())
+    else:
+        print_check(found, declared)
+    return 0 if found.clean else 1
+
+
+@contextmanager
+def table_at(data: str, table: str | None, *, default: str | None = None) -> Iterator[Path | Engine]:
+    """The file or the table in a database that an argument names; the connection is closed in the end.
+
+    Raises:
+        InvalidInput: a database without the name of a table, or a file with one.
+    """
+    if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
+        from tacit.queries.dialects import PostgresEngine
+
+        if (named := table or default) is None:
+            raise InvalidInput("a database has many tables: say which with --table.")
+        schema, _, name = named.rpartition(".")
+        with closing(PostgresEngine(data, name, schema=schema or "public")) as engine:
+            yield engine
+        return
+    if table is not None:
+        raise InvalidInput("--table names a table in a database; a file has but one. Leave it out.")
+    yield Path(data)
+
+
+def print_check(found: TableCheck, policy: Policy) -> None:
+    """What a check found, as a table, and what to do about it."""
+    from tacit.queries.table_check import CONFIDENTIAL, FOUND
+
+    if not found.findings:
+        columns = ", ".join(policy.columns) or "none is declared"
+        console.print(f"Every cell is what its column declares ({columns}).", soft_wrap=True)
+        return
+    console.print(Text(CONFIDENTIAL, "bold"), soft_wrap=not console.is_terminal)
+    console.print()
+    left = set(found.left)
+    shown = Table("column", "cells", "what", "rows", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for each in found.findings:
+        accepted = "" if each in left else " (accepted)"
+        shown.add_row(
+            Text(each.column or "the table"),
+            Text("some" if each.count is None else f"{each.count:,}", justify="right"),
+            Text(FOUND[each.kind] + accepted),
+            Text(first_few(each.rows, each.count)),
+        )
+    console.print(shown)
+    console.print()
+    for line in _advice(found):
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _advice(found: TableCheck) -> list[str]:
+    if found.clean:
+        return ["All of it is accepted."]
+    missing = [each.column for each in found.left if each.column is not None and each.counts_as_missing]
+    outside = [each.column for each in found.left if each.column is not None and each.kind == "outside"]
+    lines = ["Row 1 is the first one below the header. Mend the table, or accept what is to stay as it is:"]
+    if missing:
+        options = " ".join(f"--accept-missing {name}" for name in dict.fromkeys(missing))
+        lines.append(f"  {options}   counts such cells as missing")
+    if outside:
+        options = " ".join(f"--accept-outside {name}" for name in outside)
+        lines.append(f"  {options}   moves numbers to the nearest bound; other texts are in no group")
+    return lines if len(lines) > 1 else ["Mend the table; this cannot be accepted."]

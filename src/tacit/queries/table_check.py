@@ -1,0 +1,374 @@
+"""The curator's check of a table against its policy, and the verdict that questions to it need.
+
+What stands in a cell must not decide whether a question is refused, for a refusal is free and says something
+of the cell.  So the curator looks first: the check counts, per column, the cells that a question would take
+for something else than was meant.  Its output is confidential.  The ledger stores the verdict with the
+content's fingerprint, and a table without one is refused in the same words whatever is in it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.cells import MalformedTable, row_numbers
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.ledger import Ledger, Policy, Verdict
+from tacit.queries.engines.base import Engine, EngineFailure, Places
+from tacit.queries.engines.reading import wanted_columns
+from tacit.queries.expressions import (
+    double,
+    field,
+    has_fraction,
+    is_number,
+    is_text,
+    known,
+    literal,
+    number,
+    syntax,
+    text_of,
+    there,
+    typed,
+)
+from tacit.queries.statements import unit_tests
+
+__all__ = ["CONFIDENTIAL", "FOUND", "Finding", "TableCheck", "check_table", "engine_of", "register_table"]
+
+CONFIDENTIAL = (
+    "Confidential: what follows comes from single records, without noise. It is for whoever keeps the data, "
+    "to mend them, and for nobody else."
+)
+
+_AS_MISSING = {
+    "unreadable": "cannot be read as the declared kind",
+    "type": "are objects of another type than the declared kind",
+    "fraction": "are no whole numbers",
+    "missing": "are missing",
+    "empty": "are missing: the whole column",
+}
+"""What may be found that counts as missing where the curator accepts it, in words."""
+FOUND = _AS_MISSING | {
+    "outside": "lie outside the declared bounds or keys",
+    "malformed": "are rows without the cells that the first line names",
+    "broken": "are no CSV in UTF-8, or a quoted text does not end",
+    "too many": "are more rows than the policy's largest_table",
+    "failed": "hold something that the engine cannot read",
+}
+"""What may be found, in words that follow a number of cells."""
+
+
+_LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Cells of one kind in one column.
+
+    Attributes:
+        kind: ``unreadable``, ``type``, ``fraction``, ``missing``, ``empty``, ``outside``, ``failed``; of a
+            whole table ``malformed``, ``broken``, ``too many``, ``failed``.
+        column: where; None for the table as a whole.
+        count: in how many rows; None where that is not known.
+        rows: the numbers of the first few; 1 is the first row of the data.
+    """
+
+    kind: str
+    column: str | None
+    count: int | None
+    rows: tuple[int, ...] = ()
+
+    @property
+    def counts_as_missing(self) -> bool:
+        """Whether the curator may accept it as missing."""
+        return self.kind in _AS_MISSING
+
+    def __str__(self) -> str:
+        where = "the table" if self.column is None else f"column {self.column!r}"
+        cells = "some" if self.count is None else f"{self.count:,}"
+        told = f" ({row_numbers(self.rows, self.count)})" if self.rows else ""
+        return f"{where}: {cells} {FOUND[self.kind]}{told}"
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """What a check found.  Confidential.
+
+    Attributes:
+        findings: all of it, column by column; empty where every cell is what its column declares.
+        accepted: of which columns the curator accepts what is found.
+    """
+
+    findings: tuple[Finding, ...]
+    accepted: Verdict
+
+    @property
+    def left(self) -> tuple[Finding, ...]:
+        """What is found and not accepted."""
+        return tuple(
+            found
+            for found in self.findings
+            if not (found.counts_as_missing and found.column in self.accepted.missing)
+            and not (found.kind == "outside" and found.column in self.accepted.outside)
+        )
+
+    @property
+    def clean(self) -> bool:
+        """Whether questions may be asked."""
+        return not self.left
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data."""
+        left = set(self.left)
+        return {
+            "clean": self.clean,
+            "findings": [
+                {
+                    "column": found.column,
+                    "kind": found.kind,
+                    "count": found.count,
+                    "rows": list(found.rows),
+                    "accepted": found not in left,
+                }
+                for found in self.findings
+            ],
+        }
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return "every cell is what its column declares"
+        left = set(self.left)
+        return "\n".join(f"{found}{'' if found in left else ' [accepted]'}" for found in self.findings)
+
+
+def check_table(
+    data: object,
+    policy: Policy,
+    *,
+    accept_missing: Collection[str] = (),
+    accept_outside: Collection[str] = (),
+) -> TableCheck:
+    """Compare every cell of a table with its policy; for the curator, as the result tells of single records.
+
+    Found are cells that are not what their column declares, missing ones, numbers outside the declared bounds
+    and texts outside the declared keys, fractions in a column of integers, Python objects of another type,
+    columns of nothing, and rows that do not fit the header.
+
+    Args:
+        data: what :class:`~tacit.queries.PrivateTable` takes: a data frame, a file, an engine.
+        policy: of the data set.
+        accept_missing: columns in which cells that are missing, unreadable, fractions or of another type
+            shall count as missing.
+        accept_outside: columns in which numbers outside the bounds shall be moved to the nearest bound, and
+            texts that are no declared key shall belong to no group.
+
+    Raises:
+        InvalidInput: the table cannot be opened or lacks a column, or a column that is to be accepted is not
+            declared.
+
+    >>> import pandas as pd
+    >>> from tacit.ledger import Column, PureBudget
+    >>> policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
+    ...                 columns={"age": Column(kind="number", lower=0, upper=120)})
+    >>> print(check_table(pd.DataFrame({"age": [34.0, None, 300.0]}), policy))
+    column 'age': 1 are missing (row 2)
+    column 'age': 1 lie outside the declared bounds or keys (row 3)
+    """
+    accepted = Verdict(tuple(accept_missing), tuple(accept_outside))
+    _check_accepted(accepted, policy)
+    with _opened(data, policy) as engine:
+        engine.check(policy)
+        return TableCheck(tuple(_findings(engine, policy)), accepted)
+
+
+def register_table(
+    data: object,
+    *,
+    ledger: Ledger,
+    dataset: str,
+    block: str | None = None,
+    accept_missing: Collection[str] = (),
+    accept_outside: Collection[str] = (),
+) -> TableCheck:
+    """Check a table as :func:`check_table` does and, if it is clean, store that in the ledger with its
+    fingerprint.  From then on :class:`~tacit.queries.PrivateTable` answers questions to it.
+
+    For the curator: what is found is told in the error, and is confidential.  What is accepted stands in
+    every later certificate of the data set.
+
+    Args:
+        data, accept_missing, accept_outside: as for :func:`check_table`.
+        ledger: where the data set is open.
+        dataset: its name.
+        block: the block of the data set that the table is.
+
+    Raises:
+        PrivacyRefusal: something was found that is not accepted; nothing is stored.
+        Conflict: the content is known of another data set, or of another block.
+        InvalidInput: as for :func:`check_table`.
+
+    >>> import pandas as pd
+    >>> from tacit.ledger import Column, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
+    ...                                      columns={"age": Column(kind="number", lower=0, upper=120)}))
+    >>> register_table(pd.DataFrame({"age": [34.0, 71.0]}), ledger=ledger, dataset="visits").clean
+    True
+    """
+    check = check_and_register(
+        data,
+        ledger=ledger,
+        dataset=dataset,
+        block=block,
+        accept_missing=accept_missing,
+        accept_outside=accept_outside,
+    )
+    if not check.clean:
+        raise PrivacyRefusal(
+            f"the table is not registered as {dataset!r}, for some cells are not what the policy declares. "
+            f"{CONFIDENTIAL}\n"
+            + "\n".join(map(str, check.left))
+            + "\nMend the table; or accept them, column by column: accept_missing counts cells as missing, "
+            "accept_outside moves numbers to the nearest bound and leaves other texts out of all groups."
+        )
+    return check
+
+
+def check_and_register(
+    data: object,
+    *,
+    ledger: Ledger,
+    dataset: str,
+    block: str | None,
+    accept_missing: Collection[str],
+    accept_outside: Collection[str],
+) -> TableCheck:
+    """As :func:`register_table`, but what is not clean is returned, not raised; nothing is stored then."""
+    policy = ledger.policy(dataset)
+    with _opened(data, policy) as engine:
+        fingerprint = ledger.fingerprint(engine.content())
+        check = check_table(engine, policy, accept_missing=accept_missing, accept_outside=accept_outside)
+    if check.clean:
+        ledger.register_content(dataset, fingerprint, block=block, verdict=check.accepted)
+    return check
+
+
+def engine_of(data: object, policy: Policy) -> Engine:
+    """The engine that reads ``data``; an engine is itself."""
+    if isinstance(data, Engine):
+        return data
+    from tacit.queries.engines.duckdb import DuckDBEngine
+
+    return DuckDBEngine(data, policy)
+
+
+@contextmanager
+def _opened(data: object, policy: Policy) -> Iterator[Engine]:
+    """The engine that reads ``data``, closed in the end if it was not the caller's."""
+    engine = engine_of(data, policy)
+    try:
+        yield engine
+    finally:
+        if engine is not data:
+            engine.close()
+
+
+def _check_accepted(accepted: Verdict, policy: Policy) -> None:
+    for argument, columns in (("accept_missing", accepted.missing), ("accept_outside", accepted.outside)):
+        for column in columns:
+            if column not in wanted_columns(policy):
+                known = ", ".join(wanted_columns(policy)) or "none"
+                raise InvalidInput(
+                    f"{argument} names {column!r}, which the policy does not declare; it has {known}."
+                )
+
+
+def _findings(engine: Engine, policy: Policy) -> Iterator[Finding]:
+    try:
+        unreadable, mistyped = engine.unreadable()
+        rows = engine.places(syntax().true())
+    except MalformedTable as problem:
+        kind = "broken" if problem.rows is None else "malformed"
+        yield Finding(kind, None, problem.rows, problem.places)
+        return
+    except EngineFailure:
+        yield Finding("failed", None, None)
+        return
+    if rows.count > policy.largest_table:
+        yield Finding("too many", None, rows.count)
+    for column in wanted_columns(policy):
+        try:
+            yield from _of_column(
+                engine, column, policy, rows.count, {"unreadable": unreadable, "type": mistyped}
+            )
+        except EngineFailure:
+            yield Finding("failed", column, None)
+
+
+def _of_column(
+    engine: Engine, column: str, policy: Policy, rows: int, read: Mapping[str, Mapping[str, Places]]
+) -> Iterator[Finding]:
+    taken = [(kind, found[column]) for kind, found in read.items() if column in found]
+    for kind, places in taken:
+        yield _finding(kind, column, places)
+    for kind, condition in _conditions(column, policy):
+        places = engine.places(condition)
+        if kind == "missing":
+            for _, others in taken:
+                places = _without(places, others)
+            if places.count and places.count == rows:
+                kind = "empty"
+        if places.count:
+            yield _finding(kind, column, places)
+
+
+def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
+    """What is looked for in a column, as trees over one row."""
+    exp = syntax()
+    if column == policy.unit_column:
+        yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
+        return
+    declared = policy.columns[column]
+    if is_number(column, policy):
+        yield "missing", exp.Not(this=exp.func("COALESCE", known(double(column)), exp.false()))
+        if declared.kind == "integer":
+            yield "fraction", has_fraction(column)
+    else:
+        yield "missing", field(column).is_(exp.null())
+    if is_text(column, policy):
+        # No text is of length -1, but the engine has to make the text of every cell to know that.
+        yield "failed", exp.Length(this=text_of(field(column))).eq(number(-1.0))
+    if outside := list(_outside(column, policy)):
+        yield "outside", exp.and_(there(column, policy), exp.paren(exp.or_(*outside)))
+
+
+def _outside(column: str, policy: Policy) -> Iterator[Any]:
+    """What tells that a value which is there is none of those that are declared."""
+    exp = syntax()
+    declared = policy.columns[column]
+    if is_number(column, policy):
+        lower = -_LARGEST if declared.lower is None else declared.lower
+        upper = _LARGEST if declared.upper is None else declared.upper
+        yield double(column) < number(lower)
+        yield double(column) > number(upper)
+    if declared.keys is not None:
+        keys = [literal(key, column, policy) for key in declared.keys]
+        yield exp.Not(this=exp.In(this=typed(column, policy), expressions=keys))
+
+
+def _finding(kind: str, column: str, places: Places) -> Finding:
+    shown: NDArray[np.int64] = (
+        np.empty(0, dtype=np.int64) if places.rows is None else np.sort(places.rows)[:10]
+    )
+    return Finding(kind, column, places.count, tuple(int(row) + 1 for row in shown))
+
+
+def _without(places: Places, others: Places) -> Places:
+    if places.rows is None or others.rows is None:
+        return places
+    return Places.at(np.setdiff1d(places.rows, others.rows))
