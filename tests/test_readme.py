@@ -258,6 +258,20 @@ class MixUp(Augmentation):
         return (inputs + inputs.roll(1, 0)).repeat_interleave(uniforms.shape[1], 0)
 
 
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer around another, which was never made one itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+def under_torchrun() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        patch.setenv("RANK", "0")
+        session()
+
+
 def under_autocast() -> None:
     with torch.autocast("cpu"):
         run()
@@ -372,6 +386,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
         "one module of all that is trained",
     ),
+    "an optimizer that wraps": (
+        lambda: session(optimizer=lambda *settings, **named: Wrapper(torch.optim.SGD(*settings, **named))),
+        r"optimizer\.optimizer",
+    ),
+    "several processes": (under_torchrun, "Start it once"),
     "LBFGS": (lambda: session(optimizer=torch.optim.LBFGS), "first-order optimizer"),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),

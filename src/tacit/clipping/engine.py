@@ -85,6 +85,7 @@ class GradientEngine(ABC):
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
     ) -> None:
         validate.check_model(model)
+        validate.check_loss(per_example_loss, model)
         self.model = model
         self.per_example_loss = per_example_loss
         self.rule = rule

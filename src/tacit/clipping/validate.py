@@ -9,9 +9,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from tacit.clipping.tables import tables_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
-__all__ = ["can_mix", "check_losses", "check_model", "check_module"]
+__all__ = ["can_mix", "check_loss", "check_losses", "check_model", "check_module"]
+
+_ONE_PROCESS = (
+    "Private training runs in one process: make the model without the wrapper or the sharding, and start the "
+    "script without torchrun and init_process_group."
+)
 
 
 def check_model(model: nn.Module) -> None:
@@ -24,8 +30,27 @@ def check_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
         check_module(name, module)
     for name, parameter in model.named_parameters():
+        if _is_of_torch_distributed(parameter, "DTensor"):
+            raise UnsupportedModel(
+                f"parameter {name!r} is a DTensor, a part of which lies in each of several processes, and "
+                f"norms are of whole gradients. {_ONE_PROCESS}"
+            )
         if parameter.requires_grad:
             _check_parameter(name, parameter)
+
+
+def check_loss(loss: object, model: nn.Module) -> None:
+    """Refuse a loss that calls a wrapper around ``model``, or a part of it, for several processes."""
+    own = set(model.modules())
+    values = (value for _, table in tables_around(loss, model) for value in list(table.values()))
+    for value in (loss, *values):
+        for wrapper in value.modules() if isinstance(value, nn.Module) else ():
+            if _is_for_several(wrapper) and not own.isdisjoint(wrapper.modules()):
+                raise UnsupportedModel(
+                    f"the loss reads a {type(wrapper).__name__} around the model, which sums gradients over "
+                    "processes before they are clipped. Let it call the model that it is given. "
+                    f"{_ONE_PROCESS}"
+                )
 
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
@@ -63,10 +88,14 @@ def check_module(name: str, module: nn.Module) -> None:
             f"{where} keeps running statistics of the records, which would leave with the model without "
             "noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
         )
-    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if isinstance(module, nn.DataParallel):
         raise UnsupportedModel(
-            f"{where} copies the model or sums gradients before they are clipped. "
-            "Pass the module inside it (model.module)."
+            f"{where} copies the model to several devices and sums gradients before they are clipped. Pass "
+            "the module inside it (model.module), which trains on one device."
+        )
+    if _is_for_several(module):
+        raise UnsupportedModel(
+            f"{where} shares gradients or weights among processes, before anything is clipped. {_ONE_PROCESS}"
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
         module.max_norm is not None or module.scale_grad_by_freq
@@ -75,6 +104,21 @@ def check_module(name: str, module: nn.Module) -> None:
             f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. "
             "Make it without these options."
         )
+
+
+def _is_for_several(module: nn.Module) -> bool:
+    """Whether it wraps a model, or is one, for training on several processes."""
+    return isinstance(module, nn.parallel.DistributedDataParallel) or _is_of_torch_distributed(
+        module, "FullyShardedDataParallel", "FSDPModule"
+    )
+
+
+def _is_of_torch_distributed(value: object, *names: str) -> bool:
+    """Whether it is of one of these classes, whose import would take long and which may not be there."""
+    return any(
+        kind.__name__ in names and kind.__module__.startswith("torch.distributed")
+        for kind in type(value).__mro__
+    )
 
 
 def check_losses(losses: object, rows: int) -> Tensor:

@@ -58,6 +58,7 @@ from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
 from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.processes import check_one_process
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession, saved_generator
 
@@ -225,6 +226,7 @@ def prepare(
             other settings.
         Interrupted: a Ctrl-C, once the ledger may have been charged for the preparation.
     """
+    check_one_process()
     text = read_text(path)
     config = parse_config(text, str(path))
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)

@@ -49,6 +49,7 @@ from tacit.ledger import (
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
+from tacit.training.processes import check_one_process
 from tacit.training.promise import check_promise, chunk_size, delta_to_charge
 
 __all__ = ["StepCharges", "register", "resume_charges"]
@@ -107,6 +108,7 @@ class StepCharges:
         lease_s: float = _LEASE_S,
         generator: Generator | None = None,
     ) -> None:
+        check_one_process()
         self.ledger, self.dataset, self.plan, self.block = ledger, dataset, plan, block
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit)

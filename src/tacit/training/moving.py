@@ -40,6 +40,7 @@ class Mover:
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
         self.optimizer = optimizer
         self._trained = trained
+        self._check_hooks()
         self._check_parameters()
         weakref.finalize(self, optimizer.register_step_pre_hook(_refuse_unless_moving).remove)
 
@@ -81,6 +82,23 @@ class Mover:
     def _owned(self) -> Iterator[nn.Parameter]:
         for group in self.optimizer.param_groups:
             yield from group["params"]
+
+    def _check_hooks(self) -> None:
+        """Refuse an optimizer whose steps could not be watched, such as a wrapper that never became one."""
+        if hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
+            return
+        kind, attributes = type(self.optimizer).__name__, getattr(self.optimizer, "__dict__", {})
+        inside = [name for name, value in attributes.items() if isinstance(value, torch.optim.Optimizer)]
+        if inside:
+            raise InvalidInput(
+                f"{kind} wraps another optimizer and has no hooks of its own, so that steps beside the "
+                f"session could not be refused. Pass the optimizer inside it: optimizer.{inside[0]}."
+            )
+        raise InvalidInput(
+            f"{kind} has none of the hooks of torch.optim.Optimizer, so that steps beside the session could "
+            "not be refused. Pass an optimizer of torch, or let its class derive from torch.optim.Optimizer "
+            "and call super().__init__(params, defaults)."
+        )
 
     def _check_parameters(self) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):

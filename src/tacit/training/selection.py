@@ -34,6 +34,7 @@ from tacit.ledger import Ledger
 from tacit.ledger.chain import Json
 from tacit.plan import Plan
 from tacit.training.charges import register
+from tacit.training.processes import check_one_process
 from tacit.training.promise import check_promise, delta_to_charge
 from tacit.training.session import PrivateSession
 
@@ -89,6 +90,7 @@ def select(
         PrivacyRefusal: plan and data set promise different things, or a run is not what was charged, or its
             records are open under another name with a budget of its own.
     """
+    check_one_process()
     if not candidates:
         raise InvalidInput("there are no candidates to choose from; give at least one.")
     if shape is None and distribution == "negative-binomial":

@@ -10,6 +10,7 @@ any value before noise.
   :attr:`PrivateSession.epsilon`.
 * A step past the plan is refused, and so is a step of the optimizer that the session does not take: as long
   as the session lives, the optimizer moves by noisy gradients alone.
+* In one of several processes nothing is read and nothing released: no model is trained twice.
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
 * The noise of a step lies on one sum: a step that is done again in this process and releases something else
   is refused, and so is going on after one that was cut short while it moved the weights.
@@ -44,6 +45,7 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
 from tacit.training.moving import Mover
+from tacit.training.processes import check_one_process
 from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
 from tacit.training.releases import check_release
@@ -126,6 +128,7 @@ class PrivateSession:
         charges: StepCharges | None = None,
         generator: Generator | None = None,
     ) -> None:
+        check_one_process()
         self.model = model
         self.plan = plan
         self._records = as_records(data)
@@ -447,6 +450,7 @@ class PrivateSession:
             )
 
     def _check_turn(self, batch: Batch) -> None:
+        check_one_process()  # before the ledger is charged
         self._check_whole()
         if self._done >= self.plan.steps:
             raise BudgetExceeded(

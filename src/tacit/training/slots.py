@@ -175,6 +175,7 @@ class Planted:
         self, request: AuditSlots, model: nn.Module, loss: PerExampleLoss, plan: Plan, generator: Generator
     ) -> None:
         request.check_plan(plan)
+        validate.check_loss(loss, model)  # which the engine does not see
         self.request, self._plan, self._user_loss = request, plan, loss
         self.model = _ModelWithSlots(model, request.count)
         self._report = plan.loss_report

@@ -42,6 +42,7 @@ from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
+from tacit.training.processes import check_one_process
 from tacit.training.reading import Request
 from tacit.training.records import Records
 
@@ -79,6 +80,7 @@ def noisy_step(
     augmentation: Augmentation | None = None,
 ) -> NoisyStep:
     """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
+    check_one_process()
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device

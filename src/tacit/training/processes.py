@@ -1,0 +1,59 @@
+"""One run, one process: several that are started together would each train a model by itself.
+
+Each process draws a key of its own, so the models drift apart, and each says what it alone costs.  Two of
+them together, or their average, cost more than either says.
+
+**Guarantee**
+
+* Where torch.distributed has a process group of two or more, or a launcher such as torchrun started two or
+  more processes, no record is read and nothing is released.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from tacit.errors import PrivacyRefusal
+
+__all__ = ["check_one_process"]
+
+
+def check_one_process() -> None:
+    """Refuse to train in one of several processes.
+
+    A launcher is known by the two variables that torch.distributed reads, ``WORLD_SIZE`` and ``RANK``:
+    torchrun and accelerate set both, also where the script never asks for a process group.  Those of a batch
+    system (SLURM) say what was allotted, not how often this script was started, and are no evidence.
+
+    Raises:
+        PrivacyRefusal: it is one of several.
+
+    >>> check_one_process()
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        _refuse_several(
+            torch.distributed.get_world_size(),
+            "torch.distributed has a process group of {} processes here",
+            "Start the script once, with python and not with torchrun or accelerate launch, and take "
+            "init_process_group out of it.",
+        )
+    world, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK")
+    if world.isdecimal() and rank is not None:
+        _refuse_several(
+            int(world),
+            f"a launcher such as torchrun started this script in {{}} processes (WORLD_SIZE={world}, "
+            f"RANK={rank})",
+            "Start it once, with python. If this process is the only one that trains, remove WORLD_SIZE from "
+            "its environment before the session is made.",
+        )
+
+
+def _refuse_several(count: int, what: str, way_out: str) -> None:
+    if count > 1:
+        raise PrivacyRefusal(
+            f"{what.format(count)}, and private training runs in one. Each process would train a model of "
+            "its own with a key of its own, and whoever sees two of these models, or their average, learns "
+            f"more than session.epsilon says. {way_out} Training on several processes is not supported yet."
+        )
