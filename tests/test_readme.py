@@ -298,6 +298,8 @@ def resume_with_others() -> None:
         break
     made.save("resume.pt")
     inputs, targets = rows()
+    with pytest.raises(TacitError, match="What differs: the loss"):
+        session(loss=lambda model, x, y: 2 * losses(model, x, y)).load("resume.pt")
     session(data=(inputs.flip(0), targets)).load("resume.pt")
 
 

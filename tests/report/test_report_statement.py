@@ -190,7 +190,15 @@ def test_covered_and_not_covered() -> None:
     assert not any("loss" in item for item in statement().data["covered"])
     assert "Loss report none" in words(statement())
     made = statement()
-    for phrase in ("test records", "other runs", "several records", "side channels", "floating-point", "key"):
+    for phrase in (
+        "test records",
+        "other runs",
+        "several records",
+        "side channels",
+        "floating-point",
+        "key",
+        "gone on with twice",
+    ):
         assert any(phrase in item for item in made.data["not_covered"])
         assert phrase in words(made).partition("Not covered:")[2]
 

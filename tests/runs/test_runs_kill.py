@@ -208,7 +208,7 @@ def assert_whole_files(out: Path) -> None:
     """Whatever carries a name of its own can be read; temporary files are hidden."""
     for path in out.rglob("*"):
         if path.name == "resume.pt":
-            assert torch.load(path, weights_only=True)["format"] == 5
+            assert torch.load(path, weights_only=True)["format"] == 6
         elif path.name == "metrics.csv":
             lines = path.read_text().splitlines()
             assert len({line.count(",") for line in lines}) == 1
@@ -346,7 +346,7 @@ def test_resume_with_another_model_under_the_same_settings_is_refused(folder: Pa
     run = start_run(folder, resume=True)
     same_shapes = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
     run.session.model = same_shapes
-    with pytest.raises(PrivacyRefusal, match="another model"):
+    with pytest.raises(PrivacyRefusal, match="What differs: the model"):
         run.session.load(state)
 
 

@@ -162,10 +162,10 @@ def test_slots_survive_a_resume(stop: int, tmp_path: Path) -> None:
 def test_a_run_cannot_be_resumed_with_other_slots(tmp_path: Path) -> None:
     finish(session(), 3).save(tmp_path / "state")
     for slots in (None, 40):
-        with pytest.raises(PrivacyRefusal, match="another plan, other data"):
+        with pytest.raises(PrivacyRefusal, match="What differs: the audit slots"):
             session(slots=slots).load(tmp_path / "state")
     finish(session(slots=None), 3).save(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match="another plan, other data"):
+    with pytest.raises(PrivacyRefusal, match="What differs: the audit slots"):
         session().load(tmp_path / "state")
 
 

@@ -61,6 +61,8 @@ _NOT_COVERED = (
     _OTHERS,
     "somebody who has several records: see the group figures",
     "the resume state (folder 'private'), which holds the key of the noise and must not be released",
+    "one resume state that was gone on with twice, in ways that it cannot tell apart: with other files that "
+    "the loss reads, or another schedule of the learning rate",
     "running time and other side channels",
     "floating-point arithmetic: noise and sums are floats, not the ideal real numbers of the proofs",
 )

@@ -18,12 +18,12 @@ Where the budget counts epsilon and delta, chunks do not compose well: each woul
 
 **A step that is done again is no second release.**  Its participants, its noise and whatever else is random
 are functions of the key and of the step (:mod:`tacit.training.step`), and a session refuses to go on with a
-saved key under another plan, on other records or with another model.  So what leaves the process the second
-time is what left it the first time, and an observer of both has seen one release.  The resume state may
-therefore be older than the charges: it holds the key, from which follow the keys of the charges and the
-tokens that prove whose they are, also of chunks that were reserved, settled or forfeited after it was
-written.  What is lost with the resume state is the right to take the steps: the charge stays spent, and a new
-run has a new key and pays anew.
+saved key under another plan, on other records, with another model or another loss.  So what leaves the
+process the second time is what left it the first time, and an observer of both has seen one release.  The
+resume state may therefore be older than the charges: it holds the key, from which follow the keys of the
+charges and the tokens that prove whose they are, also of chunks that were reserved, settled or forfeited
+after it was written.  What is lost with the resume state is the right to take the steps: the charge stays
+spent, and a new run has a new key and pays anew.
 """
 
 from __future__ import annotations

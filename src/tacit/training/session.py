@@ -13,7 +13,8 @@ any value before noise.
 * In one of several processes nothing is read and nothing released: no model is trained twice.
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
 * The noise of a step lies on one sum: a step that is done again in this process and releases something else
-  is refused, and so is going on after one that was cut short while it moved the weights.
+  is refused, and so is going on after one that was cut short while it moved the weights, or from the state of
+  a run with another loss.
 * With ``charges``, no step is taken before the ledger has the charge that holds it.
 """
 
@@ -44,6 +45,7 @@ from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
+from tacit.training.identity import Identity, differences
 from tacit.training.moving import Mover
 from tacit.training.processes import check_one_process
 from tacit.training.reading import ReadAhead, Request
@@ -54,7 +56,7 @@ from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
-_STATE_FORMAT = 5
+_STATE_FORMAT = 6
 _TRIED = 4  # records on which an augmentation is tried
 
 
@@ -135,6 +137,11 @@ class PrivateSession:
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
         self._augmentation_is_tried = augmentation is None
+        self._code = {  # as it is now: what counts its calls stands at the beginning in the next process too
+            "loss": Identity(loss, model),
+            "code": Identity(model, model),
+            "augmentation": Identity(augmentation, calls=("draws", "views")),
+        }
         self._charges = charges
         self._refusal: BudgetExceeded | None = None
         if charges is not None:
@@ -360,7 +367,7 @@ class PrivateSession:
             Path(path),
             {
                 "format": _STATE_FORMAT,
-                "run": self._identity(key),
+                "run": json.dumps(self._identity(key)),
                 "key": key,
                 "secure": secure,
                 "done": self._done,
@@ -379,20 +386,28 @@ class PrivateSession:
         """Go on exactly where :meth:`save` stopped; returns its ``extra``.
 
         Steps that were taken after the save are taken again, with the same noise.  They are the same release
-        as long as all is as it was: the loss, the schedule of the learning rate, the mode of the model.  In
-        one process another release is refused; what another process released, no file can tell.
+        as long as all is as it was.  Another plan, other records, another model, optimizer, augmentation or
+        loss are refused, the loss by its code and by the values that it reads, as they are when the session
+        is made (:mod:`tacit.training.identity`).
+
+        Not covered are the schedule of the learning rate and the mode of the model; what a loss asks of
+        files, environment or clocks; what lies in compiled extensions or in objects of libraries; of large
+        tensors that it reads, more than a sample.  In one process another release is refused all the same;
+        what another process released, no file can tell.
 
         Raises:
-            PrivacyRefusal: the state belongs to another plan or to other records.  Going on would use
-                the same noise on different sums, which lets it be subtracted.  Or it is charged elsewhere.
+            PrivacyRefusal: the state belongs to another run; the message says what differs.  Going on would
+                use the same noise on different sums, which lets it be subtracted.  Or the versions of Python
+                or of the libraries differ; or it is charged elsewhere.
         """
         state = load_state(Path(path), _STATE_FORMAT)
         generator = Generator(state["key"], secure=state["secure"])
-        if state["run"] != self._identity(state["key"]):
+        if differing := differences(json.loads(state["run"]), self._identity(state["key"])):
             raise PrivacyRefusal(
-                f"the resume state {path} belongs to a run with another plan, other data, another model or "
-                "other settings. Going on with it would put the same noise on different sums, and the "
-                "difference of the two would be free of noise. Start a new run."
+                f"the resume state {path} belongs to another run. What differs: {', '.join(differing)}. "
+                "Going on with it would put the same noise on different sums, and the difference of the two "
+                "would be free of noise. Let all be as it was when that run's session was made, or start a "
+                "new run."
             )
         resume_charges(self._charges, state.get("charges"), generator)
         self._generator = generator
@@ -408,7 +423,7 @@ class PrivateSession:
             self._slots.load(state["slots"], generator)
         return dict(state["extra"])
 
-    def _identity(self, key: bytes) -> str:
+    def _identity(self, key: bytes) -> dict[str, Any]:
         """Everything that a repeated step must share with its first time."""
         shapes = {name: tuple(p.shape) for name, p in self._trained.items()}
         facts: dict[str, Any] = {
@@ -420,13 +435,14 @@ class PrivateSession:
             "optimizer": type(self.optimizer).__name__,
             "engine": type(self._engine).__name__ + ("" if self._memory == FAST else f", {self._memory}"),
             "physical": self._physical,
-            "augmentation": repr(self._augmentation),
+            **{name: identity.under(key) for name, identity in self._code.items()},
+            "versions": {k: v for identity in self._code.values() for k, v in identity.versions.items()},
             "ema": None if self._averaged is None else self._averaged.decay,
             "slots": None if self._slots is None else repr(self._slots.request),
         }
         if self._noise_on_device:
             facts["noise"] = "ChaCha20"
-        return json.dumps(facts, sort_keys=True)
+        return facts
 
     def _check_fit(self) -> None:
         plan, records = self.plan, len(self._records)

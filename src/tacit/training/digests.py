@@ -1,0 +1,332 @@
+"""A walk through a function, an object or a module, to a digest of all in it that says what it computes.
+
+See :mod:`tacit.training.identity`, which says what counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import enum
+import hashlib
+import sys
+import sysconfig
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache, partial
+from inspect import (
+    CO_ASYNC_GENERATOR,
+    CO_COROUTINE,
+    CO_GENERATOR,
+    CO_OPTIMIZED,
+    CO_VARARGS,
+    CO_VARKEYWORDS,
+)
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    EllipsisType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    NoneType,
+)
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Reader"]
+
+Part: TypeAlias = str | bytes
+
+_SAMPLED = 2**20  # numbers of a tensor that are read
+_LONG = 4096  # items of a list, dictionary or set
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__"})
+"""What has run by the time that there is an object: it names all attributes, read or not."""
+_SHOWING = frozenset(
+    {"__repr__", "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__del__"}
+    | {"__getstate__", "__setstate__", "__reduce__", "__init_subclass__", "__class_getitem__"}
+)
+"""What names all attributes, and computes no loss."""
+_ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
+"""Code that names one of these may read attributes that it does not name."""
+_OF_TORCH = frozenset(vars(nn.Module()))
+_OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"})
+_PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, slice, range)
+_KINDS = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
+_STDLIB = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+_KIND_OF_FUNCTION = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_HAS_DOCSTRING = 0x4000000  # of code objects, from Python 3.13 on
+
+
+@final
+class Reader:
+    """One walk through a thing, in which those attributes of objects count that are in ``names``."""
+
+    def __init__(
+        self, names: frozenset[str], model: nn.Module | None, tensors: dict[int, tuple[object, bytes]]
+    ) -> None:
+        self.named: set[str] = set()
+        self.versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+        self._names, self._tensors = names, tensors
+        moving: list[object] = []
+        if model is not None:
+            moving = [*model.modules(), *model.parameters(), *model.buffers()]
+        self._moving = {id(part) for part in moving}
+        self._open: list[int] = []
+        self._done: dict[
+            int, tuple[object, bytes]
+        ] = {}  # with the values, whose ids would come again otherwise
+
+    def of(self, value: object) -> bytes:
+        """The digest of any value; of a kind that is not known, of its class alone."""
+        number = id(value)
+        if number in self._done:
+            return self._done[number][1]
+        if number in self._open:
+            return _digest(["around", str(len(self._open) - self._open.index(number))])
+        self._open.append(number)
+        digest = _digest(self._parts(value))
+        self._open.pop()
+        self._done[number] = value, digest
+        return digest
+
+    def _parts(self, value: Any) -> Iterable[Part]:
+        kind: type[Any] = type(value)
+        if kind in weakref.ProxyTypes or (id(value) in self._moving and isinstance(value, Tensor)):
+            return [kind.__name__]
+        match value:
+            case enum.Enum():
+                return [*self._class(kind, made=True), str(value.name), self.of(value.value)]
+            case _ if isinstance(value, (*_PLAIN, *_KINDS)):
+                return [kind.__name__, repr(value)]
+            case np.generic() | np.ndarray() | Tensor():
+                return [kind.__name__, self._tensor(value)]
+            case list() | tuple() | deque() | set() | frozenset() | dict():
+                return [kind.__name__, str(len(value)), *(self._items(value) if len(value) <= _LONG else ())]
+            case type():
+                return self._class(value, made=False)
+            case ModuleType():
+                return self._module(value)
+            case nn.Module():
+                return self._network(value)
+            case _:
+                return self._callable(value)
+
+    def _items(self, values: Any) -> Iterable[bytes]:
+        if isinstance(values, dict):
+            keys = sorted(values, key=self.of)
+            return [self.of(part) for key in keys for part in (key, values[key])]
+        found = map(self.of, values)
+        return sorted(found) if isinstance(values, set | frozenset) else found
+
+    def _callable(self, value: Any) -> Iterable[Part]:
+        match value:
+            case CodeType():
+                return self._code(value)
+            case FunctionType():
+                return self._function(value)
+            case MethodType():
+                return ["method", self.of(value.__func__), self.of(value.__self__)]
+            case partial():
+                return ["partial", *map(self.of, (value.func, value.args, value.keywords))]
+            case BuiltinFunctionType():
+                return [self._named(value.__module__, value.__qualname__), self._receiver(value.__self__)]
+            case staticmethod() | classmethod():
+                return ["function of a class", self.of(value.__func__)]
+            case property():
+                return ["property", *map(self.of, (value.fget, value.fset))]
+            case cached_property():
+                return ["property", self.of(value.func)]
+            case _:
+                return self._object(value)
+
+    def _tensor(self, value: Any) -> bytes:
+        if id(value) not in self._tensors:
+            self._tensors[id(value)] = value, _digest(_numbers(value))
+        return self._tensors[id(value)][1]
+
+    def _code(self, code: CodeType) -> Iterator[Part]:
+        constants = _constants(code)
+        self.named.update(code.co_names, (c for c in constants if isinstance(c, str)))
+        arguments = (code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount)
+        yield from (code.co_code, code.co_exceptiontable)
+        yield repr(
+            (
+                *arguments,
+                code.co_flags & _KIND_OF_FUNCTION,
+                code.co_varnames[: sum(arguments[1:])],
+                code.co_names,
+            )
+        )
+        yield from (self.of(constant) for constant in constants)
+
+    def _function(self, function: FunctionType) -> Iterator[Part]:
+        code = function.__code__
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        if _is_installed(code.co_filename):  # what it wraps may be one's own
+            yield self._named(function.__module__, function.__qualname__)
+            yield from (self._cell(name, cell) for name, cell in cells)
+            return
+        yield from map(self.of, (code, function.__defaults__, function.__kwdefaults__))
+        yield from (self._cell(name, cell) for name, cell in cells)
+        for name in sorted(_globals(code)):
+            yield name
+            yield self.of(function.__globals__[name]) if name in function.__globals__ else "builtin"
+        yield from self._attributes(vars(function))
+
+    def _cell(self, name: str, cell: CellType) -> Part:
+        if name == "__class__":  # which ``super()`` reads: the class is found by its object
+            return name
+        try:
+            return self.of(cell.cell_contents)
+        except ValueError:  # there is nothing in it yet
+            return "empty"
+
+    def _receiver(self, value: object) -> bytes:
+        return b"" if isinstance(value, ModuleType | type) else self.of(value)
+
+    def _class(self, kind: type[Any], *, made: bool, every: bool = False) -> Iterator[Part]:
+        """The code of a class; ``every``: also of methods that no code names, which its library may call.
+
+        ``made``: there is an object of it already, so that how it is made is no matter any more.
+        """
+        for base in kind.__mro__:
+            if _is_library(base.__module__):
+                yield self._named(base.__module__, base.__qualname__)
+                continue
+            yield base.__name__
+            for name, member in sorted(vars(base).items()):
+                implicit = every or name == "forward" or name.startswith("__")
+                unread = name in _SHOWING or (made and name in _MAKING)
+                if name in self._names or (implicit and isinstance(member, FunctionType) and not unread):
+                    yield name
+                    yield self.of(member)
+
+    def _module(self, module: ModuleType) -> Iterator[Part]:
+        if _is_library(module.__name__):
+            yield self._named(module.__name__, "")
+        else:
+            yield from self._attributes(vars(module))
+
+    def _network(self, network: nn.Module) -> Iterator[Part]:
+        kind = type(network)
+        if kind.__name__ == "OptimizedModule":  # of torch.compile, which numbers what it wraps
+            yield self.of(network._modules["_orig_mod"])
+            return
+        above = [base for base in kind.__mro__ if issubclass(base, nn.Module) and base is not nn.Module]
+        every = any(_is_library(base.__module__) for base in above)
+        yield from self._class(kind, made=True, every=every)
+        if id(network) not in self._moving:
+            yield str(network.training)
+            for name, tensor in (*network._parameters.items(), *network._buffers.items()):
+                yield name
+                yield self.of(tensor)
+        for hook in (*network._forward_pre_hooks.values(), *network._forward_hooks.values()):
+            yield self.of(hook)
+        for name, child in network._modules.items():
+            yield name
+            yield self.of(child)
+        own = {name: value for name, value in vars(network).items() if name not in _OF_TORCH}
+        if id(network) in self._moving:  # tables that are made in the first forward pass
+            own = {n: value for n, value in own.items() if not isinstance(value, Tensor | NoneType)}
+        yield from self._attributes(own, every=every)
+
+    def _object(self, value: object) -> Iterator[Part]:
+        kind = type(value)
+        yield from self._class(kind, made=True)
+        library = _is_library(kind.__module__)
+        if library:  # such as the functions of NumPy
+            yield str(getattr(value, "__name__", ""))
+        yield from self._attributes(_attributes_of(value), every=library and dataclasses.is_dataclass(kind))
+
+    def _attributes(self, table: Mapping[str, Any], *, every: bool = False) -> Iterator[Part]:
+        every = every or not _ALL.isdisjoint(self._names)
+        for name in sorted(table) if every else sorted(table.keys() & (self._names | {"__wrapped__"})):
+            yield name
+            yield self.of(table[name])
+
+    def _named(self, module: str | None, name: str) -> str:
+        """The name of something in a library, whose version is taken down."""
+        top = (module or "").partition(".")[0]
+        version = getattr(sys.modules.get(top), "__version__", None)
+        if isinstance(version, str):
+            self.versions[top] = str(version)
+        return f"{module}.{name}"
+
+
+def _digest(parts: Iterable[Part]) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        content = part.encode(errors="surrogatepass") if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.digest()
+
+
+def _numbers(value: Any) -> Iterator[Part]:
+    """Type, shape and numbers of a tensor or an array; of a large one, some of its numbers."""
+    if isinstance(value, Tensor) and (value.is_nested or value.is_quantized):
+        yield f"{value.dtype}"
+        return
+    yield f"{tuple(value.shape)} {value.dtype}"
+    if isinstance(value, np.ndarray | np.generic):
+        if not value.dtype.hasobject:
+            yield np.ascontiguousarray(value.reshape(-1)[:: value.size // _SAMPLED + 1]).tobytes()
+    elif value.layout is torch.strided and not value.is_meta:
+        flat = value.detach().reshape(-1)[:: value.numel() // _SAMPLED + 1].cpu()
+        yield flat.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _constants(code: CodeType) -> tuple[Any, ...]:
+    """Those of a code object, without a docstring."""
+    constants = code.co_consts
+    if sys.version_info >= (3, 13):
+        documented = bool(code.co_flags & _HAS_DOCSTRING)
+    else:  # the first constant of a function is its docstring or None
+        documented = bool(code.co_flags & CO_OPTIMIZED) and not code.co_name.startswith("<")
+    return (None, *constants[1:]) if documented and constants and isinstance(constants[0], str) else constants
+
+
+@lru_cache(maxsize=4096)
+def _globals(code: CodeType) -> frozenset[str]:
+    """The global variables that it and the functions in it read; not those that name its file and module."""
+    names = {
+        step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    inside = (_globals(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(name for name in names.union(*inside) if name not in _OF_FILE)
+
+
+@lru_cache(maxsize=4096)
+def _is_installed(file: str) -> bool:
+    path = Path(file)
+    return (
+        file.startswith("<frozen")
+        or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+        or any(path.is_relative_to(folder) for folder in _STDLIB)
+    )
+
+
+def _is_library(module: str) -> bool:
+    """Whether a module is the standard library's, or installed."""
+    top = module.partition(".")[0]
+    for name in (module, top):
+        file = vars(sys.modules[name]).get("__file__") if name in sys.modules else None
+        if file is not None:
+            return _is_installed(file)
+    return top in sys.stdlib_module_names
+
+
+def _attributes_of(value: object) -> dict[str, Any]:
+    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
+    for base in type(value).__mro__:
+        for name, member in vars(base).items() if "__slots__" in vars(base) else ():
+            if isinstance(member, MemberDescriptorType) and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found

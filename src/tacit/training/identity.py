@@ -1,0 +1,111 @@
+"""What a loss, a model or an augmentation is, as a digest that the next process finds again.
+
+A state that is gone on with under another loss puts the same noise on another sum.  So the state says which
+loss it belongs to: by its code (without names of files, numbers of lines, comments and docstrings), and by
+the values that it reads, as they are when the session is made.  Functions and classes of one's own are
+followed; those of libraries, which are all that is installed, are known by name and version.
+
+**Guarantee**
+
+* Losses have different digests if they differ in code, or in one of these: defaults, arguments bound in
+  advance, variables around them, global variables, attributes of their objects and modules; where these are
+  numbers, words, types, tensors, arrays, functions, or lists, dictionaries and sets of them.
+* The digest is the same in another process, wherever things lie in memory and in whatever order sets come.
+
+**Not covered**
+
+* Tensors of more than 2^20 numbers are read at so many places, evenly spaced; of lists, dictionaries and sets
+  of more than 4,096 items, only the number is.
+* Of objects, those attributes count that the code names.  The code of a library is not read: what its
+  objects hold is unseen, but for modules and data classes.
+* Of the trained model, tensors that are no parameters: it may have made them in its first forward pass.
+* What is compiled (C, TorchScript), and what a loss asks for when it runs: files, environment, clocks,
+  modules that it imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+from torch import nn
+
+from tacit.training.digests import Reader
+
+__all__ = ["Identity", "differences"]
+
+
+@final
+class Identity:
+    """The digest of ``thing``, of whose methods those in ``calls`` are called, beside ``__call__``.
+
+    It may read the trained ``model``, whose weights move and are left out.
+
+    >>> def loss(model, x, scale=2.0):
+    ...     return scale * model(x).square().sum(1)
+    >>> def again(model, x, scale=2.0):
+    ...     # with a comment
+    ...     return scale * model(x).square().sum(1)
+    >>> key = bytes(16)
+    >>> Identity(loss).under(key) == Identity(again).under(key)
+    True
+    >>> again.__defaults__ = (3.0,)
+    >>> Identity(loss).under(key) == Identity(again).under(key)
+    False
+    """
+
+    def __init__(self, thing: object, model: nn.Module | None = None, *, calls: Iterable[str] = ()) -> None:
+        names = frozenset(calls)
+        tensors: dict[int, tuple[object, bytes]] = {}
+        while True:  # which attributes count is known when all code that names them has been read
+            reader = Reader(names, model, tensors)
+            self._digest = reader.of(thing)
+            if reader.named <= names:
+                break
+            names |= reader.named
+        self.versions: dict[str, str] = reader.versions
+        """Of Python and of the libraries that it reads."""
+
+    def under(self, key: bytes) -> str:
+        """The digest under a key, without which it confirms no guess about a value."""
+        return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
+
+
+_SAID = {
+    "plan": "the plan",
+    "event": "the plan",
+    "records": "the records",
+    "parameters": "the model",
+    "model": "the model",
+    "code": "the code or the settings of the model",
+    "loss": "the loss (its code, or a value that it reads)",
+    "optimizer": "the optimizer",
+    "engine": "the engine",
+    "physical": "physical_batch_size",
+    "augmentation": "the augmentation",
+    "ema": "ema_decay",
+    "slots": "the audit slots",
+    "noise": "the device that draws the noise",
+}
+_OF_CODE = ("code", "loss", "augmentation")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Which facts of a run are others than before, in words; values are not said, but for versions.
+
+    >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
+    >>> differences(before, {**before, "loss": "2e"})
+    ['the loss (its code, or a value that it reads)']
+    >>> differences(before, {"loss": "2e", "versions": now})  # each compiles in its own way
+    ['the version of python (3.11, now 3.12)']
+    """
+    then, today = before["versions"], now["versions"]
+    changed = [name for name in then if name in today and then[name] != today[name]]
+    found = [f"the version of {name} ({then[name]}, now {today[name]})" for name in changed]
+    for fact in sorted((before.keys() | now.keys()) - {"versions"}):
+        words = _SAID.get(fact, fact)
+        comparable = fact not in _OF_CODE or "python" not in changed
+        if comparable and before.get(fact) != now.get(fact) and words not in found:
+            found.append(words)
+    return found
