@@ -389,6 +389,39 @@ def test_a_loss_that_has_run_is_the_same() -> None:
     assert Identity(found).under(KEY) == before
 
 
+COUNTING = {
+    "global": "calls, W = 0, VALUE\ndef loss(m, x):\n global calls\n calls += 1\n return W * m(x)",
+    "closure": """
+        def made(w, calls=0):
+            def loss(m, x):
+                nonlocal calls
+                calls += 1
+                return w * m(x)
+            return loss
+        loss = made(VALUE)
+        """,
+    "in a nested function": (
+        "calls, W = 0, VALUE\ndef loss(m, x):\n def count():\n  global calls\n  calls += 1\n"
+        " count()\n return W * m(x)"
+    ),
+}
+
+
+@pytest.mark.parametrize("where", COUNTING)
+def test_what_a_loss_writes_itself_is_no_constant(where: str) -> None:
+    """A session that is made anew in the same process, in a notebook say, knows a loss that counts again."""
+    loss = run_code(COUNTING[where].replace("VALUE", "2.0"))["loss"]
+    before = Identity(loss).under(KEY)
+    loss(lambda x: x, torch.ones(1))
+    assert Identity(loss).under(KEY) == before
+    assert digest(COUNTING[where].replace("VALUE", "3.0")) != before
+
+
+def test_a_name_that_is_written_elsewhere_is_a_constant_here() -> None:
+    source = "W = VALUE\ndef loss(m, x):\n def f():\n  W = x\n  return lambda: W\n return W * f()()"
+    assert digest(source.replace("VALUE", "1.0")) != digest(source.replace("VALUE", "2.0"))
+
+
 def test_what_reads_itself_has_an_end() -> None:
     source = """
     def loss(m, x, deep=3):

@@ -61,6 +61,7 @@ _OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec_
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, slice, range)
 _KINDS = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
 _STDLIB = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+_WRITES = ("STORE_GLOBAL", "STORE_DEREF")
 _KIND_OF_FUNCTION = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _HAS_DOCSTRING = 0x4000000  # of code objects, from Python 3.13 on
 
@@ -169,14 +170,16 @@ class Reader:
 
     def _function(self, function: FunctionType) -> Iterator[Part]:
         code = function.__code__
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        own = _assigned(code)  # what it writes itself is its state, such as a number of calls
+        around = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        cells = [(name, cell) for name, cell in around if name not in own]
         if _is_installed(code.co_filename):  # what it wraps may be one's own
             yield self._named(function.__module__, function.__qualname__)
             yield from (self._cell(name, cell) for name, cell in cells)
             return
         yield from map(self.of, (code, function.__defaults__, function.__kwdefaults__))
         yield from (self._cell(name, cell) for name, cell in cells)
-        for name in sorted(_globals(code)):
+        for name in sorted(_globals(code) - own):
             yield name
             yield self.of(function.__globals__[name]) if name in function.__globals__ else "builtin"
         yield from self._attributes(vars(function))
@@ -301,6 +304,14 @@ def _globals(code: CodeType) -> frozenset[str]:
     }
     inside = (_globals(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return frozenset(name for name in names.union(*inside) if name not in _OF_FILE)
+
+
+@lru_cache(maxsize=4096)
+def _assigned(code: CodeType) -> frozenset[str]:
+    """The variables around it that it writes, or a function in it; not its own that functions in it read."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _WRITES}
+    inside = (_assigned(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(names.union(*inside).difference(code.co_cellvars))
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ followed; those of libraries, which are all that is installed, are known by name
 
 **Not covered**
 
+* Variables around a function that it writes itself, as a number of its calls.
 * Tensors of more than 2^20 numbers are read at so many places, evenly spaced; of lists, dictionaries and sets
   of more than 4,096 items, only the number is.
 * Of objects, those attributes count that the code names.  The code of a library is not read: what its
