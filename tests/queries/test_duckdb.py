@@ -142,9 +142,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_table_that_does_not_fit_is_refused_when_it_is_opened(name: str) -> None:
+def test_a_table_that_does_not_fit_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidInput):
-        DuckDBEngine(FAULTS[name], policy())
+        DuckDBEngine(FAULTS[name], policy()).check(policy())
 
 
 NAMES = {
@@ -170,10 +170,10 @@ def test_who_a_row_belongs_to_is_written_in_one_way(name: str) -> None:
     )
     table = pa.table({"who": who})
     if fits:
-        DuckDBEngine(table, person).close()
+        DuckDBEngine(table, person).check(person)
         return
     with pytest.raises(InvalidInput, match="written in several ways"):
-        DuckDBEngine(table, person)
+        DuckDBEngine(table, person).check(person)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

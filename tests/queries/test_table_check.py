@@ -268,13 +268,14 @@ def test_a_table_that_is_not_registered_is_refused_in_the_same_words_whatever_is
     told = set()
     for values in FRAMES.values():
         told.add(refusal(pd.DataFrame({"x": pd.Series(values, dtype=object)}), policy("x")))
+        told.add(refusal(pd.DataFrame({"x": values}), policy("x")))  # whose type pandas infers
     told.add(refusal(pa.table({"x": pa.nulls(3)}), policy("x")))
     told.add(refusal(pl.DataFrame({"x": [None, None]}), policy("x")))
     for name, content in FILES.items():
         path = tmp_path / f"{name}.csv"
         path.write_bytes(content)
         told.add(refusal(path, policy("x")))
-    for values in ([None, None], [1.0, math.nan], [1.0, 1e9]):
+    for values in ([None, None], [1.0, math.nan], [1.0, 1e9], ["1", "x"]):
         path = tmp_path / "rows.parquet"
         pq.write_table(pa.table({"x": pa.array(values)}), path)
         told.add(refusal(path, policy("x")))

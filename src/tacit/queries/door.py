@@ -123,10 +123,10 @@ class PrivateTable:
         self._block = block
         self._sampler: Sampler = sampler(noise)
         self._engine = engine_of(data, self._policy)
-        self._engine.check(self._policy)
         self._version = ledger.fingerprint(self._engine.content())
         if ledger.verdict(dataset, self._version) is None:
             raise PrivacyRefusal(_UNCHECKED.format(dataset=dataset))
+        self._engine.check(self._policy)
         self._engine.load()
         self._registered = False
 

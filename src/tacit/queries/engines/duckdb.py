@@ -64,7 +64,8 @@ class DuckDBEngine(Engine):
 
     Args:
         data: the table.
-        policy: of the data set; only its columns are looked at.
+        policy: of the data set; only its columns are looked at.  Whether their types fit is for
+            :meth:`check`, since types are often inferred from what cells contain.
 
     Raises:
         InvalidInput: the table cannot be read, or lacks a column.
@@ -89,7 +90,6 @@ class DuckDBEngine(Engine):
             self._connection.execute(setting)
         self._stamp = None if self._path is None else _stamp(self._path)
         self._version: str = duckdb.__version__
-        self.check(policy)
 
     @property
     def name(self) -> str:
