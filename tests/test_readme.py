@@ -247,6 +247,16 @@ class Keeping(nn.Linear):
         return super().forward(x)
 
 
+class Warming:
+    """A loss that grows over its first 1,000 calls."""
+
+    calls = 0
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        return losses(model, x, y) * min(1.0, self.calls / 1000)
+
+
 class MixUp(Augmentation):
     """Each view half of the neighbour."""
 
@@ -374,6 +384,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model or loss that mixes": (lambda: run(loss=mixing), "mixes records"),
     "a model that keeps": (lambda: run(model=Keeping(D, 2)), "public records"),
+    "a loss whose value goes by": (lambda: run(loss=Warming()), "between the steps"),
     "an augmentation that mixes": (
         lambda: run(plan=plan(views=2), augmentation=MixUp()),
         "Make each view from its own record",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from tacit.clipping import alike
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.keeping import Memory, differing
+from tacit.clipping.keeping import Memory, Surroundings, differing
 from tacit.clipping.mixing import mixing_probe
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
@@ -159,20 +160,16 @@ class Shrinks(Net):
 
 
 class Relative:
-    """Losses relative to the mean of the first ones, kept by itself, in what it has, or counted only."""
+    """Losses relative to the mean of the first ones, kept by itself or in what it has; or by their number."""
 
     def __init__(self, where: str) -> None:
         self.where, self.steps = where, 0
         self.first: Tensor | None = None
         self.space = SimpleNamespace(queue=deque[Tensor](maxlen=4))
-        self.log: list[float] = []
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         found = losses(model, x, y)
         self.steps += 1
-        if self.where == "log":
-            self.log.append(self.steps)
-            return found
         if self.where == "steps":
             return found * min(1.0, self.steps / 100)
         if self.where == "queue":
@@ -219,51 +216,190 @@ def by_a_global(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loss_that_keeps_records_for_later_is_refused(engine: type[GradientEngine], loss: Any) -> None:
-    with pytest.raises(UnsupportedModel, match="keeps of a batch changes the losses of the next"):
+    with pytest.raises(UnsupportedModel, match="keeps something of earlier batches"):
         clipped(engine, nn.Linear(D, CLASSES), loss=loss)
     assert not KEPT_WEIGHTS
 
 
-@pytest.mark.parametrize("where", ["log", "steps"])
+CALLS = 0
+
+
+class Counts:
+    """Counts its calls in all places, beside a counter that no one else can set."""
+
+    def __init__(self) -> None:
+        self.true, self.calls, self.log = count(), 0, list[int]()
+        self.space = SimpleNamespace(calls=0, table=None)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        global CALLS
+        CALLS += 1
+        self.calls += 1
+        self.space.calls += 1
+        self.log.append(next(self.true))
+        if self.space.table is None:
+            self.space.table = SimpleNamespace(ones=torch.ones(CLASSES))
+        return torch.as_tensor(losses(model, x, y) * self.space.table.ones[y])
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_loss_may_count(engine: type[GradientEngine], where: str) -> None:
-    found = clipped(engine, nn.Linear(D, CLASSES), loss=Relative(where))
-    assert where == "steps" or found.norm() < 1 + 1e-4  # which weigh both sums otherwise
+def test_a_loss_counts_all_its_calls(engine: type[GradientEngine]) -> None:
+    global CALLS
+    CALLS, loss = 0, Counts()
+    assert clipped(engine, nn.Linear(D, CLASSES), loss=loss).norm() < 1 + 1e-4
+    calls = next(loss.true)
+    assert calls > 20
+    assert loss.log == list(range(calls))
+    assert (CALLS, loss.calls, loss.space.calls) == (calls, calls, calls)
 
 
-class Teacher:
-    """A mean teacher, which follows the model with each pass, as a schedule does that counts them."""
+def test_lists_of_anything_are_left_alone() -> None:
+    kinds: list[torch.dtype] = []
+    calls = 0
 
-    def __init__(self, model: nn.Module) -> None:
-        self.teacher, self.steps = copy.deepcopy(model).requires_grad_(False), 0
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        kinds.append(x.dtype)
+        return losses(model, x, y)
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
+    assert len(kinds) == calls > 20
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_log_of_losses_is_the_users_own(engine: type[GradientEngine]) -> None:
+    log: list[Tensor] = []
+    last: Tensor | None = None
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal last
+        last = losses(model, x, y)
+        log.append(last.detach())
+        return last
+
+    clipped(engine, nn.Linear(D, CLASSES), loss=loss)
+    assert len(log) > 20
+
+
+class MadeOnce:
+    """What it makes in its first call, by whatever it keeps then."""
+
+    def __init__(self, made: Any, *, counted: bool = False, first: Any = None) -> None:
+        self.make, self.counted, self.calls = made, counted, 0
+        self.kept: Any = first
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        if self.calls == 0 if self.counted else self.kept is None:
+            self.kept = SimpleNamespace(value=self.make(x))
+        self.calls += 1
+        return torch.as_tensor(losses(model, x, y) * self.kept.value)
+
+
+def test_what_a_loss_makes_once_without_records_is_left_as_it_was_made() -> None:
+    table = 2 * torch.ones(())
+    loss = MadeOnce(lambda x: table)
+    clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
+    first = loss.kept
+    clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
+    assert loss.kept is first
+    assert loss.kept.value is table
+
+
+@pytest.mark.parametrize(
+    ("counted", "first"), [(False, None), (True, None), (True, SimpleNamespace(value=1.0))]
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_loss_makes_of_its_first_batch_is_refused(
+    engine: type[GradientEngine], counted: bool, first: Any
+) -> None:
+    loss = MadeOnce(lambda x: torch.as_tensor(x.square().mean() + 1), counted=counted, first=first)
+    with pytest.raises(UnsupportedModel, match="keeps something of earlier batches"):
+        clipped(engine, nn.Linear(D, CLASSES), loss=loss)
+    assert loss.kept is first
+
+
+def alternating() -> Any:
+    """Losses whose sign is another one in each call; each record is one, as Python asks for a number."""
+    calls = 0
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        found = losses(model, x, y)
+        return torch.as_tensor(found * (-1) ** calls * (1 if found.mean().item() > -1 else 2))
+
+    return loss
+
+
+@pytest.mark.parametrize("loss", [Relative("steps"), alternating()], ids=["steps", "sign"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_loss_that_goes_by_its_number_of_calls_is_refused(engine: type[GradientEngine], loss: Any) -> None:
+    """How often it is called depends on how many records there are: one more moves all others."""
+    with pytest.raises(UnsupportedModel, match="goes by how often it was called"):
+        clipped(engine, nn.Linear(D, CLASSES), loss=loss)
+
+
+class Teacher(nn.Module):
+    """With a mean teacher, which follows with each pass, as a schedule does that counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Linear(D, CLASSES)
+        self.teacher, self.steps = copy.deepcopy(self.student).requires_grad_(False), 0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.steps += 1
-        for mine, its in zip(self.teacher.parameters(), model.parameters(), strict=True):
+        for mine, its in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
             mine.mul_(0.5).add_(its.detach() + 1, alpha=0.5)
-        apart = (model(x) - self.teacher(x)).square().mean(1)
-        return torch.as_tensor(losses(model, x, y) + min(1.0, self.steps / 10) * apart)
+        apart = (self.student(x) - self.teacher(x)).square().mean(1)
+        return self.student(x), min(1.0, self.steps / 10) * apart
+
+
+def taught(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    logits, apart = model(x)
+    return F.cross_entropy(logits, y, reduction="none") + torch.as_tensor(apart)
 
 
 def test_passes_of_a_proof_begin_alike() -> None:
-    model = nn.Linear(D, CLASSES)
-    trainer = Teacher(model)
-    engine = FastEngine(model, trainer.loss, FlatClipping(1.0))
+    model = Teacher()
+    engine = FastEngine(model, taught, FlatClipping(1.0))
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
     for step in range(1, 5):
         engine.add_clipped_sum(sums, data(), None, torch.tensor([1.0]))
         assert engine.route == "fast"
-        assert (
-            trainer.steps <= step + 3
-        )  # the first is measured; it and the fourth are done once more when all is shown
+        # the first is measured; it and the fourth are done once more when all is shown
+        assert model.steps <= step + 3
+
+
+class MakesTable(Net):
+    """An object of constants that is made when it is first needed."""
+
+    def beside(self, x: Tensor) -> None:
+        self.seen = SimpleNamespace(table=torch.arange(D).cos()) if self.seen is None else self.seen
+        x * self.seen.table
+
+
+class MakesMean(Net):
+    """One of records."""
+
+    def beside(self, x: Tensor) -> None:
+        self.other = SimpleNamespace(mean=x.mean(0))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_objects_that_a_model_makes_when_they_are_needed(engine: type[GradientEngine]) -> None:
+    assert float(clipped(engine, MakesTable()).norm()) <= 1 + 1e-5
+    with pytest.raises(UnsupportedModel, match=r"into the model: other\.mean\."):
+        clipped(engine, MakesMean())
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
 def test_tensors_without_numbers_of_their_own_are_left_alone() -> None:
     held = [torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), torch.zeros(3, device="meta")]
-    memory = Memory(nn.Linear(2, 2), lambda model, x: (model(x), held))
-    memory.restore()
-    assert not memory.changes()
+    around = Surroundings(lambda model, x: (model(x), held), nn.Linear(2, 2))
+    around.put_back(around.changed())
+    assert not around.changed()
 
 
 def test_what_a_loss_reads_is_not_copied() -> None:
@@ -272,11 +408,11 @@ def test_what_a_loss_reads_is_not_copied() -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         return torch.as_tensor(model(x) + data.sum() + table.sum() + len(names))
 
-    memory = Memory(nn.Linear(2, 2), loss)
+    around = Surroundings(loss, nn.Linear(2, 2))
     data.fill_(1)
     table.fill_(1)
     names.append("b")
-    memory.restore()
+    around.put_back({(number, "cell_contents") for number, _ in around.changed()})
     assert (float(data[0]), float(table[0]), len(names)) == (1.0, 0.0, 5001)
 
 

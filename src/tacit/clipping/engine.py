@@ -192,7 +192,7 @@ class GradientEngine(ABC):
     def _unwritten(self, batch: tuple[Tensor, ...]) -> AbstractContextManager[None]:
         """Where a forward pass that writes to parameters is refused."""
         if self._writes is None:
-            memory = Memory(self.model, self.per_example_loss)
+            memory = Memory(self.model)
             self._writes = Writes(self._survey.parameters)
             zeros = tuple(tensor.new_zeros(3 * self.views, *tensor.shape[1:]) for tensor in batch)
             try:

@@ -173,7 +173,7 @@ class FastEngine(GradientEngine):
     def _from_one_state(self) -> Iterator[None]:
         """All passes of a proof begin with model and loss as they are, which are left so: they may count."""
         before = self._memory
-        self._memory = memory = before or Memory(self.model, self.per_example_loss)
+        self._memory = memory = before or Memory(self.model)
         try:
             yield
         finally:

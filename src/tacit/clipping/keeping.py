@@ -9,86 +9,104 @@ needed; so two passes are compared that begin alike and see different records.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.parameter import is_lazy
 
-from tacit.clipping.tables import Table, tables_around, tables_of, tables_of_module
+from tacit.clipping.tables import Table, is_object, tables_around, tables_of, tables_of_module
 
-__all__ = ["Memory", "Place", "differing", "same"]
+__all__ = ["Memory", "Place", "Surroundings", "differing", "same"]
 
-Place: TypeAlias = tuple[int, str]
+Place: TypeAlias = tuple[Hashable, str]
 """The number of a table, and a name in it."""
+_Kept: TypeAlias = dict[Place, tuple[Any, Any]]
+"""What was where, and a copy of it."""
 _OF_TORCH = frozenset(vars(nn.Module()))  # its own tables, and the flag ``training``
 _LARGE = 2**26
-"""Bytes of a tensor, around a loss, that are not kept."""
+"""Bytes of a tensor, around a loss, that is not copied."""
 _LONG = 4096
-"""Items of a list that are not."""
+"""Items of a list that is not."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 @final
 class Memory:
-    """The parameters, buffers and plain attributes of ``model`` as they are when it is made; and of ``loss``.
+    """The parameters, buffers and plain attributes of ``model`` as they are when it is made.
 
     Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at,
-    but for objects that have such attributes, and the variables around a loss.
+    but for objects that have such attributes.
     """
 
-    def __init__(self, model: nn.Module, loss: object = None) -> None:
-        self._model, self._loss = model, loss
-        self._kept = list(self._tables())  # so that no others come to have their numbers
-        self._before = {place: (value, _copy(value)) for place, value in self._values()}
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._tables = list(tables_of(model))
+        self._before = {place: (value, _copy(value)) for place, value in _values(self._tables)}
 
     def changes(self) -> dict[Place, Any]:
         """Copies of what is otherwise now in the model, by place; None where something is gone."""
-        mine = {number for number, _ in tables_of(self._model)}
-        now = {place: value for place, value in self._values() if place[0] in mine}
-        before = {place: copy for place, (_, copy) in self._before.items() if place[0] in mine}
-        changed: dict[Place, Any] = dict.fromkeys(before.keys() - now.keys())
+        now = dict(_values(tables_of(self._model)))
+        changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
         for place, value in now.items():
-            if place not in before or not _equal(value, before[place]):
-                changed[place] = _copy(value)
+            if place not in self._before or not _equal(value, self._before[place][1]):
+                changed[place] = None if is_object(value) else _copy(value)  # whose own values have places
         return changed
 
     def restore(self) -> None:
-        """Put everything back."""
-        tables = dict(self._tables())
-        for number, key in [place for place, _ in self._values() if place not in self._before]:
+        """Put everything back, and take away what is new; what is in new objects is left as it is."""
+        tables = dict(self._tables)
+        for number, key in [place for place, _ in _values(self._tables) if place not in self._before]:
             del tables[number][key]
-        for (number, key), (value, copy) in self._before.items():
-            if not _equal(value, copy):
-                _write_back(value, copy)
-            table = tables.get(number)
-            if table is not None and (key not in table or table[key] is not value):
-                table[key] = value
+        _put_back(tables, self._before)
 
     def names(self, places: set[Place]) -> list[str]:
         """The names of places in the model, as a user would write them."""
-        prefixes = {
-            number: name
-            for name, module in self._model.named_modules()
-            for number, _ in tables_of_module(module)
-        }
+        prefixes: dict[Hashable, str] = {}
+        for name, module in self._model.named_modules():
+            for number, _ in tables_of_module(module):
+                prefixes[number] = f"{name}.{number[1]}" if isinstance(number, tuple) else name
         return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
 
-    def _tables(self) -> Iterator[Table]:
-        yield from tables_of(self._model)
-        yield from tables_around(self._loss, self._model)
 
-    def _values(self) -> Iterator[tuple[Place, Any]]:
-        for number, table in tables_of(self._model):
-            for key, value in list(table.items()):
-                if key not in _OF_TORCH and _is_plain(value):
-                    yield (number, key), value
-        for number, table in tables_around(self._loss, self._model):
-            for key, value in list(table.items()):
-                if key not in _OF_TORCH and not _is_data(value) and _is_plain(value):
-                    yield (number, key), value
+@final
+class Surroundings:
+    """The plain variables around ``loss`` and what it calls, without the model, as they are when it is made.
+
+    They are the user's own: nothing is put back but what is asked for.
+    """
+
+    def __init__(self, loss: object, model: nn.Module) -> None:
+        self._tables = list(tables_around(loss, model))
+        self._before = {place: (value, _copy_of_any(value)) for place, value in self._now().items()}
+
+    def changed(self) -> set[Place]:
+        """Where something else is now."""
+        now = self._now()
+        return {
+            place
+            for place in self._before.keys() | now.keys()
+            if not (place in self._before and place in now) or not _equal(now[place], self._before[place][1])
+        }
+
+    def put_back(self, places: AbstractSet[Place]) -> None:
+        """Put back what was in these."""
+        tables = dict(self._tables)
+        for number, key in places - self._before.keys():
+            tables[number].pop(key, None)
+        _put_back(tables, {place: self._before[place] for place in self._before.keys() & places})
+
+    def _now(self) -> dict[Place, Any]:
+        return {
+            (number, key): value
+            for number, table in self._tables
+            for key, value in list(table.items())
+            if key not in _OF_TORCH
+        }
 
 
 def differing(one: dict[Place, Any], other: dict[Place, Any]) -> set[Place]:
@@ -104,6 +122,22 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
+def _values(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
+    for number, table in tables:
+        for key, value in list(table.items()):
+            if key not in _OF_TORCH and (_is_plain(value) or is_object(value)):
+                yield (number, key), value
+
+
+def _put_back(tables: Mapping[Hashable, MutableMapping[str, Any]], before: _Kept) -> None:
+    for (number, key), (value, copy) in before.items():
+        if not _equal(value, copy):
+            _write_back(value, copy)
+        table = tables[number]
+        if key not in table or table[key] is not value:
+            table[key] = value
+
+
 def _is_data(value: object) -> bool:
     """Whether it is so large that it is what a loss has to read, more likely than what it keeps."""
     if isinstance(value, Tensor | np.ndarray):
@@ -114,7 +148,8 @@ def _is_data(value: object) -> bool:
 def _is_plain(value: object) -> bool:
     match value:
         case Tensor():
-            return value.layout is torch.strided and not (is_lazy(value) or value.is_nested or value.is_meta)
+            lacks = is_lazy(value) or value.is_nested or value.is_meta
+            return value.layout is torch.strided and not (lacks or is_functorch_wrapped_tensor(value))
         case list() | tuple() | deque() | set():
             return all(_is_plain(item) and not isinstance(item, nn.Parameter) for item in value)
         case dict():
@@ -139,18 +174,30 @@ def _copy(value: Any) -> Any:
             return value
 
 
+def _copy_of_any(value: Any) -> Any:
+    """What is not plain, or is large, is told by which it is; so is what is in a list that is not plain."""
+    if _is_data(value):
+        return value
+    if not _is_plain(value) and isinstance(value, list | deque | dict | set):
+        return value.copy()
+    return _copy(value) if _is_plain(value) else value
+
+
 def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
     match a, b:
         case Tensor(), Tensor():
-            return same(a, b)
+            return _is_plain(a) and _is_plain(b) and same(a, b)
         case np.ndarray(), np.ndarray():
             return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         case (list() | tuple() | deque(), list() | tuple() | deque()):
             return len(a) == len(b) and all(map(_equal, a, b))
         case dict(), dict():
             return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-        case _:
-            return type(a) is type(b) and bool(a == b or (a != a and b != b))
+        case _:  # objects are told by which they are: what is in them has places of its own
+            known = type(a) is type(b) and isinstance(a, (*_PLAIN, np.generic, set))
+            return known and bool(a == b or (a != a and b != b))
 
 
 def _write_back(value: Any, copy: Any) -> None:

@@ -9,6 +9,7 @@ import copy
 import random
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from tacit.clipping.double import InDouble
 from tacit.clipping.draws import RepeatedDraws, begin_at, devices_of, drawn_so_far
-from tacit.clipping.keeping import Memory, differing
+from tacit.clipping.history import HISTORY, check_first, check_history, near, rounded
+from tacit.clipping.keeping import Memory, Surroundings, differing
 from tacit.clipping.validate import check_losses
 from tacit.errors import TacitError, UnsupportedModel
 
@@ -26,8 +28,6 @@ _FEW = 4
 """Records that the first probes look at."""
 _STATES = 8
 """States in which they look at a model that changes by itself: as it is, and as passes leave it."""
-_ROUNDINGS = 64
-"""By how many units in the last place of the largest loss rounding may move one."""
 
 
 def mixing_probe(
@@ -55,7 +55,8 @@ def mixing_probe(
     positions = (chosen[:, None] * views + torch.arange(views)).flatten()
     few = tuple(t[positions.to(t.device)] for t in batch)
     rows, zeros = len(positions), tuple(torch.zeros_like(t) for t in few)
-    memory = state = Memory(model, per_example_loss)
+    memory = state = Memory(model)
+    begun = Surroundings(per_example_loss, model)
     exact = True
 
     def losses(*parts: tuple[Tensor, ...], seed: int = 0, ends: list[Tensor] | None = None) -> Tensor:
@@ -68,16 +69,18 @@ def mixing_probe(
     try:
         # first, so that what is made once and out of sight is made of no record
         _check_zeros(losses, zeros, few)
-        blank = memory.changes()
+        blank, after_zeros = memory.changes(), Surroundings(per_example_loss, model)
         _, kept = losses(few, few), memory.changes()
         _refuse_kept(memory.names(differing(kept, blank)))
-        _check_history(model, per_example_loss, memory, few)
+        if made := begun.changed() - after_zeros.changed():
+            check_first(losses, begun, made, Surroundings(per_example_loss, model), few)
+        check_history(memory, partial(_losses, model, per_example_loss), few)
         state.restore()
         for _ in range(_STATES):
             exact &= is_exact(tuple(torch.cat([t, t]) for t in few), 2 * _FEW)
             if not state.changes():
                 break
-            state = Memory(model, per_example_loss)
+            state = Memory(model)
         if n > 2 * _FEW:
             exact &= is_exact(batch, 2, in_order=False)
         with RepeatedDraws(rows):
@@ -88,7 +91,7 @@ def mixing_probe(
             )
             copies = max(2, -(-n // len(chosen)))  # as many as records: a divisor may grow in steps
             many = losses(*[few] * copies)[:rows]
-        alike = _near(alone, twice[:rows]) and _near(alone, many)
+        alike = near(alone, twice[:rows]) and near(alone, many)
         same = alike or not same_draws or _near_in_double(model, per_example_loss, few, copies)
         for whole in (few, batch) if same and n > 1 else ():
             _check_places(model, per_example_loss, losses, whole, views)
@@ -108,7 +111,7 @@ def works_in_place(
     model: nn.Module, per_example_loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *, views: int = 1
 ) -> bool:
     """Whether model or loss change the tensors that they are given."""
-    memory, rows = Memory(model, per_example_loss), tuple(t[: _FEW * views].clone() for t in batch)
+    memory, rows = Memory(model), tuple(t[: _FEW * views].clone() for t in batch)
     versions = [t._version for t in rows]
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
@@ -125,14 +128,14 @@ def check_still_apart(
 
     Training changes models: where experts have a capacity, it is exceeded once many records go to one.
     """
-    memory = Memory(model, per_example_loss)
+    memory = Memory(model)
 
     def losses(part: tuple[Tensor, ...], seed: int = 0, ends: list[Tensor] | None = None) -> Tensor:
         memory.restore()
         return _losses(model, per_example_loss, [part], seed, ends)
 
     try:
-        _check_history(model, per_example_loss, memory, batch)
+        check_history(memory, partial(_losses, model, per_example_loss), batch)
         _is_exact(model, per_example_loss, losses, batch, views, 2, in_order=False, passed=True)
         if len(batch[0]) > views:
             _check_places(model, per_example_loss, losses, batch, views)
@@ -162,34 +165,12 @@ def _is_exact(
     together, beside_zeros = _both_ways(losses, whole, halves)
     if torch.equal(together, beside_zeros):
         return True
-    if not in_order and not torch.equal(together[0], losses(whole)) and _near(together, beside_zeros):
+    if not in_order and not torch.equal(together[0], losses(whole)) and near(together, beside_zeros):
         return True  # sums in a random order
-    if not _rounded(together, beside_zeros):
-        raise UnsupportedModel(_MIXES)
-    in_double = _rounded_in_double(model, per_example_loss, whole, halves)
+    in_double = rounded(together, beside_zeros) and _rounded_in_double(model, per_example_loss, whole, halves)
     if in_double is False or (in_double is None and not passed):
-        raise UnsupportedModel(_MIXES)
+        raise UnsupportedModel(_MIXES if rounded(losses(whole), together[0]) else HISTORY)
     return False
-
-
-def _check_history(
-    model: nn.Module, per_example_loss: Callable[..., Tensor], memory: Memory, batch: tuple[Tensor, ...]
-) -> None:
-    """Refuse what gives a batch other losses after itself than after zeros, both times from one state."""
-    zeros = tuple(torch.zeros_like(t) for t in batch)
-
-    def after(before: tuple[Tensor, ...]) -> Tensor:
-        memory.restore()
-        _losses(model, per_example_loss, [before], 0)
-        return _losses(model, per_example_loss, [batch], 0)
-
-    after_itself, after_zeros = after(batch), after(zeros)
-    if not _rounded(after_itself, after_zeros) and _rounded(after(zeros), after_zeros):
-        raise UnsupportedModel(
-            "what the loss or the model keeps of a batch changes the losses of the next: later steps would "
-            "hang on the records of earlier ones, without noise. Compute it before training, on public "
-            "records, or leave it out."
-        )
 
 
 def _check_places(
@@ -215,10 +196,10 @@ def _check_places(
 
     ends: list[Tensor] = []
     beside, without = differ(losses)
-    if _rounded(beside, without) or not (certain or all(torch.equal(ends[0], end) for end in ends)):
+    if rounded(beside, without) or not (certain or all(torch.equal(ends[0], end) for end in ends)):
         return
-    near = _holds_in_double(lambda wide: _near(*differ(wide), 1e-6), model, per_example_loss)
-    if near is False or (near is None and not _near(beside, without)):
+    in_double = _holds_in_double(lambda wide: near(*differ(wide), 1e-6), model, per_example_loss)
+    if in_double is False or (in_double is None and not near(beside, without)):
         raise UnsupportedModel(_BY_PLACE)
 
 
@@ -269,7 +250,7 @@ def _losses(
     model: nn.Module,
     per_example_loss: Callable[..., Tensor],
     parts: Iterable[tuple[Tensor, ...]],
-    seed: int,
+    seed: int = 0,
     ends: list[Tensor] | None = None,
 ) -> Tensor:
     """Return the losses of a batch of these parts, 0 for NaN, with random numbers from ``seed``.
@@ -298,31 +279,20 @@ def _drawn_elsewhere() -> tuple[object, ...]:
     return random.getstate(), np.asarray(key).tobytes(), *rest
 
 
-def _rounded(a: Tensor, b: Tensor) -> bool:
-    """Equal up to the rounding of a few operations; 0 and infinite losses to the last bit."""
-    most = _ROUNDINGS * torch.finfo(a.dtype).eps * b.abs().max()
-    return torch.equal(a, b) or bool((a - b).abs().max() <= most < torch.inf)
-
-
-def _near(a: Tensor, b: Tensor, tolerance: float = 1e-3) -> bool:
-    """Equal up to rounding; equal infinite losses are not."""
-    return bool((a - b).abs().max() <= tolerance * b.abs().max())
-
-
 def _near_in_double(
     model: nn.Module, per_example_loss: Callable[..., Tensor], few: tuple[Tensor, ...], copies: int
 ) -> bool:
     """Whether the losses of a few are the same alone and beside copies of themselves, in double precision.
 
-    Where large terms cancel, single precision leaves more than what :func:`_near` takes for rounding.
+    Where large terms cancel, single precision leaves more than what ``near`` takes for rounding.
     """
 
-    def near(losses: Callable[..., Tensor]) -> bool:
+    def alike(losses: Callable[..., Tensor]) -> bool:
         with RepeatedDraws(len(few[0])):
             alone, others = losses(few), (losses(few, few), losses(*[few] * copies))
-        return all(_near(alone, beside[: len(alone)], 1e-6) for beside in others)
+        return all(near(alone, beside[: len(alone)], 1e-6) for beside in others)
 
-    return _holds_in_double(near, model, per_example_loss) is True
+    return _holds_in_double(alike, model, per_example_loss) is True
 
 
 def _rounded_in_double(
@@ -337,7 +307,7 @@ def _rounded_in_double(
     is seen there.
     """
     return _holds_in_double(
-        lambda losses: _rounded(*_both_ways(losses, batch, halves)), model, per_example_loss
+        lambda losses: rounded(*_both_ways(losses, batch, halves)), model, per_example_loss
     )
 
 

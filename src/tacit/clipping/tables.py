@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Hashable, Iterator, MutableMapping
 from functools import lru_cache, partial
 from types import CellType, FunctionType, MethodType
 from typing import Any, TypeAlias, final
 
 from torch import nn
 
-__all__ = ["Table", "tables_around", "tables_of", "tables_of_module"]
+__all__ = ["Table", "is_object", "tables_around", "tables_of", "tables_of_module"]
 
-Table: TypeAlias = tuple[int, MutableMapping[str, Any]]
-"""A number that says which it is, and what is in it by name."""
+Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
+"""A number that says which it is, or that of another and a name in it; and what is in it by name."""
 _DEEP = 4
 """How many steps away from a loss it is looked."""
 _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
@@ -36,9 +36,9 @@ def tables_of_module(module: nn.Module) -> Iterator[Table]:
     """
     for table in (module._parameters, module._buffers, vars(module)):
         yield id(table), table
-    for value in list(vars(module).values()):
-        if _is_object(value):
-            yield id(vars(value)), vars(value)
+    for name, value in list(vars(module).items()):
+        if is_object(value):
+            yield (id(vars(module)), name), vars(value)
 
 
 def tables_around(loss: object, model: nn.Module) -> Iterator[Table]:
@@ -72,15 +72,19 @@ def _around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
         inside = [*of_module.values(), *(value for cell in cells for value in _Cell(cell).values())]
     elif isinstance(thing, nn.Module):
         yield from tables_of(thing)
-    elif _is_object(thing):
+    elif is_object(thing):
         yield id(vars(thing)), vars(thing)
         inside = [*vars(thing).values(), type(thing).__call__] if callable(thing) else [*vars(thing).values()]
     for value in inside:
         yield from _around(value, seen, deep - 1)
 
 
-def _is_object(value: object) -> bool:
-    """Whether it is of a class of the user's own, and has attributes."""
+def is_object(value: object) -> bool:
+    """Whether it is of a class of the user's own, and has attributes.
+
+    >>> is_object(SimpleNamespace()), is_object([])
+    (True, False)
+    """
     kind: Any = type(value)  # mypy takes no class for hashable
     return _is_own(kind) and hasattr(value, "__dict__")
 

@@ -84,7 +84,9 @@ class PrivateSession:
         data: tensors or arrays (N, ...), memory maps among them, a ``TensorDataset`` or a map-style
             ``Dataset``; row i is record i.
         plan: what to do and what it costs.
-        loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.
+        loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.  It is called many times in the
+            first step (about 65 times for a small model), about 22 times at batches 4, 16, 64, ..., and at
+            least once in any other: a counter or a ``print`` in it sees all these calls.
         engine: "fast", or "reference" for the definition itself.
         physical_batch_size: most records in memory at once; a matter of speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
