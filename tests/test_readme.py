@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import tacit
 from tacit import FlatClipping, Gaussian, Plan, PoissonSampled, PrivateSession, ShuffledBatches, account
@@ -282,6 +282,19 @@ def under_torchrun() -> None:
         session()
 
 
+class Mosaic(Dataset[Any]):
+    """Each item half of one that is drawn."""
+
+    def __init__(self, rows: tuple[Tensor, Tensor]) -> None:
+        self.x, self.y = rows
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.x[i] + self.x[torch.randint(N, ())], self.y[i]
+
+
 def under_autocast() -> None:
     with torch.autocast("cpu"):
         run()
@@ -389,6 +402,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: run(plan=plan(views=2), augmentation=MixUp()),
         "Make each view from its own record",
     ),
+    "a `Dataset` whose items": (lambda: run(data=Mosaic(rows())), "Make each item from its own record"),
     "`torch.autocast` around": (under_autocast, "Put it into the loss function"),
     "a `DataLoader`": (
         lambda: session(data=DataLoader(TensorDataset(*rows()))),

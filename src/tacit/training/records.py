@@ -146,11 +146,11 @@ class DatasetRecords(Records):
                 f"{type(dataset).__name__} has no length: records must be reachable by position, so that "
                 "each can be sampled independently. Use a map-style data set, or tensors."
             )
-        self._dataset = dataset
+        self.dataset = dataset
         self._digest: tuple[bytes, str] | None = None
 
     def __len__(self) -> int:
-        return len(cast(Sized, self._dataset))
+        return len(cast(Sized, self.dataset))
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         with _seeded(seed):
@@ -171,7 +171,7 @@ class DatasetRecords(Records):
         return cast("tuple[Tensor, ...]", parts)
 
     def _items(self, positions: list[int]) -> list[Any]:
-        together: Callable[[list[int]], list[Any]] | None = getattr(self._dataset, "__getitems__", None)
+        together: Callable[[list[int]], list[Any]] | None = getattr(self.dataset, "__getitems__", None)
         if together is None:
             return [self._item(position) for position in positions]
         try:
@@ -180,14 +180,14 @@ class DatasetRecords(Records):
             raise _unreadable(f"one of the records at {_few(positions)}", problem) from problem
         if len(items) != len(positions):
             raise InvalidInput(
-                f"{type(self._dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
+                f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
                 "positions; it must give one for each, in order."
             )
         return items
 
     def _item(self, position: int) -> Any:
         try:
-            return self._dataset[position]
+            return self.dataset[position]
         except Exception as problem:
             raise _unreadable(f"record {position}", problem) from problem
 

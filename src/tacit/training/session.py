@@ -46,10 +46,11 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
 from tacit.training.identity import Identity, differences
+from tacit.training.items import check_items
 from tacit.training.moving import Mover
 from tacit.training.processes import check_one_process
 from tacit.training.reading import ReadAhead, Request
-from tacit.training.records import Data, Records, as_records
+from tacit.training.records import Data, DatasetRecords, Records, as_records
 from tacit.training.releases import check_release
 from tacit.training.slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.step import noisy_step, requests
@@ -57,7 +58,7 @@ from tacit.training.step import noisy_step, requests
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
 
 _STATE_FORMAT = 6
-_TRIED = 4  # records on which an augmentation is tried
+_TRIED = 4  # records on which a data set and an augmentation are tried
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class PrivateSession:
         model: any module whose rows do not mix; refused by name otherwise.
         optimizer: any torch optimizer over the model's trainable parameters.
         data: tensors or arrays (N, ...), memory maps among them, a ``TensorDataset`` or a map-style
-            ``Dataset``; row i is record i.
+            ``Dataset``; row i is record i, and item i is made of it alone.  Of a ``Dataset``, four items are
+            read up to ten times before the first step, to see that.
         plan: what to do and what it costs.
         loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.  It is called many times in the
             first step (about 65 times for a small model), about 22 times at batches 4, 16, 64, ..., and at
@@ -136,6 +138,7 @@ class PrivateSession:
         self.model = model
         self.plan = plan
         self._records = as_records(data)
+        self._untried = self._records if isinstance(self._records, DatasetRecords) else None
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
         self._augmentation_is_tried = augmentation is None
@@ -285,7 +288,7 @@ class PrivateSession:
 
         Raises:
             BudgetExceeded: the plan's steps are used up, or the ledger refuses the step.
-            UnsupportedModel: model, loss or augmentation mix records.
+            UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
             PrivacyRefusal: this turn was taken before; or gradients lie on the parameters that the session
                 did not put there; or the same noise would lie on another sum than before.
         """
@@ -293,7 +296,7 @@ class PrivateSession:
         if self._charges is not None:
             self._pay(self._charges)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
-        self._try_augmentation(indices[:_TRIED])
+        self._try_reading(indices)
         released = noisy_step(
             self._engine,
             self.plan,
@@ -317,11 +320,15 @@ class PrivateSession:
             self._charges.after(batch.step)
         return StepReport(step=batch.step, loss=released.loss)
 
-    def _try_augmentation(self, indices: Indices) -> None:
-        """Try once, on the first records that are drawn, whether it keeps records apart."""
+    def _try_reading(self, indices: Indices) -> None:
+        """Try once, on the first records that are drawn, whether items and augmentation keep them apart."""
+        if self._untried is not None and len(real := indices[indices < len(self._untried)]) > 0:
+            check_items(self._untried, real[:_TRIED])
+            self._untried = None
         if self._augmentation is None or self._augmentation_is_tried or len(indices) == 0:
             return
-        check_by_record(self._augmentation, self._records.take(indices, seed=0)[0], self.plan.views)
+        first = self._records.take(indices[:_TRIED], seed=0)
+        check_by_record(self._augmentation, first[0], self.plan.views)
         self._augmentation_is_tried = True
 
     def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:

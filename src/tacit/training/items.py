@@ -1,0 +1,322 @@
+"""Whether the items of a data set are made of their own records: a few are read beside other records.
+
+Items are read after other items, of which nothing may be in them.  And they are read from copies of the data
+set in which the rows of all other items are replaced, wherever something has one row for each item.
+
+Letters: N items.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from tacit.clipping.keeping import same
+from tacit.clipping.tables import is_object
+from tacit.errors import InvalidInput, UnsupportedModel
+from tacit.sampling import Indices
+from tacit.training.records import DatasetRecords
+
+__all__ = ["check_items"]
+
+_SEEDS = 3
+"""Random states in which each item is read."""
+_DEEP = 3
+"""How many objects away from the data set it is looked for rows."""
+_FEW = 64
+"""Values of a list or dictionary among which it is looked."""
+_LARGE = 2**28
+"""Bytes of an array that is not copied."""
+_LONG = 2**20
+"""Rows of a pandas table that is not copied."""
+_Path: TypeAlias = tuple[str | int, ...]
+"""Names and keys that lead from a data set to what it holds."""
+_Items: TypeAlias = Mapping[int, list[int]]
+_Item: TypeAlias = tuple[Tensor, ...] | None
+_WHY = (
+    "something of other records is in it, as with mixup, mosaic, partners that are drawn, and statistics of "
+    "all records. Clipping bounds what a record adds by its own item, not by those of others. Make each item "
+    "from its own record and its own random numbers; compute statistics before training, on public records. "
+    "Where an item is a pair or a triplet, fix these before training and let nobody be in two of them."
+)
+
+
+def check_items(records: DatasetRecords, positions: Indices) -> None:
+    """Refuse a data set whose items depend on other records, if reading those at ``positions`` shows it.
+
+    For four positions 30 items are read, 38 of a data set with ``__getitems__``, and more where one changes.
+    They are read from copies, which have their own lists, dictionaries and generators, and share all else.
+
+    Raises:
+        UnsupportedModel: an item changes with the items that are read before it, or with other rows.
+    """
+    for number, position in enumerate(positions.tolist()):
+        part, i = _part_of(records.dataset, position)
+        if len(part) > 2:
+            if number == 0:
+                _check_order(part, i)
+            _check_rows(part, i)
+
+
+def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
+    """The data set that has the item, within torch's subsets and chains of others; and its place there."""
+    while type(dataset) in (Subset, ConcatDataset):
+        if type(dataset) is Subset:
+            dataset, i = dataset.dataset, int(dataset.indices[i])
+        else:
+            ends = [0, *dataset.cumulative_sizes]
+            number = next(k for k, end in enumerate(ends[1:]) if i < end)
+            dataset, i = dataset.datasets[number], i - ends[number]
+    return dataset, i
+
+
+def _check_order(dataset: Any, i: int) -> None:
+    """Read item i after one other and after another, and in one call with each."""
+    one, other = (i + 1) % len(dataset), (i + 2) % len(dataset)
+
+    def after(j: int) -> _Item:
+        twin = _Copy(dataset, {})
+        for position, seed in ((i, 0), (j, 1)):  # i as well, whose own may be kept
+            twin.read([position], seed)
+        return twin.read([i], 0)
+
+    def beside(j: int, seed: int = 0) -> _Item:
+        return _Copy(dataset, {}).read([j, i], seed)
+
+    changed = _differ(after(one), after(other)) and not _differ(after(one), after(one))
+    if not changed and hasattr(dataset, "__getitems__") and not _differ(beside(one), beside(one, 1)):
+        changed = _differ(beside(one), beside(other))  # which draws nothing
+    if changed:
+        raise UnsupportedModel(
+            f"an item of the data set {type(dataset).__name__} changes with the items that are read before "
+            f"it: {_WHY}"
+        )
+
+
+def _check_rows(dataset: Any, i: int) -> None:
+    """Read item i beside other rows than there are, each time in the same random state."""
+    count = len(dataset)
+    places = list(_rows(dataset, {count: [i]}, (), _DEEP))
+    befores = [_Copy(dataset, {}).read([i], seed) for seed in range(_SEEDS if places else 0)]
+
+    def changes(beside: Mapping[_Path, Any]) -> bool:
+        return any(
+            _differ(before, _Copy(dataset, beside).read([i], seed))
+            and not _differ(before, _Copy(dataset, {}).read([i], seed))  # it draws nothing that no seed sets
+            for seed, before in enumerate(befores)
+        )
+
+    if not changes({path: _replaced(value, own[0]) for path, value, own in places}):
+        return
+    for path, value, own in places:
+        if all(changes({path: _replaced(value, row)}) for row in own):
+            raise UnsupportedModel(
+                f"an item of the data set {type(dataset).__name__} changes when other records of it change: "
+                f"{_WHY}"
+            )
+
+
+def _rows(thing: Any, items: _Items, path: _Path, deep: int) -> Iterator[tuple[_Path, Any, list[int]]]:
+    """Where an object holds rows of items, what, and which of these may be the item's.
+
+    ``items``: which these may be where there are so many rows.
+    """
+    values = vars(thing) if hasattr(thing, "__dict__") else {}
+    orders = [order for value in values.values() if (order := _order(value, items)) is not None]
+    items = {
+        count: list(dict.fromkeys([int(o[row]) for o in orders if len(o) == count for row in rows] + rows))
+        for count, rows in items.items()
+    }
+    for name, value in values.items():
+        yield from _rows_in(value, items, (*path, name), deep)
+
+
+def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tuple[_Path, Any, list[int]]]:
+    length = _length(value)
+    own = items.get(length, [])
+    if own and _can_be_replaced(value):
+        yield path, value, own
+    elif type(value) in (list, tuple, dict) and len(value) <= _FEW:
+        for key, item in _entries(value):
+            yield from _rows_in(item, items, (*path, key), deep)
+    else:
+        inner = {length: own} if own else items
+        found = list(_rows(value, inner, path, deep - 1)) if deep > 0 and _is_walked(value) else []
+        yield from found
+        if own and not found and _is_sequence(value):
+            yield path, value, own
+
+
+def _replaced(value: Any, keep: int) -> Any:
+    """The same with other rows in all places but one: half of the rows, each twice, in other places.
+
+    Twice, for the mean of a permutation would be the same.  A large array has the one row in all places.
+    """
+    if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
+        if isinstance(value, Tensor):
+            return value[keep : keep + 1].clone().expand_as(value)
+        own = np.array(value[keep : keep + 1])
+        return np.lib.stride_tricks.as_strided(own, value.shape, (0, *own.strides[1:]))
+    rows = np.arange(len(value))
+    rest = np.delete(rows, keep)
+    number = np.arange(len(rest))
+    rows[rest] = rest[(number + len(rest) // 2 + number % 2) % len(rest)]
+    if isinstance(value, Tensor):
+        return value[torch.from_numpy(rows).to(value.device)]
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)[rows]
+    if isinstance(value, list | tuple):
+        return type(value)([value[row] for row in rows])
+    if _is_table(value):
+        return value.take(rows).set_axis(value.index)
+    return _Replaced(value, rows)
+
+
+@final
+class _Replaced(Dataset[Any]):
+    """What is read like a data set, with other items in most places."""
+
+    def __init__(self, items: Any, rows: NDArray[np.int64]) -> None:
+        self._items, self._rows = items, rows
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            position = operator.index(key)
+        except TypeError:  # a name, or a slice
+            return self._items[key]
+        return self._items[int(self._rows[position])]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._items, name)
+
+
+@final
+class _Copy:
+    """A copy of a data set with other ``rows``, which draws from seeds."""
+
+    def __init__(self, dataset: Any, rows: Mapping[_Path, Any]) -> None:
+        self._rows = rows
+        self._generators: list[tuple[dict[str, Any], str]] = []
+        self._records = DatasetRecords(self._of_object(dataset, (), _DEEP))
+
+    def read(self, positions: list[int], seed: int) -> _Item:
+        """The last of these items, which are asked for together; None if they cannot be read."""
+        for attributes, name in self._generators:
+            attributes[name] = _seeded(attributes[name], seed)
+        try:
+            return tuple(part[-1].clone() for part in self._records.take(np.array(positions), seed=seed))
+        except InvalidInput:  # the step says so, if it is the data set that fails
+            return None
+
+    def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
+        try:
+            twin = copy.copy(thing)
+        except Exception:  # noqa: BLE001 (whatever a class of the user's says that has no copies)
+            return thing
+        attributes = vars(twin) if hasattr(twin, "__dict__") else {}
+        for name, value in list(attributes.items()):
+            attributes[name] = self._of(value, (*path, name), deep)
+            if isinstance(value, _GENERATORS):
+                self._generators.append((attributes, name))
+        return twin
+
+    def _of(self, value: Any, path: _Path, deep: int) -> Any:
+        if path in self._rows:
+            return self._rows[path]
+        if type(value) in (list, tuple, dict) and len(value) <= _FEW:
+            of = {key: self._of(item, (*path, key), deep) for key, item in _entries(value)}
+            return of if isinstance(value, dict) else type(value)(of.values())
+        if isinstance(value, list | dict | set | deque):
+            return copy.copy(value)
+        return self._of_object(value, path, deep - 1) if deep > 0 and _is_walked(value) else value
+
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+
+
+def _seeded(generator: Any, seed: int) -> Any:
+    """One of the same kind that begins at a seed."""
+    match generator:
+        case np.random.Generator():
+            return np.random.Generator(type(generator.bit_generator)(seed))
+        case torch.Generator():
+            return torch.Generator(generator.device).manual_seed(seed)
+        case _:
+            return type(generator)(seed)
+
+
+def _differ(one: _Item, other: _Item) -> bool:
+    """Whether two items are not the same bit for bit; nothing is said of what could not be read."""
+    if one is None or other is None:
+        return False
+    return len(one) != len(other) or not all(map(same, one, other))
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str | bytes | dict | set):
+        return -1
+    try:
+        return len(value)
+    except Exception:  # noqa: BLE001 (whatever a class of the user's says that has no length)
+        return -1
+
+
+def _can_be_replaced(value: Any) -> bool:
+    """Whether it holds rows; not if these are whole numbers, which may be labels, places or lengths."""
+    if isinstance(value, list | tuple):
+        return not all(isinstance(item, int | np.integer | Dataset) for item in value)
+    if isinstance(value, Tensor):
+        return value.ndim > 1 or value.is_floating_point()
+    if isinstance(value, np.ndarray) or (_is_table(value) and len(value) <= _LONG):
+        return value.ndim > 1 or value.dtype.kind not in "iub"
+    return False
+
+
+def _is_table(value: Any) -> bool:
+    return hasattr(value, "iloc") and hasattr(value, "set_axis")
+
+
+def _is_sequence(value: Any) -> bool:
+    known = isinstance(value, Tensor | np.ndarray | list | tuple) or _is_table(value)
+    return not known and hasattr(value, "__getitem__")
+
+
+def _is_walked(value: Any) -> bool:
+    """Whether its attributes are looked at."""
+    return isinstance(value, Dataset) or (is_object(value) and not _is_table(value))
+
+
+def _order(value: Any, items: _Items) -> NDArray[np.int64] | None:
+    """Different places of rows, one for each item; None if it is something else."""
+    if not isinstance(value, Tensor | np.ndarray | list | tuple) or _length(value) not in items:
+        return None
+    if isinstance(value, list | tuple) and not all(isinstance(n, int | np.integer) for n in value):
+        return None
+    numbers = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
+    if (
+        numbers.ndim != 1
+        or numbers.dtype.kind not in "iu"
+        or numbers.min() < 0
+        or numbers.max() >= len(numbers)
+    ):
+        return None
+    return numbers.astype(np.int64) if len(np.unique(numbers)) == len(numbers) else None
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items() if isinstance(value, dict) else enumerate(value))
