@@ -292,6 +292,22 @@ class Failing(Rows):
         raise OSError("truncated file")
 
 
+class Closing(Rows):
+    """With a file that it closes at its end."""
+
+    closed = False
+
+    def __del__(self) -> None:
+        type(self).closed = True
+
+
+def test_nothing_is_closed() -> None:
+    dataset = Closing()
+    check_items(DatasetRecords(dataset), SOME)
+    assert not Closing.closed
+    assert len(dataset) == N
+
+
 class Odd(Rows):
     """With what cannot be copied or has no length, though it says so."""
 

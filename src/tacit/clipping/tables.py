@@ -82,6 +82,7 @@ def _around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
 def is_object(value: object) -> bool:
     """Whether it is of a class of the user's own, and has attributes.
 
+    >>> from types import SimpleNamespace
     >>> is_object(SimpleNamespace()), is_object([])
     (True, False)
     """

@@ -224,6 +224,8 @@ class _Copy:
             return None
 
     def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
+        if hasattr(type(thing), "__del__"):  # the end of a copy would close what both have
+            return thing
         try:
             twin = copy.copy(thing)
         except Exception:  # noqa: BLE001 (whatever a class of the user's says that has no copies)
