@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from dataclasses import replace
@@ -165,6 +166,40 @@ def test_results_page_is_what_the_json_says(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SystemExit) as done:
         runpy.run_path(str(ROOT / "docs" / "build.py"), run_name="__main__")
     assert done.value.code == 0, "run `make results`"
+
+
+def test_rows_with_a_reservation_say_so_wherever_they_stand() -> None:
+    """Lossy pictures, and test accuracies that were seen before the last choice (experiments/LOG.md)."""
+    concerned = {
+        r"cifar10\)? \| public patches and scattering, linear \| [248]": "as JPEG, which is lossy",
+        r"cifar10\)? \| scattering \+ linear \| 3": "as JPEG, which is lossy",
+        r"mnist\)? \| scattering \+ linear \| 3": "another setting had given 98.53 %",
+        r"mnist\)? \| DP-PCA\(60\), .* \| (0.5|2)": "Whitening was chosen afterwards",
+        r"mnist\)? \| DP-PCA\(60\), .* \| 8": "97.17 %, was seen before",
+        r"mnist\)? \| Papernot CNN, (tanh .*|ReLU) \| 2.93": "97.96 % (tanh) and 97.26 %",
+        r"mnist\)? \| Papernot CNN, tempered .* \| 2.93": "chosen after test accuracies",
+    }
+    sections = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split("\n## ")
+    for pattern, words in concerned.items():
+        found = [
+            (line, section)
+            for section in sections
+            for line in section.splitlines()
+            if re.match(rf"\| (\S+ \()?{pattern} \|", line)
+        ]
+        assert len(found) >= 2, pattern  # its own table, and the one of accuracies before and now
+        for line, section in found:
+            marks = re.findall(r"± [\d.]+ ((?:\(\d\) ?)+)", line)
+            numbers = re.findall(r"\d", "".join(marks))
+            assert any(re.search(rf"^\({n}\) .*{re.escape(words)}", section, re.M) for n in numbers), line
+
+
+def test_results_on_cifar10_say_which_pictures_they_were_made_on() -> None:
+    for path in (ROOT / "experiments" / "results").glob("*cifar10.json"):
+        notes = json.loads(path.read_text())["notes"]
+        assert any("re-encoded as JPEG (lossy)" in note for note in notes), (
+            "not the copy that the remark in docs/build.py speaks of"
+        )
 
 
 def test_activation_norms_are_those_of_the_layers() -> None:

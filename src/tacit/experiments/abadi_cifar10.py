@@ -37,13 +37,15 @@ def run(request: Request) -> list[Row]:
     """One row per epsilon, and ``abadi-cifar10.png`` with the published figures beside ours."""
     name = request.choose_dataset(("cifar10",))
     source, pictures = public_pictures()
-    data = both_rows(load(name), pictures, request)
+    records = load(name)
+    data = both_rows(records, pictures, request)
+    notes = (*_NOTES, f"public pictures: {source}", f"data: {records.source}")
     rows = []
     for epsilon in request.choose_epsilons(tuple(_PUBLISHED)):
         recipe = choose(_RECIPES, epsilon)
         found = repeat_linear(f"{name}, ε = {epsilon:g}", request, data, recipe, epsilon)
         rows.append(found.row(_NAME, name, "public patches and scattering, linear", public_data=source))
-        write_results(_NAME, rows, request, notes=(*_NOTES, f"public pictures: {source}"))
+        write_results(_NAME, rows, request, notes=notes)
     _draw(rows, request)
     return rows
 

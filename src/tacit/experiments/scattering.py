@@ -42,7 +42,7 @@ def run(request: Request) -> list[Row]:
     name = request.choose_dataset(tuple(_PUBLISHED))
     data = load(name)
     epsilons = request.choose_epsilons((1.0, 3.0))
-    notes = list(_NOTES)
+    notes = [*_NOTES, f"data: {data.source}"]
     rows: list[Row] = []
     found = (
         _whitened(data, epsilons, request, notes) if name == "cifar10" else _on_maps(data, epsilons, request)
