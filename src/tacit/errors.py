@@ -8,7 +8,9 @@ refused, and how to mend it, in one paragraph.  ``exit_code`` is what the comman
 from __future__ import annotations
 
 import math
+import traceback
 from numbers import Integral, Real
+from pathlib import Path
 from typing import ClassVar
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "check_integer",
     "check_probability",
     "check_real",
+    "without_values",
 ]
 
 
@@ -70,6 +73,29 @@ class SlowModel(UserWarning):
 
     It goes by how a model computes, on records of zeros, and not by the way that batches of the data go.
     """
+
+
+def without_values(problem: BaseException) -> str:
+    """What went wrong and where, without the error's own text, which may hold a value of a record.
+
+    That is the reason of an error of the system, else its type and the line of the user's code, if any.  What
+    is raised with it must be raised ``from None``: a traceback prints the text of every cause.
+
+    >>> without_values(FileNotFoundError(2, "No such file or directory", "P1"))
+    'No such file or directory'
+    >>> without_values(ValueError("could not convert string to float: 'P1'"))
+    'ValueError'
+    """
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # ours and Python's own
+    frames = [
+        frame
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if "site-packages" not in frame.filename and not_the_users.isdisjoint(Path(frame.filename).parents)
+    ]
+    place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return type(problem).__name__ + place
 
 
 def check_real(

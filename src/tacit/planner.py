@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from tacit.accounting import calibrate
+from tacit.accounting import LooseBudget, calibrate
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
@@ -413,7 +413,11 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
 
     def saved(other: Question, size: int, count: int) -> float:
         """The part of sigma / (B sqrt(T)) that goes away with another N, epsilon, B or T."""
-        return 1.0 - (_noise(other, size, count) / sigma) * (batch_size / size) * math.sqrt(steps / count)
+        try:
+            noise = _noise(other, size, count)
+        except LooseBudget as least:  # which is looked at here, and not recommended
+            noise = least.noise
+        return 1.0 - (noise / sigma) * (batch_size / size) * math.sqrt(steps / count)
 
     twice_records = replace(question, records=2 * records, allow_large_delta=True)
     twice = (2 * batch_size, steps) if 2 * batch_size <= records else (batch_size, 2 * steps)

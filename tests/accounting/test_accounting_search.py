@@ -7,7 +7,16 @@ from unittest import mock
 
 import pytest
 
-from tacit.accounting import account, calibrate, epsilon_schedule, inversion, largest_steps, search
+from tacit.accounting import (
+    LooseBudget,
+    NoiseOutOfRange,
+    account,
+    calibrate,
+    epsilon_schedule,
+    inversion,
+    largest_steps,
+    search,
+)
 from tacit.accounting.contour import draw
 from tacit.accounting.gaussian import gaussian_epsilon
 from tacit.errors import BudgetExceeded, InvalidInput
@@ -95,8 +104,49 @@ def test_calibrate_refuses_what_its_bound_cannot_certify() -> None:
         )
 
 
-def test_calibrate_returns_the_least_noise_it_looks_at_when_that_is_enough() -> None:
-    assert calibrate(lambda s: Gaussian(s), epsilon=1e5, delta=1e-5, adjacency="add-remove") == 0.1
+@pytest.mark.parametrize("method", ["pld", "rdp", "basic"])
+@pytest.mark.parametrize("target", [1e5, 1e9, 1e300])
+def test_calibrate_says_so_where_the_least_noise_it_prices_is_enough(method: str, target: float) -> None:
+    """No epsilon is claimed that the noise does not have: the message has the noise, and what that costs."""
+    cost = epsilon(dp_sgd(0.1, q=0.3, steps=100), method=method)
+    with pytest.raises(LooseBudget, match=rf"noise multiplier 0\.1 costs epsilon {cost:.4g} at") as refusal:
+        calibrate(
+            lambda s: dp_sgd(s, q=0.3, steps=100),
+            epsilon=target,
+            delta=1e-5,
+            adjacency="add-remove",
+            method=method,
+        )
+    assert refusal.value.noise == 0.1
+    assert isinstance(refusal.value, InvalidInput)
+
+
+def test_the_least_noise_may_be_above_that_of_the_range() -> None:
+    """Under replace-one a Gaussian beside sampling has half the noise against its sensitivity."""
+
+    def plan(sigma: float) -> Event:
+        return Compose((Gaussian(sigma), Repeat(PoissonSampled(0.5, Laplace(100.0)), 3), Gaussian(50.0)))
+
+    with pytest.raises(LooseBudget, match=r"noise multiplier 0\.2 costs") as refusal:
+        calibrate(plan, epsilon=1e6, delta=1e-5, adjacency="replace-one")
+    assert refusal.value.noise == pytest.approx(0.2, rel=1e-3)
+    account(plan(refusal.value.noise), adjacency="replace-one")
+
+
+def test_calibrate_just_above_the_least_noise() -> None:
+    target = epsilon(dp_sgd(0.10001, q=0.3, steps=100))
+    sigma = calibrate(
+        lambda s: dp_sgd(s, q=0.3, steps=100), epsilon=target, delta=1e-5, adjacency="add-remove"
+    )
+    assert 0.1 < sigma == pytest.approx(0.10001, rel=2e-4)
+    assert epsilon(dp_sgd(sigma, q=0.3, steps=100)) <= target
+
+
+def test_a_fixed_part_that_nobody_prices_is_refused_and_not_searched_around() -> None:
+    with pytest.raises(NoiseOutOfRange, match=r"got 0\.01"):
+        calibrate(
+            lambda s: Compose((dp_sgd(0.01), Gaussian(s))), epsilon=1.0, delta=1e-5, adjacency="add-remove"
+        )
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return 
 from tacit.accounting.additive import renyi_cost
 from tacit.accounting.curve import PrivacyCurve
 from tacit.accounting.dispatch import METHODS, account
-from tacit.accounting.search import calibrate, epsilon_schedule, largest_steps
+from tacit.accounting.scales import NoiseOutOfRange
+from tacit.accounting.search import LooseBudget, calibrate, epsilon_schedule, largest_steps
 
 __all__ = [
     "METHODS",
+    "LooseBudget",
+    "NoiseOutOfRange",
     "PrivacyCurve",
     "account",
     "calibrate",

@@ -21,6 +21,7 @@ import numpy as np
 from tacit.accounting.divergences import largest_order, renyi, summed
 from tacit.accounting.losses import Array
 from tacit.accounting.pure import amplified, is_hidden_in, pure_epsilon
+from tacit.accounting.scales import check_scale
 from tacit.accounting.steps import Base, Steps, flatten, in_units_of
 from tacit.accounting.zcdp import rho
 from tacit.errors import UnsupportedEvent, check_real
@@ -107,7 +108,8 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
     """(Renyi divergences of ``event`` at ``orders``, leak), rounded up; infinite where none is known.
 
     :param orders: each > 1; the divergences have the same shape.
-    :raises UnsupportedEvent: if a mechanism inside has no proven Renyi divergence; it is named.
+    :raises UnsupportedEvent: if a mechanism inside, which is named, has no proven Renyi divergence, or noise
+        that is not priced.
 
     Guarantee
     ---------
@@ -123,6 +125,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
     steps, leak = _without_leaks(event, relation)
     for base, _ in steps:
         if not _reveals(base, relation):
+            check_scale(base, "rdp")
             renyi(base, np.array([2.0]), relation)  # refuses by name what it has no divergence for
     most = min((largest_order(base) for base, _ in steps), default=1e9)
     divergences = np.full(at.shape, np.inf)

@@ -114,6 +114,7 @@ def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
 def _log_ratio(u: Array, a: Array, gamma: Array) -> Array:
     """l with f(p, p e^{-l}) = e^{a gamma}: Newton from above, where f, convex in l, is too large."""
     p, total = np.exp(u), np.expm1(a * gamma)
+    total = total + 16.0 * _UNIT * (total + (a + 1.0) * p)  # what f - 1 loses by rounding
     log_kept = (a + 1.0) * np.log1p(-p)
     ratio = np.log1p(a + total / p) / a  # as (1-p)^alpha (1-q)^{-a} >= 1 - alpha p
     for _ in range(40):

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tacit.accounting import basic, gaussian, gdp, moments, optimal, pld, rdp, strong, zcdp
 from tacit.accounting.curve import Price, PrivacyCurve
+from tacit.accounting.scales import check_noise
 from tacit.accounting.steps import Steps, flatten
 from tacit.errors import check_in
 from tacit.events import Adjacency, Event
@@ -37,6 +38,8 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``gdp``, ``optimal``,
         ``strong`` or ``basic``.
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
+    :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than is priced: on a
+        sample, noise multipliers below 0.1 or above 1e6.
     :raises InvalidInput: if the adjacency or the method is unknown.
 
     Guarantee
@@ -57,6 +60,7 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """What the accountant ``method`` knows of ``event``."""
     accountant = METHODS[check_in("method", method, tuple(METHODS))]
     steps = flatten(event)
+    check_noise(steps, method)
     if not steps:  # nothing is released: exactly 0, whatever the method
         accountant = gaussian.price
     return accountant(steps, adjacency)

@@ -66,7 +66,7 @@ def gaussian_delta_above(epsilon: float, mu: float) -> float:
 
 def _mills_fall(t: NDArray[np.float64]) -> NDArray[np.float64]:
     """-R'(t) = 1 - t R(t) for t > -1, by its asymptotic series where the difference would cancel."""
-    squared = 1.0 / np.square(np.maximum(t, _FAR))
+    squared = 1.0 / np.square(np.clip(t, _FAR, 1e150))  # beyond, the square is no float
     series = np.ones_like(t)
     for odd in range(23, 1, -2):
         series = 1.0 - odd * squared * series
@@ -92,6 +92,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return math.log(value / delta) if value > 0.0 else -1.0
 
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + mu  # P(L > eps) <= delta
+    high *= 1.0 + 1e-13  # where the square is so large that the rest is lost in rounding
     epsilon = brent(excess, 0.0, high, xtol=1e-300, rtol=1e-14)
     while excess(epsilon) > 0.0:
         epsilon *= 1.0 + 1e-13

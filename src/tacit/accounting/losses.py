@@ -31,6 +31,7 @@ from tacit.accounting.pairs_noise import (
     response_pair,
 )
 from tacit.accounting.pure import exchanged
+from tacit.accounting.scales import LEAST_NOISE, NoiseOutOfRange
 from tacit.accounting.steps import Base
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
@@ -51,10 +52,7 @@ from tacit.events import (
     WithoutReplacement,
 )
 
-__all__ = ["LEAST_NOISE", "Array", "Direction", "Loss", "directions", "log_mixture", "loss_of"]
-
-LEAST_NOISE = 0.1
-"""Below it epsilon is in the hundreds for any sampling rate, and floats overflow."""
+__all__ = ["Array", "Direction", "Loss", "directions", "log_mixture", "loss_of"]
 
 _LARGEST_SHIFT = 1 << 20  # of discrete noise: so many outcomes at least
 
@@ -170,9 +168,10 @@ def pair_of(base: Event, tail: float) -> Pair | None:
 
 def _check_noise(base: Base, inner: Event) -> None:
     if isinstance(inner, Gaussian | Laplace) and inner.noise_multiplier < LEAST_NOISE:
-        raise UnsupportedEvent(
+        raise NoiseOutOfRange(
             f"method 'pld' prices noise multipliers from {LEAST_NOISE:g} upwards in a mixed or sampled "
-            f"composition; got {base!r}, which protects nothing. Use more noise."
+            f"composition; got {base!r}, which protects nothing. Use more noise.",
+            too_small=True,
         )
 
 
@@ -183,9 +182,10 @@ def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
             "under 'add-remove' or 'zero-out', or use Poisson sampling."
         )
     if sigma < LEAST_BIN_NOISE:
-        raise UnsupportedEvent(
+        raise NoiseOutOfRange(
             f"method 'pld' prices balls in bins from noise multiplier {LEAST_BIN_NOISE:g} upwards, as the "
-            f"likelihood ratio has too long a tail below; got {base!r}. Use more noise, or Poisson sampling."
+            f"likelihood ratio has too long a tail below; got {base!r}. Use more noise, or Poisson sampling.",
+            too_small=True,
         )
 
 
@@ -197,7 +197,8 @@ def _check_outcomes(base: Event, scale: float, shift: int, tail: float) -> None:
             f"{base!r} has more. Use method 'rdp', or round to a coarser unit."
         )
     if shift / scale > 10.0 / LEAST_NOISE:
-        raise UnsupportedEvent(
+        raise NoiseOutOfRange(
             f"method 'pld' prices noise from a hundredth of the sensitivity upwards; got {base!r}, which "
-            "protects nothing. Use more noise."
+            "protects nothing. Use more noise.",
+            too_small=True,
         )

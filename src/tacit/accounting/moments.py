@@ -38,7 +38,8 @@ def log_moments(base: Base) -> Array:
     """
     match base:
         case Gaussian(sigma):
-            return ORDERS * (ORDERS + 1.0) / sigma / sigma / 2.0 * (1.0 + 1e-14)
+            with np.errstate(over="ignore"):
+                return ORDERS * (ORDERS + 1.0) / sigma / sigma / 2.0 * (1.0 + 1e-14)
         case PoissonSampled(rate, Gaussian(sigma)):
             return _integrals(rate, sigma)
     raise UnsupportedEvent(

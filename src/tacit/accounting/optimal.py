@@ -170,6 +170,8 @@ class OptimalPrice(Price):
             """log delta of the whole, where each mechanism gets e^{log_even} above its least delta."""
             each = [min(1.0, least_delta(base) * _UP + math.exp(log_even)) for base, _ in self.steps]
             parts = self._parts(each)
+            if any(math.isinf(part) for part, _, _ in parts):
+                return 0.0
             composed = _compose([(part, count) for part, _, count in parts]).delta(epsilon)
             if composed >= 1.0 or max(each) >= 1.0:
                 return 0.0

@@ -149,8 +149,10 @@ class _Window:
 
 def _log_mean(masses: Array, x: Array, tilt: float) -> float:
     """log of sum masses e^{tilt x}."""
-    top = max(0.0, tilt * float(x[-1]))
-    return top + math.log(float(np.dot(masses, np.exp(tilt * x - top))))
+    there = masses > 0.0
+    exponents = tilt * x[there]
+    top = float(exponents.max())
+    return top + math.log(float(np.dot(masses[there], np.exp(exponents - top))))
 
 
 def _window(masses: Array, bins: int, d: float, rest: float) -> _Window:

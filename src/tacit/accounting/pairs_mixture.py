@@ -21,7 +21,7 @@ from scipy.special import bdtrc, ndtri
 
 from tacit.accounting.pair import Array, Branch, Direction, Loss, log_mixture, log_ratio, normal
 from tacit.accounting.pairs_noise import gaussian_panels
-from tacit.errors import UnsupportedEvent
+from tacit.accounting.scales import NoiseOutOfRange
 
 __all__ = ["gaussian_mixture", "gaussian_replaced", "laplace_replaced", "truncated"]
 
@@ -105,9 +105,10 @@ def gaussian_mixture(
         return Loss((), np.array([[0.0, 1.0]]), 0.0, 0.0, 0.0)
     reach, variance = -float(ndtri(tail)) * sigma, sigma * sigma
     if 20.0 * largest * (largest + reach) > _MOST_PANELS * variance:
-        raise UnsupportedEvent(
-            f"method 'pld' resolves a mixture of Gaussians with sensitivities up to some hundred times the "
-            f"noise; got {largest:g} at noise multiplier {sigma:g}, which protects nothing. Use more noise."
+        raise NoiseOutOfRange(
+            "method 'pld' resolves a mixture of Gaussians with sensitivities up to some hundred times the "
+            f"noise; got {largest:g} at noise multiplier {sigma:g}, which protects nothing. Use more noise.",
+            too_small=True,
         )
     panels = gaussian_panels(-largest - reach, largest + reach, sigma, largest)
 

@@ -16,10 +16,11 @@ from tacit.accounting.contour import Plain, Term
 from tacit.accounting.gaussian import GaussianPrice
 from tacit.accounting.grid_price import PldPrice
 from tacit.accounting.inversion import ContourPrice
-from tacit.accounting.losses import LEAST_NOISE, directions, loss_of
+from tacit.accounting.losses import directions, loss_of
 from tacit.accounting.pair import Array, Direction
 from tacit.accounting.price import Price
 from tacit.accounting.saddle import FAINT, saddle_at_delta
+from tacit.accounting.scales import LEAST_NOISE
 from tacit.accounting.single import SinglePrice, is_single
 from tacit.accounting.steps import Base, Steps, in_units_of, total_mu
 from tacit.accounting.transform import Sampled

@@ -125,6 +125,8 @@ def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
         start, saddle, end = (float(max(epsilons[place], 0.0)) for place in (low, middle, high))
         rungs.append(_Rung(start, saddle, end, float(log_deltas[high]), float(tilts[high])))
         low = high
+    if not rungs:  # all that is lost is too little for a saddle at a positive epsilon
+        rungs.append(_Rung(0.0, 0.0, 0.0, float(log_deltas[-1]), float(tilts[-1])))
     return _Ladder(epsilons, log_deltas, tuple(rungs))
 
 

@@ -93,8 +93,9 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     * Both directions of add-remove are covered at every order.
     """
     units = in_units_of(adjacency, steps)
-    for base, _ in units:
-        renyi(base, np.array([2.0]), adjacency)  # refuses what it has no divergence for
+    least = [renyi(base, np.array([1.0 + _LEAST]), adjacency) for base, _ in units]  # refuses what has none
+    if any(math.isinf(float(divergence[0])) for divergence in least):  # and so at all larger orders
+        return RenyiPrice(lambda orders: np.full_like(orders, math.inf), 1.0)
     return RenyiPrice(
         lambda orders: summed(units, orders, adjacency),
         min((largest_order(base) for base, _ in units), default=1e9),

@@ -15,18 +15,27 @@ from tacit.accounting.inversion import ContourPrice, epsilons_along
 from tacit.accounting.pld import estimate
 from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
+from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
 from tacit.accounting.single import SinglePrice
 from tacit.accounting.steps import flatten
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Event
 
-__all__ = ["calibrate", "epsilon_schedule", "largest_steps"]
+__all__ = ["LooseBudget", "calibrate", "epsilon_schedule", "largest_steps"]
 
-_LEAST_NOISE, _MOST_NOISE = 0.1, 1e6
 _MOST_STEPS = 10**9
 _TOLERANCE = 8e-5  # of the noise multiplier, relative
 _SECANTS = 6
 _TINY = 1e-15
+_LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
+
+
+class LooseBudget(InvalidInput):
+    """A budget that the least noise keeps which is looked at; ``noise``: that noise."""
+
+    def __init__(self, message: str, noise: float) -> None:
+        super().__init__(message)
+        self.noise = noise
 
 
 def calibrate(
@@ -43,13 +52,15 @@ def calibrate(
         It may hold parts that do not depend on the noise multiplier.
     :param epsilon: target, > 0, in nats.
     :param delta: target, in (0, 1).
-    :returns: a noise multiplier in [0.02, 1e6].
+    :returns: a noise multiplier in [0.1, 1e6].
     :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
+    :raises LooseBudget: an ``InvalidInput``, if the least noise that is priced, 0.1 or more, is enough; the
+        message says which that is and what it costs.
 
     Guarantee
     ---------
     * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
-    * 1.0001 times less noise would not do, unless the result is 0.02, the least that is looked at.
+    * 1.0001 times less noise would not do.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
@@ -59,40 +70,76 @@ def calibrate(
     """
     target = check_real("epsilon", epsilon, low=0.0, open_low=True)
     relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+    least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
 
     @cache
     def excess(log_noise: float) -> float:
-        event = family(math.exp(log_noise))
+        event = family(_noise(log_noise))
         return math.log(max(_TINY, account(event, adjacency=relation, method=method).epsilon(delta)) / target)
 
     def rough_excess(log_noise: float) -> float:
-        return math.log(max(_TINY, rough(family(math.exp(log_noise)))) / target)
+        return math.log(max(_TINY, rough(family(_noise(log_noise)))) / target)
 
-    start = _start(rough_excess)
-    if start is None and excess(math.log(_LEAST_NOISE)) <= 0.0:
-        return _LEAST_NOISE
-    if start == math.inf and excess(math.log(_MOST_NOISE)) > 0.0:
+    start = _start(rough_excess, least)
+    if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
-            f"no noise multiplier up to {_MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
+            f"no noise multiplier up to {MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
             f"{delta:g} under {relation.value} (method {method!r}): with that much noise it still costs "
-            f"epsilon {target * math.exp(excess(math.log(_MOST_NOISE))):.6g}, so the part that does not "
-            "depend on the noise is too dear. Leave out or weaken that part, or raise epsilon or delta."
+            f"epsilon {target * math.exp(excess(_HIGH)):.6g}, so the part that does not depend on the noise "
+            "is too dear. Leave out or weaken that part, or raise epsilon or delta."
         )
-    near = math.log(_LEAST_NOISE) if start is None else min(start, math.log(_MOST_NOISE))
-    return math.exp(_refine(excess, _secant(excess, near)))
+    if start is not None or excess(least) > 0.0:
+        near = least if start is None else min(start, _HIGH)
+        found = _refine(excess, _secant(excess, near, least), least)
+        if found > least:
+            return _noise(found)
+    raise LooseBudget(
+        f"epsilon {target:g} is more than this plan costs with the least noise that is priced: noise "
+        f"multiplier {_noise(least):.4g} costs epsilon {target * math.exp(excess(least)):.4g} at delta "
+        f"{delta:g} under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
+        "epsilon, to 10 or less, or delta; or give that noise multiplier itself.",
+        _noise(least),
+    )
 
 
-def _start(rough_excess: Callable[[float], float]) -> float | None:
-    """Where the rough guess at the excess vanishes; None below, infinity above the range of noise."""
-    low, high, stride = 0.0, 0.0, math.log(4.0)
+def _noise(log_noise: float) -> float:
+    if log_noise in (_LOW, _HIGH):
+        return LEAST_NOISE if log_noise == _LOW else MOST_NOISE
+    return min(max(math.exp(log_noise), LEAST_NOISE), MOST_NOISE)
+
+
+def _least_priced(price: Callable[[float], object]) -> float:
+    """log of the least noise that the accountant prices in this plan, to a few digits."""
+
+    def refused(log_noise: float) -> bool:
+        try:
+            price(log_noise)
+        except NoiseOutOfRange as problem:
+            if log_noise == _HIGH or not problem.too_small:
+                raise
+            return True
+        return False
+
+    low, high = _LOW, _HIGH
+    if not refused(low) or refused(high):
+        return low
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if refused(middle) else (low, middle)
+    return high
+
+
+def _start(rough_excess: Callable[[float], float], least: float) -> float | None:
+    """Where the rough guess at the excess vanishes; None below ``least``, infinity above the range."""
+    low, high, stride = max(0.0, least), max(0.0, least), math.log(4.0)
     while rough_excess(high) > 0.0:
-        if high == math.log(_MOST_NOISE):
+        if high == _HIGH:
             return math.inf
-        low, high = high, min(high + stride, math.log(_MOST_NOISE))
+        low, high = high, min(high + stride, _HIGH)
     while rough_excess(low) <= 0.0:
-        if low == math.log(_LEAST_NOISE):
+        if low == least:
             return None
-        low, high = max(low - stride, math.log(_LEAST_NOISE)), low
+        low, high = max(low - stride, least), low
     return brent(rough_excess, low, high, xtol=1e-2)
 
 
@@ -115,35 +162,39 @@ def _rough_pld(event: Event, adjacency: Adjacency, delta: float) -> float:
     return estimate(flatten(event), adjacency, delta)
 
 
-def _secant(excess: Callable[[float], float], start: float) -> float:
+def _secant(excess: Callable[[float], float], start: float, least: float) -> float:
     """A point near the root of the smooth, decreasing ``excess``, by a few steps of the secant method."""
     if not math.isfinite(excess(start)):
         return start
     before, here = start, start + excess(start)  # log epsilon falls about as fast as log noise rises
     for _ in range(_SECANTS):
-        here = min(max(here, math.log(_LEAST_NOISE)), math.log(_MOST_NOISE))
+        here = min(max(here, least), _HIGH)
         if abs(here - before) <= _TOLERANCE / 8.0 or not math.isfinite(excess(here) - excess(before)):
             break
         if excess(before) == excess(here):
             break
         slope = (excess(here) - excess(before)) / (here - before)
         before, here = here, here - min(max(excess(here) / slope, -0.5), 0.5)
-    return min(max(here, math.log(_LEAST_NOISE)), math.log(_MOST_NOISE))
+    return min(max(here, least), _HIGH)
 
 
-def _refine(excess: Callable[[float], float], start: float) -> float:
-    """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0."""
+def _refine(excess: Callable[[float], float], start: float, least: float) -> float:
+    """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0; ``least``,
+    where the range begins, if the root is below."""
     step = _TOLERANCE / 4.0
-    low, high = start - step, min(start + step, math.log(_MOST_NOISE))
+    low, high = start - step, min(start + step, _HIGH)
     while excess(high) > 0.0:
-        if high >= math.log(_MOST_NOISE):
+        if high >= _HIGH:
             raise BudgetExceeded(
-                f"the accountant's upper bound stays above the target for every noise multiplier up to "
-                f"{_MOST_NOISE:g}. Raise epsilon or delta; method 'pld' is the tightest."
+                "the accountant's upper bound stays above the target for every noise multiplier up to "
+                f"{MOST_NOISE:g}. Raise epsilon or delta; method 'pld' is the tightest."
             )
-        low, high, step = high, min(high + step, math.log(_MOST_NOISE)), 4.0 * step
+        low, high, step = high, min(high + step, _HIGH), 4.0 * step
+    low = max(low, least)
     while excess(low) <= 0.0:
-        low, high, step = low - step, low, 4.0 * step
+        if low == least:
+            return least
+        low, high, step = max(low - step, least), low, 4.0 * step
     if high - low <= _TOLERANCE:
         return high
     root = brent(excess, low, high, xtol=_TOLERANCE / 4.0, rtol=1e-14)

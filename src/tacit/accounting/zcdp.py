@@ -37,7 +37,7 @@ def rho(base: Base, adjacency: Adjacency) -> float:
         case Gaussian(sigma):  # Bun & Steinke 2016, Proposition 1.6
             return 0.5 / sigma / sigma * _UP
         case DiscreteGaussian(scale, sensitivity):  # Canonne, Kamath & Steinke 2020 (2004.00010), Theorem 4
-            return 0.5 * (sensitivity / scale) ** 2 * _UP
+            return 0.5 * (sensitivity / scale) * (sensitivity / scale) * _UP  # infinite, where ** overflows
         case ZeroConcentratedDP(value):
             return value
         case ExponentialMechanism(epsilon):  # Cesar & Rogers 2021 (2004.07223), Lemma 3.2

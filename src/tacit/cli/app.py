@@ -124,7 +124,9 @@ def run(arguments: list[str]) -> int:
         if not _lacks_memory(problem):
             raise
         hint = f"out of memory ({str(problem).partition(chr(10))[0]})"
-        return _fail("error", f"{hint}. Lower [training] physical_batch_size; it changes no result.", 2)
+        trains = arguments[:1] in (["train"], ["demo"], ["reproduce"], ["attack"])
+        advice = "Lower [training] physical_batch_size; it changes no result" if trains else "Ask for less"
+        return _fail("error", f"{hint}. {advice}.", 2)
     return code if isinstance(code, int) else 0
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.datasets.dataset import Dataset, TensorPair
-from tacit.errors import InvalidInput, check_real
+from tacit.errors import InvalidInput, check_real, without_values
 
 __all__ = ["IDX_FILES", "load_idx", "load_npz", "read_idx", "read_npz", "to_inputs", "to_targets"]
 
@@ -103,9 +103,12 @@ def read_idx(path: Path) -> NDArray[Any]:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as problem:
-        raise InvalidInput(f"cannot read {path}: {problem}. Fetch the file again.") from None
+        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Fetch the file again.") from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
-        raise InvalidInput(f"{path} is not an IDX file: it starts with {raw[:4].hex(' ') or 'nothing'}.")
+        raise InvalidInput(
+            f"{path} is not an IDX file, which starts with two zero bytes and the type of its numbers. Name "
+            "the file that came with the data set."
+        )
     axes = raw[3]
     header = 4 + 4 * axes
     shape = tuple(int(size) for size in np.frombuffer(raw[4:header], dtype=">u4"))
@@ -135,7 +138,10 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     except InvalidInput:
         raise
     except (OSError, EOFError, zipfile.BadZipFile, ValueError) as problem:
-        raise InvalidInput(f"cannot read {path} as an npz file: {problem}.") from None
+        raise InvalidInput(
+            f"cannot read {path} as an npz file: {without_values(problem)}. It must hold arrays of numbers, "
+            "saved with numpy.savez; arrays of Python objects are not read."
+        ) from None
 
 
 def _open_npz(path: Path) -> NpzFile:
@@ -173,9 +179,9 @@ def to_targets(labels: NDArray[Any], *, classes: int, name: str) -> Tensor:
     flat = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or flat.dtype.kind not in "ui":
         raise InvalidInput(f"{name} must be integer class numbers (n,); got {labels.dtype} {labels.shape}.")
-    if len(flat) and not (int(flat.min()) >= 0 and int(flat.max()) < classes):
+    outside = int(((flat < 0) | (flat >= classes)).sum())
+    if outside:
         raise InvalidInput(
-            f"{name} must lie in 0..{classes - 1}, one number per declared class; "
-            f"got numbers from {int(flat.min())} to {int(flat.max())}."
+            f"{name} must lie in 0..{classes - 1}, one number per declared class; {outside} of them do not."
         )
     return torch.from_numpy(flat.astype(np.int64))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.datasets.arrays import read_npz, to_targets
 from tacit.datasets.dataset import TensorPair
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, without_values
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "normalise", "read_batches", "read_jpeg_npz", "safe_unpickle"]
 
@@ -76,7 +76,9 @@ def _decode(stream: NDArray[np.uint8], offsets: NDArray[np.int64], *, name: str)
             with Image.open(io.BytesIO(raw[begin:end])) as picture:
                 pixels[number] = np.asarray(picture.convert("RGB"))
         except (UnidentifiedImageError, OSError, ValueError) as problem:
-            raise InvalidInput(f"picture {number} of {name} cannot be decoded: {problem}.") from None
+            raise InvalidInput(
+                f"picture {number} of {name} cannot be decoded: {without_values(problem)}."
+            ) from None
     return _to_images(pixels.transpose(0, 3, 1, 2))
 
 
@@ -103,14 +105,18 @@ def read_batches(root: Path, *, fine_labels: bool) -> tuple[TensorPair, TensorPa
         with tarfile.open(archive) as tar:
             return _read_parts(lambda name: _read_member(tar, archive, f"{folder}/{name}"), fine_labels)
     except (tarfile.TarError, OSError, EOFError) as problem:
-        raise InvalidInput(f"cannot read {archive}: {problem}. Fetch the file again.") from None
+        raise InvalidInput(
+            f"cannot read {archive}: {without_values(problem)}. Fetch the file again."
+        ) from None
 
 
 def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as problem:
-        raise InvalidInput(f"cannot read {path}: {problem}. Unpack the archive again.") from None
+        raise InvalidInput(
+            f"cannot read {path}: {without_values(problem)}. Unpack the archive again."
+        ) from None
 
 
 def _read_member(tar: tarfile.TarFile, archive: Path, name: str) -> bytes:
@@ -148,6 +154,10 @@ def _read_batch(raw: bytes, name: str, fine: bool) -> tuple[NDArray[np.uint8], T
     return pixels, to_targets(np.asarray(batch[key]), classes=100 if fine else 10, name=f"{key} of {name}")
 
 
+class _Refused(pickle.UnpicklingError):
+    """Something that a data file does not need; the message names it, and nothing of the data."""
+
+
 class _ArraysOnly(pickle.Unpickler):
     """Builds dicts, lists, strings and NumPy arrays; any other name in the pickle is refused unrun."""
 
@@ -156,12 +166,12 @@ class _ArraysOnly(pickle.Unpickler):
             return {"_reconstruct": _RECONSTRUCT, "ndarray": np.ndarray, "dtype": np.dtype}[global_name]
         if (module_name, global_name) == ("_codecs", "encode"):  # how protocol 2 writes bytes
             return _encode_latin1
-        raise pickle.UnpicklingError(f"it calls {module_name}.{global_name}, which no data file needs")
+        raise _Refused(f"it calls {module_name}.{global_name}, which no data file needs")
 
 
 def _encode_latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it encodes bytes as {encoding}")
+        raise _Refused(f"it encodes bytes as {encoding}")
     return text.encode("latin1")
 
 
@@ -176,4 +186,5 @@ def safe_unpickle(raw: bytes, *, name: str) -> Any:
     try:
         return _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
     except Exception as problem:  # noqa: BLE001  a hostile pickle can make the reader raise anything
-        raise InvalidInput(f"{name} is not a pickle of arrays: {problem}.") from None
+        reason = str(problem) if isinstance(problem, _Refused) else without_values(problem)
+        raise InvalidInput(f"{name} is not a pickle of arrays: {reason}.") from None

@@ -86,10 +86,10 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
     if (targets.dtype, targets.ndim) != wanted:
         form = "int64 (n,) class numbers" if classes else "float32 (n, k) values"
         raise InvalidInput(f"{name}.targets must be {form}; got {targets.dtype} {tuple(targets.shape)}.")
-    if classes and not (int(targets.min()) >= 0 and int(targets.max()) < classes):
+    outside = int(((targets < 0) | (targets >= classes)).sum()) if classes else 0
+    if outside:
         raise InvalidInput(
-            f"{name}.targets must lie in 0..{classes - 1}, one number per class; "
-            f"got numbers from {int(targets.min())} to {int(targets.max())}."
+            f"{name}.targets must lie in 0..{classes - 1}, one number per class; {outside} of them do not."
         )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.datasets.folders import search_folders
-from tacit.errors import InvalidInput, MissingExtra, check_integer
+from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
 __all__ = ["load_faces"]
 
@@ -62,7 +62,7 @@ def _read_npz(path: Path) -> NDArray[np.uint8]:
         with np.load(path, allow_pickle=False) as file:
             x, y = file["x"], file["y"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
-        raise InvalidInput(f"cannot read {path}: {problem}.") from None
+        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Fetch it again.") from None
     wanted = (_PEOPLE * _PICTURES, _HEIGHT, _WIDTH)
     counts = np.bincount(y, minlength=_PEOPLE) if y.dtype.kind in "iu" else np.zeros(0)
     if x.shape != wanted or x.dtype != np.uint8 or y.shape != wanted[:1] or set(counts) != {_PICTURES}:
@@ -89,5 +89,7 @@ def _read_zip(path: Path) -> NDArray[np.uint8]:
                     with Image.open(io.BytesIO(raw)) as image:
                         x[person, picture] = np.asarray(image.convert("L"))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
-        raise InvalidInput(f"cannot read {path} as the archive of the AT&T faces: {problem}.") from None
+        raise InvalidInput(
+            f"cannot read {path} as the archive of the AT&T faces: {without_values(problem)}. Fetch it again."
+        ) from None
     return x

@@ -9,7 +9,7 @@ from pathlib import Path
 from tacit.datasets.dataset import Dataset
 from tacit.datasets.folders import search_folders
 from tacit.datasets.text import Alphabet, text_dataset
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, without_values
 
 __all__ = ["NAMES_ALPHABET", "NAMES_LONGEST", "load_names", "names_dataset"]
 
@@ -61,7 +61,7 @@ def _lines(path: Path) -> tuple[str, ...]:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except (OSError, EOFError, UnicodeDecodeError) as problem:
         raise InvalidInput(
-            f"{path} is damaged, or no text: {problem}. Fetch it again from {_SOURCE}."
+            f"{path} is damaged, or no text: {without_values(problem)}. Fetch it again from {_SOURCE}."
         ) from None
     names = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tacit.datasets.arrays import to_inputs
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
-from tacit.errors import InvalidInput, MissingExtra, check_integer
+from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
 __all__ = ["load_image_folder"]
 
@@ -44,7 +45,7 @@ def load_image_folder(
     Shapes: inputs (n, colours, height, width) in [0, 1].
 
     Errors: :class:`InvalidInput` for missing or undeclared folders, and for a picture that cannot be read,
-    by its name; :class:`MissingExtra` without Pillow.
+    by its place, as its name may be a person's; :class:`MissingExtra` without Pillow.
     """
     root = Path(path)
     height, width = (check_integer("size", side, low=1) for side in size)
@@ -60,10 +61,11 @@ def load_image_folder(
     folders = [root / "train", root / "test"] if ready else [root]
     files = [_list_files(folder, tuple(classes)) for folder in folders]
     total, done, pairs = sum(map(len, files)), 0, []
-    for part in files:
+    for folder, part in zip(folders, files, strict=True):
         pixels = np.empty((len(part), height, width, colours), dtype=np.uint8)
         for number, (file, _) in enumerate(part):
-            pixels[number] = _read_picture(file, (height, width), colours)
+            where = partial(_whereabouts, folder, part, number, tuple(classes))
+            pixels[number] = _read_picture(file, (height, width), colours, where)
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -79,12 +81,14 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
     if not folder.is_dir():
         raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
     present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
-    for what, names in (("lacks", set(classes) - present), ("has undeclared", present - set(classes))):
-        if names:
-            raise InvalidInput(
-                f"{folder} {what} class folders: {', '.join(sorted(names))}. It must hold exactly one folder "
-                f"for each declared class: {', '.join(classes)}."
-            )
+    missing, undeclared = sorted(set(classes) - present), len(present - set(classes))
+    if missing or undeclared:
+        problem = f"lacks class folders: {', '.join(missing)}" if missing else ""
+        problem = problem or f"has {undeclared} folders that are no declared class, whose names are not shown"
+        raise InvalidInput(
+            f"{folder} {problem}. It must hold exactly one folder for each declared class: "
+            f"{', '.join(classes)}."
+        )
     files = [
         (file, number)
         for number, label in enumerate(classes)
@@ -96,7 +100,9 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
     return files
 
 
-def _read_picture(file: Path, size: tuple[int, int], colours: int) -> NDArray[np.uint8]:
+def _read_picture(
+    file: Path, size: tuple[int, int], colours: int, where: Callable[[], str]
+) -> NDArray[np.uint8]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
@@ -106,8 +112,15 @@ def _read_picture(file: Path, size: tuple[int, int], colours: int) -> NDArray[np
             upright = ImageOps.exif_transpose(picture).convert(_MODES[colours])
             pixels = np.asarray(upright.resize((size[1], size[0]), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise InvalidInput(f"cannot read the picture {file}: {problem}. Mend or remove it.") from None
+        raise InvalidInput(f"cannot read {where()}: {without_values(problem)}. Mend or remove it.") from None
     return pixels.reshape(*size, colours)
+
+
+def _whereabouts(folder: Path, files: list[tuple[Path, int]], number: int, classes: tuple[str, ...]) -> str:
+    """A picture by its place: its name, and that of a folder inside of its class, may be a person's."""
+    label = files[number][1]
+    place = sum(other == label for _, other in files[: number + 1])
+    return f"picture {place} of {folder / classes[label]}, in the order of paths"
 
 
 _Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]

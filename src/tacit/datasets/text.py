@@ -19,7 +19,7 @@ import torch
 
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
-from tacit.errors import InvalidInput, check_integer
+from tacit.errors import InvalidInput, check_integer, without_values
 
 __all__ = ["END", "PADDING", "Alphabet", "load_text", "read_lines", "text_dataset", "token_pair"]
 
@@ -56,17 +56,18 @@ class Alphabet:
         """V: the characters, and the end."""
         return 1 + len(self.characters)
 
-    def missing(self, text: str) -> str:
-        """The first character of ``text`` that is not in the alphabet; empty if all are."""
-        return next((character for character in text if character not in self.characters), "")
+    def missing(self, text: str) -> int:
+        """The place, from 1, of the first character of ``text`` that is not in the alphabet; 0 if all are."""
+        places = (place for place, character in enumerate(text, 1) if character not in self.characters)
+        return next(places, 0)
 
     def encode(self, text: str) -> list[int]:
         """The numbers of the characters of a text.
 
         Errors: :class:`InvalidInput` if one is not in the alphabet.
         """
-        if strange := self.missing(text):
-            raise InvalidInput(f"{strange!r} is not in the alphabet {self.characters!r}.")
+        if place := self.missing(text):
+            raise InvalidInput(f"character {place} of the text is not in the alphabet {self.characters!r}.")
         return [1 + self.characters.index(character) for character in text]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -88,7 +89,10 @@ def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> Tens
     for row, record in enumerate(records):
         tokens = alphabet.encode(record)
         if len(tokens) > longest:
-            raise InvalidInput(f"a record has {len(tokens)} characters; longest is {longest}.")
+            raise InvalidInput(
+                f"record {row} has more characters than longest = {longest}. Declare more, or shorten "
+                "records by a rule that looks at nothing but the record."
+            )
         inputs[row, 1 : len(tokens) + 1] = tokens
         targets[row, : len(tokens) + 1] = [*tokens, END]
     return TensorPair(torch.from_numpy(inputs), torch.from_numpy(targets))
@@ -184,7 +188,7 @@ def read_lines(path: Path) -> list[str]:
             f"{path} is not UTF-8 in line {line}. Save it as UTF-8, one record a line."
         ) from None
     except (OSError, EOFError) as problem:
-        raise InvalidInput(f"cannot read {path}: {problem}. Check the path.") from None
+        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     if lines[-1] == "":
         lines.pop()
@@ -202,12 +206,12 @@ def _checked(path: Path, alphabet: Alphabet, longest: int) -> list[str]:
             )
         if len(line) > longest:
             raise InvalidInput(
-                f"line {number} of {path} has {len(line)} characters; longest = {longest} was declared. "
-                "Declare more, or shorten the line by a rule that looks at nothing but the line."
+                f"line {number} of {path} has more characters than the declared longest = {longest}. Declare "
+                "more, or shorten the line by a rule that looks at nothing but the line."
             )
-        if strange := alphabet.missing(line):
+        if place := alphabet.missing(line):
             raise InvalidInput(
-                f"line {number} of {path} holds {strange!r}, which is not in the declared alphabet. "
-                "Add it there, or replace it in the file."
+                f"character {place} of line {number} of {path} is not in the declared alphabet. Add it "
+                "there, or replace it in the file."
             )
     return lines

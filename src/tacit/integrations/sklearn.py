@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Adjacency
+from tacit.integrations.cells import checked
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
@@ -166,8 +167,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         What an earlier call of fit learned is forgotten, but not what it cost.
         """
-        values, labels = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
-        check_classification_targets(labels)
+
+        def check() -> tuple[NDArray[np.float64], NDArray[Any]]:
+            values, labels = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
+            check_classification_targets(labels)
+            return values, labels
+
+        values, labels = checked(check, X)
         classes = _declared_classes(self.classes)
         numbers = _class_numbers(labels, classes)
         _train(self, values, torch.from_numpy(numbers), outputs=len(classes), loss=_cross_entropy)
@@ -184,6 +190,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         numbers = _outputs(self, X).argmax(dim=1).numpy()
         found: NDArray[Any] = self.classes_[numbers]
         return found
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""
+        score = super().score
+        return checked(lambda: float(score(X, y, sample_weight)), X)
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn is told: two calls of fit differ, because the noise is fresh in each."""
@@ -275,7 +286,14 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         What an earlier call of fit learned is forgotten, but not what it cost.
         """
-        values, targets = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False, y_numeric=True)
+
+        def check() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            values, targets = validate_data(
+                self, X, y, dtype=np.float64, ensure_all_finite=False, y_numeric=True
+            )
+            return values, targets.astype(np.float64)
+
+        values, targets = checked(check, X, y)
         low, high = _bounds("target_bounds", self.target_bounds, 1)
         scaled = _scaled(targets[:, None], low, high)
         _train(self, values, torch.from_numpy(scaled), outputs=1, loss=_squared_error)
@@ -287,6 +305,11 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         low, high = _bounds("target_bounds", self.target_bounds, 1)
         found: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
         return found
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2 on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""
+        score = super().score
+        return checked(lambda: float(score(X, y, sample_weight)), X, y)
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn is told: two calls of fit differ, because the noise is fresh in each."""
@@ -434,7 +457,9 @@ def _inputs(estimator: PrivateClassifier | PrivateRegressor, values: NDArray[np.
 def _outputs(estimator: PrivateClassifier | PrivateRegressor, X: ArrayLike) -> Tensor:
     """(n, d) raw values to the (n, outputs) float64 outputs of the trained model."""
     check_is_fitted(estimator)
-    values = validate_data(estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False)
+    values: NDArray[np.float64] = checked(
+        lambda: validate_data(estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False), X
+    )
     inputs = _inputs(estimator, values)
     with torch.no_grad():
         outputs: Tensor = estimator.model_(inputs).double()

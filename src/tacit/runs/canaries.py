@@ -134,10 +134,11 @@ def _checked(config: Config) -> Alphabet:
             f'[canaries] prefix = "{section.prefix}" must hold {TAG} once: two secrets after one prefix '
             "would compete for one place."
         )
-    if strange := alphabet.missing(section.prefix.replace(TAG, "") + section.alphabet):
+    needed = section.prefix.replace(TAG, "") + section.alphabet
+    if place := alphabet.missing(needed):
         raise InvalidInput(
-            f"[canaries] prefix and alphabet need {strange!r}, which no record may hold. Add it to [data] "
-            "alphabet, or write the canaries without it."
+            f"[canaries] prefix and alphabet need {needed[place - 1]!r}, which no record may hold. Add it to "
+            "[data] alphabet, or write the canaries without it."
         )
     if secret_space(section).size > _MOST_SECRETS:
         raise InvalidInput(f"[canaries] length = {section.length} makes more secrets than can be counted.")

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
+from tacit.training.values import check_classes, without_numbers
 
 __all__ = ["Evaluation", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
 
@@ -59,6 +60,7 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
         residual = (outputs.reshape(targets.shape) - targets).double().square()
         spread = (targets - targets.mean(0)).double().square().sum()
         return Evaluation(float(1 - residual.sum() / spread), float(residual.mean()), (), "R²")
+    check_classes(targets, outputs.shape[1])
     right = (outputs.argmax(1) == targets).double()
     classes = range(outputs.shape[1])
     return Evaluation(
@@ -75,6 +77,7 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
     right, loss = 0, 0.0
     for part, following in zip(torch.split(inputs, _ROWS), torch.split(targets, _ROWS), strict=True):
         logits, wanted = _outputs(model, part).flatten(0, 1), following.flatten()
+        check_classes(wanted, logits.shape[1], padding=_PADDING)
         right += int((logits.argmax(1) == wanted).sum())
         loss += float(F.cross_entropy(logits, wanted, ignore_index=_PADDING, reduction="sum"))
     characters = int((targets != _PADDING).sum())
@@ -94,7 +97,7 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """
     _check_lengths(inputs, targets)
     device = next(model.parameters()).device
-    with evaluation_mode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad(), without_numbers():
         pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
         return torch.stack([_score_of(model(row.to(device)).float().cpu(), target) for row, target in pairs])
 
@@ -141,5 +144,5 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     device = next(model.parameters()).device
-    with evaluation_mode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad(), without_numbers():
         return torch.cat([model(part.to(device)).float().cpu() for part in torch.split(inputs, _ROWS)])

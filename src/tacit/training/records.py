@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, without_values
 from tacit.sampling import Indices
 
 __all__ = ["ArrayRecords", "Data", "DatasetRecords", "Records", "as_records"]
@@ -157,11 +157,10 @@ class DatasetRecords(Records):
             items = self._items([int(i) for i in indices])
         try:
             batch = default_collate(items)
-        except (TypeError, RuntimeError) as problem:  # what it raises for items that do not fit each other
-            raise InvalidInput(
-                f"the records at {_few(indices)} cannot be put into one batch, which takes items of one "
-                f"shape: {problem}"
-            ) from problem
+        except (TypeError, RuntimeError) as problem:  # whose texts name types and shapes
+            raise _no_batch(indices, str(problem).rstrip(".")) from None
+        except (LookupError, ValueError, OverflowError) as problem:
+            raise _no_batch(indices, without_values(problem)) from None
         parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
         if not all(isinstance(part, Tensor) for part in parts):
             raise InvalidInput(
@@ -176,8 +175,8 @@ class DatasetRecords(Records):
             return [self._item(position) for position in positions]
         try:
             items = together(positions)
-        except Exception as problem:
-            raise _unreadable(f"one of the records at {_few(positions)}", problem) from problem
+        except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
+            raise _unreadable(f"one of the records at {_few(positions)}", problem) from None
         if len(items) != len(positions):
             raise InvalidInput(
                 f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
@@ -188,8 +187,8 @@ class DatasetRecords(Records):
     def _item(self, position: int) -> Any:
         try:
             return self.dataset[position]
-        except Exception as problem:
-            raise _unreadable(f"record {position}", problem) from problem
+        except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
+            raise _unreadable(f"record {position}", problem) from None
 
     def fingerprint(self, key: bytes) -> str:
         if self._digest is None or self._digest[0] != key:
@@ -286,8 +285,17 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _unreadable(what: str, problem: Exception) -> InvalidInput:
     return InvalidInput(
-        f"{what} of the data set could not be read: {type(problem).__name__}: {problem}. Every record must "
-        "be there when its turn comes; remove those that cannot be read before the run starts."
+        f"{what} of the data set could not be read: {without_values(problem)}. The error's own text is left "
+        "out, as it may hold values of the record; ask the data set for that record to see it. Every record "
+        "must be there when its turn comes: remove those that cannot be read before the run starts."
+    )
+
+
+def _no_batch(indices: Indices, reason: str) -> InvalidInput:
+    return InvalidInput(
+        f"the records at {_few(indices)} cannot be put into one batch, which takes tensors and numbers of "
+        f"one shape: {reason}. Let the data set give a tensor, or a tuple of tensors and numbers, of the "
+        "same shapes for each."
     )
 
 

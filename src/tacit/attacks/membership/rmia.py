@@ -82,8 +82,8 @@ class _Outside:
         for values in (scores.target, scores.shadows, self.target, table):
             if not (values <= 0.0).all():  # NaN is refused too
                 raise InvalidInput(
-                    f"RMIA takes log probabilities of the true class, at most 0; got {float(np.max(values))}."
-                    " Use log_probability on the logits."
+                    "RMIA takes log probabilities of the true class, at most 0; some are larger. Use "
+                    "log_probability on the logits."
                 )
         self.mean = logsumexp(table, axis=0) - np.log(table.shape[0])
 

@@ -173,5 +173,5 @@ def _prefix(values: ArrayLike) -> Integers:
     found = np.asarray(values)
     found = found.astype(np.int64) if found.size == 0 else found
     if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer) or (found < 0).any():
-        raise InvalidInput(f"a prefix or ending is a row of token numbers >= 0; got {values!r}.")
+        raise InvalidInput("a prefix or ending is a row of token numbers >= 0. Encode text first.")
     return found.astype(np.int64)

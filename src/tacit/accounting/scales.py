@@ -1,0 +1,107 @@
+"""How much noise on a sample an accountant prices: below some least amount nothing is protected, and what has
+to be computed grows without end; far above, losses are smaller than what floats resolve.
+
+All accountants refuse the same noise, before they compute anything.  Noise without sampling has closed forms,
+and a price, infinite maybe, whatever its size.
+"""
+
+from __future__ import annotations
+
+from tacit.accounting.steps import Base, Steps, flatten
+from tacit.errors import UnsupportedEvent
+from tacit.events import (
+    BallsInBins,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Event,
+    Gaussian,
+    GaussianMixture,
+    GroupPrivacy,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+    PrivateSelection,
+    Shuffled,
+    TruncatedPoissonSampled,
+    WithoutReplacement,
+    WithReplacement,
+)
+
+__all__ = ["LEAST_NOISE", "MOST_NOISE", "NoiseOutOfRange", "check_noise", "check_scale"]
+
+LEAST_NOISE, MOST_NOISE = 0.1, 1e6
+"""Below, epsilon is in the hundreds for any sampling rate, and floats overflow."""
+
+_LEAST_OF_MIXTURE = 0.01  # against the largest sensitivity of a mixture
+_MOST_BIN_NOISE = 100.0  # that balls in bins have a grid for
+
+
+class NoiseOutOfRange(UnsupportedEvent):
+    """Noise that no accountant prices; ``too_small`` says on which side."""
+
+    def __init__(self, message: str, *, too_small: bool) -> None:
+        super().__init__(message)
+        self.too_small = too_small
+
+
+def check_noise(steps: Steps, method: str) -> None:
+    """Refuse noise that is too small or too large to be priced, by its value.
+
+    :raises NoiseOutOfRange: with the range.
+
+    >>> check_noise(((PoissonSampled(0.1, Gaussian(1.0)), 10), (Gaussian(1e-3), 1)), "rdp")
+    """
+    for base, _ in steps:
+        check_scale(base, method)
+
+
+def check_scale(base: Base, method: str) -> None:
+    """:func:`check_noise` of one mechanism."""
+    match base:
+        case GaussianMixture(noise, sensitivities):
+            _check(base, noise, LEAST_NOISE, MOST_NOISE, method, "noise multipliers on a sample")
+            largest = max(sensitivities)
+            if largest > 0.0:
+                what = "noise per largest sensitivity of a mixture"
+                _check(base, noise / largest, _LEAST_OF_MIXTURE, float("inf"), method, what)
+        case BallsInBins(_, inner):
+            _check_sampled(base, inner, _MOST_BIN_NOISE, method)
+        case (
+            PoissonSampled(_, inner)
+            | TruncatedPoissonSampled(_, _, _, inner)
+            | WithoutReplacement(_, _, inner)
+            | WithReplacement(_, _, inner)
+        ):
+            _check_sampled(base, inner, MOST_NOISE, method)
+        case Partitioned(_, inner) | Shuffled(_, inner) | GroupPrivacy(inner):
+            check_scale(inner, method)
+        case PrivateSelection(inner):
+            steps = flatten(inner)
+            check_noise(steps, method)
+            for single, _ in steps:
+                if isinstance(single, Gaussian | Laplace):
+                    what = "noise multipliers of what is selected"
+                    _check(base, single.noise_multiplier, 0.0, MOST_NOISE, method, what)
+
+
+def _check_sampled(base: Base, inner: Event, most: float, method: str) -> None:
+    match inner:
+        case Gaussian(noise) | Laplace(noise):
+            _check(base, noise, LEAST_NOISE, most, method, "noise multipliers on a sample")
+        case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
+            _check(base, scale / sensitivity, LEAST_NOISE, most, method, "noise per sensitivity on a sample")
+
+
+def _check(base: Base, noise: float, least: float, most: float, method: str, what: str) -> None:
+    if noise < least:
+        raise NoiseOutOfRange(
+            f"method {method!r} prices {what} from {least:g} upwards; got {noise:g} in {base!r}, which "
+            "protects nothing. Use more noise.",
+            too_small=True,
+        )
+    if noise > most:
+        raise NoiseOutOfRange(
+            f"method {method!r} prices {what} up to {most:g}, beyond which privacy losses are too small for "
+            f"floating-point numbers; got {noise:g} in {base!r}. Use at most {most:g}.",
+            too_small=False,
+        )
