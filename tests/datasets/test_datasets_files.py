@@ -79,7 +79,7 @@ def test_npz_of_features_with_their_own_constant(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (pixels(4, 5), np.array([0, 1, 2, 0]), r"0\.\.1.*1 of them do not"),
+        (pixels(4, 5), np.array([0, 1, 2, 0]), r"0\.\.1.*; 1 of them do not"),
         (pixels(4, 5), np.array([0, 1, 1]), "4 inputs and 3 targets"),
         (pixels(4, 5), np.array([0.0, 1.0, 1.0, 0.0]), "integer class numbers"),
         (np.full((4, 5), np.nan), np.array([0, 1, 1, 0]), "not finite"),
@@ -379,7 +379,7 @@ def test_image_folder_with_faults(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="leaves no picture for testing"):
         read(fraction=1e-9)
     (tmp_path / "b" / "torn.png").write_bytes((tmp_path / "b" / "1.png").read_bytes()[:40])
-    with pytest.raises(InvalidInput, match=r"cannot read picture 7 of .*b, in the order of paths"):
+    with pytest.raises(InvalidInput, match=r"cannot read picture \d+ of .*/b, in the order of paths: "):
         read()
     empty = tmp_path / "empty"
     for label in CLASSES:

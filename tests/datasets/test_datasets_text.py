@@ -105,7 +105,7 @@ def test_bad_alphabets_are_refused(characters: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="longest = 2"):
+    with pytest.raises(InvalidInput, match="record 0 has more characters than longest = 2"):
         token_pair(["abc"], Alphabet("abc"), 2)
     with pytest.raises(InvalidInput, match="character 2 of the text is not in the alphabet"):
         Alphabet("abc").encode("ad")

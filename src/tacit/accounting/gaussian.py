@@ -94,8 +94,9 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + mu  # P(L > eps) <= delta
     high *= 1.0 + 1e-13  # where the square is so large that the rest is lost in rounding
     epsilon = brent(excess, 0.0, high, xtol=1e-300, rtol=1e-14)
-    while excess(epsilon) > 0.0:
-        epsilon *= 1.0 + 1e-13
+    step = 1e-13 * max(epsilon, 1e-280)
+    while excess(epsilon) > 0.0:  # rounding may have left it on the wrong side
+        epsilon, step = epsilon + step, 2.0 * step
     return epsilon
 
 
