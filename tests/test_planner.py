@@ -377,3 +377,11 @@ def test_planted_bug_noise_of_another_sampling_rate_would_be_noticed(advice: Adv
     event = event_of(option.batch_size, 10_000, option.steps, wrong)
     assert account(event, adjacency="add-remove").epsilon(1e-5) > 2.0
     assert replace(option, noise_multiplier=wrong) != option
+
+
+@pytest.mark.parametrize("steps", [1, 100])
+def test_twice_a_large_budget_is_not_taken_for_what_was_asked(steps: int) -> None:
+    """Twice 60 is above what a question may ask, and in one step above what the least noise costs."""
+    advice = advise(question(epsilon=60, steps=steps), batch_sizes=[10_000])
+    assert advice.recommended.noise_multiplier > 0.1
+    assert 0.0 < advice.recommended.saved_by_twice_epsilon < 1.0

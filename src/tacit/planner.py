@@ -328,10 +328,11 @@ def noise_multiplier(question: Question, batch_size: int) -> float:
     return _noise(question, size, question.steps_of(size))
 
 
-def _noise(question: Question, batch_size: int, steps: int) -> float:
-    adjacency = Adjacency.parse(question.adjacency)
+def _noise(question: Question, batch_size: int, steps: int, *, times: float = 1.0) -> float:
+    """sigma, at so many ``times`` the budget."""
+    adjacency, epsilon = Adjacency.parse(question.adjacency), times * question.epsilon
     return _calibrated(
-        question.records, batch_size, steps, question.epsilon, question.delta, adjacency, question.preparation
+        question.records, batch_size, steps, epsilon, question.delta, adjacency, question.preparation
     )
 
 
@@ -411,10 +412,10 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
     sigma = _noise(question, batch_size, steps)
     physical = question.largest_physical_batch
 
-    def saved(other: Question, size: int, count: int) -> float:
-        """The part of sigma / (B sqrt(T)) that goes away with another N, epsilon, B or T."""
+    def saved(other: Question, size: int, count: int, times: float = 1.0) -> float:
+        """The part of sigma / (B sqrt(T)) that goes away with another N, B or T, or ``times`` epsilon."""
         try:
-            noise = _noise(other, size, count)
+            noise = _noise(other, size, count, times=times)
         except LooseBudget as least:  # which is looked at here, and not recommended
             noise = least.noise
         return 1.0 - (noise / sigma) * (batch_size / size) * math.sqrt(steps / count)
@@ -435,6 +436,6 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
         total_noise=total,
         above_floor=total / floor - 1.0,
         saved_by_twice_records=saved(twice_records, batch_size, steps),
-        saved_by_twice_epsilon=saved(replace(question, epsilon=2 * question.epsilon), batch_size, steps),
+        saved_by_twice_epsilon=saved(question, batch_size, steps, times=2.0),
         saved_by_twice_compute=saved(question, *twice),
     )
