@@ -433,6 +433,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: account(PoissonSampled(0.1, Gaussian(1.0)), adjacency="add-remove", method="gaussian"),
         "method 'pld'",
     ),
+    "a noise multiplier below": (
+        lambda: account(PoissonSampled(0.1, Gaussian(0.01)), adjacency="add-remove"),
+        "Use more noise",
+    ),
     "a misspelt": (misspelt, "clipping_norm"),
 }
 
