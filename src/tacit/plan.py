@@ -342,6 +342,11 @@ class Plan:
     @cached_property
     def gradient_noise_multiplier(self) -> float:
         """z_g: with the releases beside it, noise z_g C on the sum costs what z alone would."""
+        if self.noise_multiplier < _LEAST_NOISE:
+            raise InvalidInput(
+                f"the noise multiplier {self.noise_multiplier:g} is too small to compute with, and protects "
+                "nothing. Take more; 1 is a usual value."
+            )
         precision = self.noise_multiplier**-2
         for noise in (self.count_noise, self.loss_noise):
             if noise is not None:
@@ -406,6 +411,7 @@ _SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches)
 _RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
 # Large enough that any rule accepts it; replaced by the calibrated value before the plan is used.
 _BLANK_NOISE = 1.0
+_LEAST_NOISE = 1e-100  # whose square is far from the least float
 
 
 def _without_count(clipping: ClippingRule | float) -> ClippingRule | float:

@@ -743,3 +743,5 @@ def test_a_state_that_was_cut_short_is_said_to_be_damaged(part: float, tmp_path:
 def test_noise_that_cannot_be_computed_with_is_refused_in_words() -> None:
     with pytest.raises(InvalidInput, match="too large to compute with"):
         _ = plan(noise_multiplier=1e300).gradient_noise_multiplier
+    with pytest.raises(InvalidInput, match="too small to compute with"):
+        _ = plan(noise_multiplier=1e-300).gradient_noise_multiplier
