@@ -397,7 +397,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model or loss that mixes": (lambda: run(loss=mixing), "mixes records"),
     "a model that keeps": (lambda: run(model=Keeping(D, 2)), "public records"),
-    "a loss whose value goes by": (lambda: run(loss=Warming()), "between the steps"),
+    "a loss whose value depends on": (lambda: run(loss=Warming()), "between the steps"),
     "an augmentation that mixes": (
         lambda: run(plan=plan(views=2), augmentation=MixUp()),
         "Make each view from its own record",

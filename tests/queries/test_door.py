@@ -434,9 +434,8 @@ def test_blocks_are_charged_in_parallel() -> None:
         table = private(frame, ledger, block=block)
         assert table.ask(COUNT, epsilon=0.75).remaining == 0.25
     assert ledger.status("visits").spent_epsilon == 0.75
-    wrong = PrivateTable(FRAME[:150], ledger=ledger, dataset="visits", block="west")
     with pytest.raises(Conflict, match="is known as 'east'"):
-        wrong.ask(COUNT, epsilon=0.25)
+        PrivateTable(FRAME[:150], ledger=ledger, dataset="visits", block="west")
     with pytest.raises(Conflict, match="is known as 'east'"):
         register_table(FRAME[:150], ledger=ledger, dataset="visits", block="west")
 

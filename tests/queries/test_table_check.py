@@ -34,6 +34,7 @@ from tacit.queries import (
     check_table,
     register_table,
 )
+from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.table_check import TableCheck
 from tacit.report.certificate import make_certificate
 
@@ -299,6 +300,22 @@ def test_another_content_needs_another_check(tmp_path: Path) -> None:
         PrivateTable(table(tmp_path, "3,true,a,5"), ledger=ledger, dataset="visits")
 
 
+def test_a_file_that_changes_while_it_is_checked_is_not_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the verdict on the new cells would stand beside the fingerprint of the old ones."""
+    path, ledger, load = table(tmp_path, "unknown,true,a,5"), opened(), DuckDBEngine.load
+
+    def mended(engine: DuckDBEngine) -> None:
+        table(tmp_path, "3,true,a,5555")
+        load(engine)
+
+    monkeypatch.setattr(DuckDBEngine, "load", mended)
+    with pytest.raises(InvalidInput, match="has changed since it was opened"):
+        register_table(path, ledger=ledger, dataset="visits", accept_outside=["n"])
+    assert len(ledger.history("visits")) == 1
+
+
 def test_content_that_training_registered_was_not_checked(tmp_path: Path) -> None:
     path, ledger = table(tmp_path), opened()
     ledger.register_content("visits", ledger.fingerprint([path.read_bytes()]))
@@ -416,7 +433,7 @@ def test_what_is_accepted_stands_in_the_certificate(tmp_path: Path) -> None:
     register_table(path, ledger=ledger, dataset="visits", accept_missing=["x"], accept_outside=["x"])
     (line,) = [line for line in make_certificate(ledger, "visits").data["lines"] if line["name"] == "Cells"]
     assert line["value"] == (
-        "1 table was checked cell by cell before any question; in x cells that are missing or cannot be read "
+        "the curator checked every cell of 1 of 1 contents; in x cells that are missing or cannot be read "
         "count as missing; in x values outside are moved to the nearest bound, or belong to no group"
     )
     assert line["grade"] == "assumed"

@@ -175,7 +175,7 @@ def _copy(value: Any) -> Any:
 
 
 def _copy_of_any(value: Any) -> Any:
-    """What is not plain, or is large, is told by which it is; so is what is in a list that is not plain."""
+    """A copy to compare with; values that are not plain, or large, are compared by identity."""
     if _is_data(value):
         return value
     if not _is_plain(value) and isinstance(value, list | deque | dict | set):
@@ -195,7 +195,7 @@ def _equal(a: Any, b: Any) -> bool:
             return len(a) == len(b) and all(map(_equal, a, b))
         case dict(), dict():
             return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-        case _:  # objects are told by which they are: what is in them has places of its own
+        case _:  # objects are compared by identity: what is in them has places of its own
             known = type(a) is type(b) and isinstance(a, (*_PLAIN, np.generic, set))
             return known and bool(a == b or (a != a and b != b))
 

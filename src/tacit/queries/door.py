@@ -82,6 +82,7 @@ class PrivateTable:
 
     Raises:
         PrivacyRefusal: the table is not registered.
+        Conflict: it is registered as another block.
         InvalidInput: it cannot be opened, or lacks a column.
 
     **Guarantee**
@@ -126,9 +127,9 @@ class PrivateTable:
         self._version = ledger.fingerprint(self._engine.content())
         if ledger.verdict(dataset, self._version) is None:
             raise PrivacyRefusal(_UNCHECKED.format(dataset=dataset))
+        ledger.register_content(dataset, self._version, block=block)
         self._engine.check(self._policy)
         self._engine.load()
-        self._registered = False
 
     @property
     def policy(self) -> Policy:
@@ -190,8 +191,7 @@ class PrivateTable:
             Refused: the budget does not hold it; says what was asked, what is left, and what would fit.
             StillRunning: somebody else is being answered the same question.
             EngineFailure: the engine failed; the charge stays, the reason is not told.
-            InvalidInput, PrivacyRefusal: the question does not fit the policy, or the content is known under
-                another name; nothing is charged.
+            InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
         """
         compiled = self._compiled(query, epsilon, rho, delta, mechanism)
         charge = self._reserve(compiled, check_integer("attempt", attempt, low=1), by)
@@ -257,8 +257,6 @@ class PrivateTable:
 
     def _reserve(self, compiled: Compiled, attempt: int, by: str) -> Charge:
         self._engine.check(self._policy)
-        if not self._registered:
-            self._register(compiled)
         request = self._request(compiled, attempt)
         return self._ledger.reserve(
             self._dataset,
@@ -270,12 +268,6 @@ class PrivateTable:
             by=by,
             label="query",
         )
-
-    def _register(self, compiled: Compiled) -> None:
-        """Have the ledger write down what is asked, before the first question that has a price."""
-        self._ledger.price(self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta)
-        self._ledger.register_content(self._dataset, self._version, block=self._block)
-        self._registered = True
 
     def _found(self, compiled: Compiled, charge: Charge) -> Answer:
         """What an earlier request left under the same key."""

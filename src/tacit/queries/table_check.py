@@ -198,8 +198,8 @@ def register_table(
     """Check a table as :func:`check_table` does and, if it is clean, store that in the ledger with its
     fingerprint.  From then on :class:`~tacit.queries.PrivateTable` answers questions to it.
 
-    For the curator: what is found is told in the error, and is confidential.  What is accepted stands in
-    every later certificate of the data set.
+    For the curator: the error lists what was found, and is confidential.  Every later certificate of the
+    data set names what was accepted.
 
     Args:
         data, accept_missing, accept_outside: as for :func:`check_table`.
@@ -253,6 +253,7 @@ def check_and_register(
     with _opened(data, policy) as engine:
         fingerprint = ledger.fingerprint(engine.content())
         check = check_table(engine, policy, accept_missing=accept_missing, accept_outside=accept_outside)
+        engine.check(policy)  # a file that changed meanwhile is not the one that was checked
     if check.clean:
         ledger.register_content(dataset, fingerprint, block=block, verdict=check.accepted)
     return check

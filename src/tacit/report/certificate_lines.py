@@ -201,7 +201,7 @@ def _scope(facts: Facts) -> Iterator[Line]:
     contents = f"{known:,} had a fingerprint, all on this budget" if known else "none had a fingerprint"
     yield "Contents", contents, ASSUMED if known else NOT_COVERED
     if "checked" in subject:
-        yield "Cells", _cells(subject["checked"]), ASSUMED
+        yield "Cells", _cells(subject["checked"], subject["versions"]), ASSUMED
     elif facts["kinds"].get("query"):
         yield "Cells", "no table was checked cell by cell before it was asked", NOT_COVERED
     parent = policy["parent"]
@@ -224,12 +224,11 @@ def _scope(facts: Facts) -> Iterator[Line]:
     )
 
 
-def _cells(checked: Facts) -> str:
-    """What the curator's checks let pass."""
-    tables = "1 table was" if checked["versions"] == 1 else f"{checked['versions']:,} tables were"
-    told = f"{tables} checked cell by cell before any question"
+def _cells(checked: Facts, contents: int) -> str:
+    """What the curator's checks accepted."""
+    told = f"the curator checked every cell of {checked['versions']:,} of {contents:,} contents"
     if not checked["missing"] and not checked["outside"]:
-        return f"{told}; each is what its column declares"
+        return f"{told}; each cell is what its column declares"
     if checked["missing"]:
         columns = ", ".join(checked["missing"])
         told += f"; in {columns} cells that are missing or cannot be read count as missing"
