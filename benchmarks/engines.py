@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from workloads import Workload
 
 from tacit.clipping import FAST, LEAN, MemoryBudget
-from tacit.clipping.layers.pooling import FASTER
 from tacit.clipping.passes import Passes
+from tacit.clipping.per_example.pooling import FASTER
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 

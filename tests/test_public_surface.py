@@ -21,7 +21,7 @@ from tacit.errors import TacitError
 ROOT = Path(tacit.__file__).parent
 PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part / "__init__.py").exists())}
 # Handlers inside the fast engine: each takes the arguments of the torch function that it stands for.
-INSIDE = "tacit.clipping.layers."
+INSIDE = "tacit.clipping.per_example."
 # Names that are free by nature, not settings.
 FREE_NAMES = {("tacit.experiments.base", "row")}
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

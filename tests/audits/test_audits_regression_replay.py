@@ -12,15 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tacit.audits.regression import Difference, NotedRows, Recorder, replay_on_neighbours
-from tacit.clipping import (
-    AdaptiveClipping,
-    AutomaticClipping,
-    FlatClipping,
-    PerLayerClipping,
-    mixing,
-    validate,
-)
+from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation import mixing, modules
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
@@ -304,7 +298,7 @@ MIXING: dict[str, dict[str, Any]] = {
 def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validate, "check_module", lambda *_: None)
+    monkeypatch.setattr(modules, "check_module", lambda *_: None)
     monkeypatch.setattr(mixing, "mixing_probe", lambda *_, **__: False)
     monkeypatch.setattr(FastEngine, "_add", planted(lambda G, sizes: clip(finite(G)), rows_of_gradients))
     found = differences(physical=512, the_plan=plan(batch_size=N - 2), **MIXING[name])

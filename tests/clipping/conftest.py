@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tacit.clipping import mixing
-from tacit.clipping.flow.follow import Flow
-from tacit.clipping.ownership import Ownership
+from tacit.clipping.isolation import mixing
+from tacit.clipping.isolation.probe import Ownership
+from tacit.clipping.isolation.provenance import Flow
 from tacit.errors import SlowModel
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping, alike
-from tacit.clipping.alike import HangsOnOthers, confirmed, moved
+from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation import tolerance
+from tacit.clipping.isolation.tolerance import HangsOnOthers, confirmed, moved
 from tacit.errors import UnsupportedModel
 
 D = 4
@@ -79,7 +80,7 @@ def test_what_rounding_decides_slows_no_run(sizes: list[int], monkeypatch: pytes
     assert train(Kinked().double(), sizes).route == "fast"
     torch.manual_seed(0)
     assert torch.equal(torch.get_rng_state(), state)
-    monkeypatch.setattr(alike, "AGAIN", 0)  # the planted bug: the first look is believed
+    monkeypatch.setattr(tolerance, "AGAIN", 0)  # the planted bug: the first look is believed
     assert train(Kinked().double(), sizes[:1]).route.startswith("record by record")
 
 
@@ -97,7 +98,7 @@ def test_of_a_later_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return engine
 
     assert late().route == "fast"
-    monkeypatch.setattr(alike, "AGAIN", 0)
+    monkeypatch.setattr(tolerance, "AGAIN", 0)
     with pytest.raises(UnsupportedModel, match="do not release"):
         late()
 
@@ -126,7 +127,7 @@ def test_a_look_is_believed(found: list[object], looks: int) -> None:
 @pytest.mark.parametrize("last", ["!", False, None, set()])
 def test_one_that_compares_nothing_clears_nobody(last: object) -> None:
     with pytest.raises(HangsOnOthers, match="at first"):
-        look_at(["at first", *[last] * alike.AGAIN])
+        look_at(["at first", *[last] * tolerance.AGAIN])
 
 
 def look_at(found: list[object]) -> tuple[object, int]:

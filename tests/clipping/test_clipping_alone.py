@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers.gradient import Gradient
+from tacit.clipping.per_example.parameter import Gradient
 from tacit.clipping.reference import ReferenceEngine
 
 T, D = 8, 64

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tacit.clipping.layers.answers import Answers
-from tacit.clipping.layers.unseen import Unseen
+from tacit.clipping.isolation.control_flow import Answers
+from tacit.clipping.per_example.unseen import Unseen
 
 N = 4
 ASKED: dict[str, Callable[[Tensor], object]] = {

@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping, alike
+from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers.tape import Tape
-from tacit.clipping.ownership import Doubt, Ownership
+from tacit.clipping.isolation import tolerance
+from tacit.clipping.isolation.probe import Doubt, Ownership
+from tacit.clipping.per_example.recorder import Tape
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import UnsupportedModel
 
@@ -190,10 +191,10 @@ def test_zeros_without_a_gradient_hide_nothing() -> None:
     """0 times the derivative of a root at 0 is NaN, in all records of the other half."""
     half, wanted = torch.tensor([True, False, True, False]), torch.ones(4, dtype=torch.float64)
     found = torch.tensor([1.0, math.nan, 1.0, math.nan], dtype=torch.float64)
-    alike.SINGLE.check_norms([found], [wanted], half)
+    tolerance.SINGLE.check_norms([found], [wanted], half)
     found[2] = 0.9
-    with pytest.raises(alike.HangsOnOthers):
-        alike.SINGLE.check_norms([found], [wanted], half)
+    with pytest.raises(tolerance.HangsOnOthers):
+        tolerance.SINGLE.check_norms([found], [wanted], half)
 
 
 def test_rows_that_are_compacted_go_another_way() -> None:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers.gradient import Gradient
-from tacit.clipping.layers.handlers import HANDLERS
-from tacit.clipping.layers.tape import Tape
-from tacit.clipping.layers.use import Kept, Use
+from tacit.clipping.per_example.parameter import Gradient
+from tacit.clipping.per_example.recorder import Tape
+from tacit.clipping.per_example.registry import HANDLERS
+from tacit.clipping.per_example.use import Kept, Use
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput
 

@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_map
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.flow.call import Call
-from tacit.clipping.flow.follow import Flow
-from tacit.clipping.layers.path import Path
-from tacit.clipping.layers.recordless import Recordless
-from tacit.clipping.layers.tape import Tape
+from tacit.clipping.isolation.call import Call
+from tacit.clipping.isolation.provenance import Flow
+from tacit.clipping.isolation.trace import Path
+from tacit.clipping.per_example.recorder import Tape
+from tacit.clipping.per_example.recordless import Recordless
 from tacit.clipping.reference import ReferenceEngine, _Failures
 from tacit.errors import UnsupportedModel
 
@@ -153,7 +153,7 @@ def test_one_record_reaches_no_other(
     ("name", "guard"),
     [
         ("a matrix without a root", (Tape, "raise_caught", lambda _: None)),
-        ("a tensor of its own kind", ("tacit.clipping.flow.follow._is_plain", lambda _: True)),
+        ("a tensor of its own kind", ("tacit.clipping.isolation.provenance._is_plain", lambda _: True)),
         ("a float", (Call, "tells", lambda _: None)),
         ("a new tensor", (Flow, "lose", lambda *_: None)),
         ("a list of keys", (Flow, "lose", lambda *_: None)),

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from tacit import native
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import conv, conv_forms, conv_native
-from tacit.clipping.layers.conv_forms import Geometry
-from tacit.clipping.layers.conv_patches import Patched
-from tacit.clipping.layers.use import Use
+from tacit.clipping.per_example import convolution, convolution_forms, convolution_native
+from tacit.clipping.per_example.convolution_forms import Geometry
+from tacit.clipping.per_example.convolution_patches import Patched
+from tacit.clipping.per_example.use import Use
 
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 FORMS = ("kept", "twice", "ghost")
@@ -84,10 +84,10 @@ def geometries(draw: st.DrawFn, groups: int = 3, dimensions: int = 3) -> Setting
 def forced(form: str, fold_from: float = 100) -> Iterator[None]:
     """Make every convolution take a form: kept, twice or ghost."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "_choice", lambda *_, **__: (form == "kept", form == "ghost"))
-        patch.setattr(conv, "FOLD_FROM", fold_from)
-        patch.setattr(conv, "chunks", lambda n, *_: [(i, min(i + 2, n)) for i in range(0, n, 2)])
-        patch.setattr(conv, "FEW_CHANNELS", 0 if fold_from == 0 else conv.FEW_CHANNELS)
+        patch.setattr(convolution, "_choice", lambda *_, **__: (form == "kept", form == "ghost"))
+        patch.setattr(convolution, "FOLD_FROM", fold_from)
+        patch.setattr(convolution, "chunks", lambda n, *_: [(i, min(i + 2, n)) for i in range(0, n, 2)])
+        patch.setattr(convolution, "FEW_CHANNELS", 0 if fold_from == 0 else convolution.FEW_CHANNELS)
         yield
 
 
@@ -102,7 +102,7 @@ def test_every_form_is_a_loop_of_backward_passes(
     wanted = setting.oracle(x, g, views)
     factors = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
     with forced(form, fold_from):
-        use = conv._Convolution(x, g, setting.geometry, views, FAST)
+        use = convolution._Convolution(x, g, setting.geometry, views, FAST)
         norms = use.squared_norms()
         total = torch.ones_like(wanted[0])
         use.add_weighted(total, factors)
@@ -161,9 +161,9 @@ def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, thread
     wanted = setting.oracle(x.double(), g.double(), views).movedim(2, -1)
     factors = torch.tensor([0.5, 0.0, 2.0])
     with running(level, threads):
-        gradients, squares = conv_native.formed(x, g, setting.geometry, views)
-        again = conv_native.squared_norms(x, g, setting.geometry, views)
-        total = conv_native.weighted_sum(x, g, setting.geometry, views, factors)
+        gradients, squares = convolution_native.formed(x, g, setting.geometry, views)
+        again = convolution_native.squared_norms(x, g, setting.geometry, views)
+        total = convolution_native.weighted_sum(x, g, setting.geometry, views, factors)
     torch.testing.assert_close(gradients.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(squares, gradients.flatten(1).square().sum(1), rtol=1e-6, atol=1e-30)
     assert torch.equal(squares, again)
@@ -174,9 +174,9 @@ def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, thread
 def test_the_kernel_gives_the_same_bits_however_it_is_asked() -> None:
     setting = Setting(33, 17, (150,), Geometry((3,), (1,), (1,), (1,), 1))
     x, g = setting.tensors(7, torch.float32)
-    first, squares = conv_native.formed(x, g, setting.geometry, 1)
-    one = conv_native.formed(x[4:5], g[4:5], setting.geometry, 1)
-    alone = conv_native.weighted_sum(x, g, setting.geometry, 1, torch.eye(7)[4])
+    first, squares = convolution_native.formed(x, g, setting.geometry, 1)
+    one = convolution_native.formed(x[4:5], g[4:5], setting.geometry, 1)
+    alone = convolution_native.weighted_sum(x, g, setting.geometry, 1, torch.eye(7)[4])
     assert torch.equal(first[4:5], one[0])
     assert torch.equal(squares[4:5], one[1])
     assert torch.equal(first[4], alone)
@@ -189,8 +189,8 @@ def test_the_kernel_of_ghost_norms_is_its_twin(setting: Setting, level: int, thr
     x, g = setting.tensors(3, torch.float32)
     wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).square().sum(1)
     with running(level, threads):
-        found = conv_native.ghost_squared_norms(x, g, setting.geometry)
-    twin = conv_forms.ghost_squared_norms(x, g, setting.geometry)
+        found = convolution_native.ghost_squared_norms(x, g, setting.geometry)
+    twin = convolution_forms.ghost_squared_norms(x, g, setting.geometry)
     largest = math.prod(setting.geometry.kernel) * (x.flatten(1).norm(dim=1) * g.flatten(1).norm(dim=1)) ** 2
     assert ((found - twin).abs() <= 1e-6 * largest).all()  # positions may cancel
     assert (found >= wanted).all()
@@ -205,8 +205,8 @@ def test_ghost_norms_of_wide_layers_of_real_shapes(level: int) -> None:
         x, g = setting.tensors(3, torch.float32)
         wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).square().sum(1)
         with running(level, 2):
-            found = conv_native.ghost_squared_norms(x, g.mT.contiguous().mT, setting.geometry)
-        twin = conv_forms.ghost_squared_norms(x, g, setting.geometry)
+            found = convolution_native.ghost_squared_norms(x, g.mT.contiguous().mT, setting.geometry)
+        twin = convolution_forms.ghost_squared_norms(x, g, setting.geometry)
         torch.testing.assert_close(found, twin, rtol=1e-5, atol=0.0)
         torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=0.0)
         assert (found > wanted).all()
@@ -220,7 +220,7 @@ def test_ghost_norms_of_what_is_not_finite_are_not_finite(value: float) -> None:
     for place in (0, 1):
         tensors = setting.tensors(3, torch.float32)
         tensors[place][1, 0, 2, 3] = value
-        found = conv_native.ghost_squared_norms(*tensors, setting.geometry)
+        found = convolution_native.ghost_squared_norms(*tensors, setting.geometry)
         assert found.isfinite().tolist() == [True, False, True]
 
 
@@ -239,7 +239,7 @@ def test_the_kernel_of_input_gradients_is_that_of_torch(setting: Setting, level:
     weight = torch.randn(setting.outputs, setting.channels, *setting.geometry.kernel, dtype=torch.float64)
     wanted = input_oracle(setting, x, g, weight)
     with running(level, threads):
-        found = conv_native.input_gradient(x.float(), g.float(), weight.float(), setting.geometry)
+        found = convolution_native.input_gradient(x.float(), g.float(), weight.float(), setting.geometry)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -251,8 +251,8 @@ def test_input_gradients_of_a_kernel_of_1(dimensions: list[tuple[int, int]]) -> 
     setting = Setting(3, 4, size, Geometry(ones, stride, nones, ones, 1))
     x, g = setting.tensors(2)
     weight = torch.randn(4, 3, *ones, dtype=torch.float64)
-    assert conv_forms.is_thinned(setting.geometry)
-    found = conv_forms.thinned_input_gradient(x, g, weight, setting.geometry)
+    assert convolution_forms.is_thinned(setting.geometry)
+    found = convolution_forms.thinned_input_gradient(x, g, weight, setting.geometry)
     torch.testing.assert_close(found, input_oracle(setting, x, g, weight), rtol=1e-12, atol=1e-12)
 
 
@@ -283,7 +283,7 @@ def test_lines_longer_than_a_block_and_inputs_in_any_layout() -> None:
     x, g = setting.tensors(2, torch.float32)
     wanted = setting.oracle(x.double(), g.double(), 1).movedim(2, -1)
     for left, right in product((x, x.to(memory_format=torch.channels_last)), (g, g.mT.contiguous().mT)):
-        found, _ = conv_native.formed(left, right, setting.geometry, 1)
+        found, _ = convolution_native.formed(left, right, setting.geometry, 1)
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -295,7 +295,7 @@ def test_norms_of_tiny_gradients_are_not_lost() -> None:
     wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).norm(dim=1)
     for form in ("kept", "twice"):
         with forced(form):
-            found = conv._Convolution(x, g, setting.geometry, 1, FAST).squared_norms().sqrt()
+            found = convolution._Convolution(x, g, setting.geometry, 1, FAST).squared_norms().sqrt()
         assert (found >= 0.99 * wanted).all()
 
 
@@ -308,7 +308,7 @@ def test_ghost_norms_allow_for_squares_that_underflow(kernels: str, monkeypatch:
     for small, large in ((x * 1e-23, g * 1e18), (x * 1e18, g * 1e-23)):
         wanted = setting.oracle(small.double(), large.double(), 1).flatten(1).norm(dim=1)
         with forced("ghost"):
-            found = conv._Convolution(small, large, setting.geometry, 1, FAST).squared_norms().sqrt()
+            found = convolution._Convolution(small, large, setting.geometry, 1, FAST).squared_norms().sqrt()
         assert (found.double() >= 0.99 * wanted).all()
 
 
@@ -327,7 +327,7 @@ def largest_contribution(form: str, size: float) -> float:
     """The largest |factor_i G_i| that reaches the sum, at C = 1."""
     x, g = cancelling(size)
     with forced(form):
-        use = conv._Convolution(x, g, CANCELLING.geometry, 1, FAST)
+        use = convolution._Convolution(x, g, CANCELLING.geometry, 1, FAST)
         norms = use.squared_norms().sqrt() * (1 + 64 * torch.finfo(torch.float32).eps)
         factors = (1 / norms).clamp(max=1.0)
         largest = 0.0
@@ -350,7 +350,7 @@ def test_positions_that_cancel_are_bounded(form: str, kernels: str, monkeypatch:
 def test_ghost_norms_without_their_allowance_are_not(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would see if rounding were forgotten."""
     monkeypatch.setenv("TACIT_NATIVE", kernels)
-    for module in (conv_forms, conv_native):
+    for module in (convolution_forms, convolution_native):
         monkeypatch.setattr(module, "cancellation", lambda dtype, length: 0.0)
     assert largest_contribution("ghost", 1e7) > 1.1
 
@@ -362,7 +362,7 @@ def layer(shape: tuple[int, ...], budget: MemoryBudget, kernels: bool, rows: int
     places = (size + 2 * padding - kernel) // stride + 1
     g = torch.empty(rows, P, places, places, device="meta")
     geometry = Geometry((kernel,) * 2, (stride,) * 2, (padding,) * 2, (1, 1), 1)
-    keep, ghost = conv._choice(x, g, geometry, 1, budget, fast_twice=kernels)
+    keep, ghost = convolution._choice(x, g, geometry, 1, budget, fast_twice=kernels)
     return "kept" if keep else "ghost" if ghost else "twice"
 
 

@@ -15,17 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tacit.clipping import (
-    AdaptiveClipping,
-    AutomaticClipping,
-    ClippingRule,
-    FlatClipping,
-    PerLayerClipping,
-)
+from tacit.clipping import AdaptiveClipping, AutomaticClipping, ClippingRule, FlatClipping, PerLayerClipping
 from tacit.clipping import engine as engine_module
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import linear
+from tacit.clipping.per_example import linear
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
 

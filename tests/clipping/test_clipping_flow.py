@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.clipping.flow import rules
-from tacit.clipping.flow.call import FREE, Call
-from tacit.clipping.flow.follow import Flow
-from tacit.clipping.flow.table import RULES, rule_of
+from tacit.clipping.isolation import op_rules
+from tacit.clipping.isolation.call import FREE, Call
+from tacit.clipping.isolation.op_table import RULES, rule_of
+from tacit.clipping.isolation.provenance import Flow
 
 N = 3
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -390,16 +390,16 @@ def of_the_left(call: Call, result: Tensor) -> Tensor | None:
 @pytest.mark.parametrize(
     ("name", "wrong", "seen_by"),
     [
-        ("_softmax", rules.pointwise, "along the rows"),
+        ("_softmax", op_rules.pointwise, "along the rows"),
         ("mm", of_the_left, "of two"),
-        ("native_batch_norm", rules.pointwise, "batch norm"),
+        ("native_batch_norm", op_rules.pointwise, "batch norm"),
         ("sum", forgetful, "sums of all"),
-        ("gather", rules.by_leading(1), "gathered among rows"),
+        ("gather", op_rules.by_leading(1), "gathered among rows"),
         ("index_put", forgetful, "put among rows"),
     ],
 )
 def test_a_wrong_rule_is_seen(
-    name: str, wrong: rules.Rule, seen_by: str, monkeypatch: pytest.MonkeyPatch
+    name: str, wrong: op_rules.Rule, seen_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = SAMPLES[seen_by]
     check(sample, of_rows(sample), 1)
@@ -413,7 +413,7 @@ def test_a_wrong_rule_is_seen(
 
 
 def test_a_weight_of_records_is_not_taken_for_one_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_NO_ROWS", frozenset())
+    monkeypatch.setattr(op_rules, "_NO_ROWS", frozenset())
     sample = SAMPLES["as many filters as rows"]
     with pytest.raises(AssertionError):
         check(sample, of_rows(sample), 1)

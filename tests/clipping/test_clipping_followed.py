@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.flow.follow import Flow
-from tacit.clipping.layers.tape import Tape
+from tacit.clipping.isolation.provenance import Flow
+from tacit.clipping.per_example.recorder import Tape
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import UnsupportedModel
 

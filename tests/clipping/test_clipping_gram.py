@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.clipping.layers import linear, use
-from tacit.clipping.layers.use import cancellation
+from tacit.clipping.per_example import linear, use
+from tacit.clipping.per_example.use import cancellation
 
 
 def stored(x: Tensor, positions_last: bool) -> Tensor:

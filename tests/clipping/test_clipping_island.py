@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers.handlers import HANDLERS
-from tacit.clipping.layers.island import island
-from tacit.clipping.layers.tape import Tape, Unseen
+from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.registry import HANDLERS
+from tacit.clipping.per_example.vmap_fallback import island
 
 C = 0.3
 Function = Callable[[nn.Parameter, Tensor], Tensor]

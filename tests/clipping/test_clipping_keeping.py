@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.clipping import alike
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.keeping import Memory, Surroundings, differing
-from tacit.clipping.mixing import mixing_probe
+from tacit.clipping.isolation import tolerance
+from tacit.clipping.isolation.mixing import mixing_probe
+from tacit.clipping.isolation.state import Memory, Surroundings, differing
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
@@ -518,8 +518,8 @@ def heavy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.usefixtures("unfollowed")
 def test_a_backward_pass_that_mixes_records_goes_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) <= 1 + 1e-5
-    whatever = alike.Tolerance(linear=float("inf"), rounded=0.0)
-    monkeypatch.setattr(alike, "SINGLE", whatever)  # the planted bug: it is not looked at
+    whatever = tolerance.Tolerance(linear=float("inf"), rounded=0.0)
+    monkeypatch.setattr(tolerance, "SINGLE", whatever)  # the planted bug: it is not looked at
     assert float(clipped(FastEngine, ScaledBackwards(), loss=heavy).norm()) > 5
 
 

@@ -22,7 +22,7 @@ from tacit.clipping import (
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import gradient
+from tacit.clipping.per_example import parameter
 from tacit.clipping.reference import ReferenceEngine
 
 Loss = Callable[..., Tensor]
@@ -580,7 +580,7 @@ def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_small_gradients_joined_are_the_same(case: Case, views: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as on a CUDA device, on the processor; and one record that is not finite."""
-    monkeypatch.setitem(gradient.SMALL, "cpu", gradient.SMALL["cuda"])
+    monkeypatch.setitem(parameter.SMALL, "cpu", parameter.SMALL["cuda"])
     torch.manual_seed(0)
     model, inputs = case.make().float(), case.inputs()
     batch = tuple(t.float() if t.is_floating_point() else t for t in inputs)
@@ -635,5 +635,5 @@ def test_every_form_of_a_linear_layer_is_the_same(case: str, slack: float, views
 def test_what_is_not_reached_has_gradients_of_zero() -> None:
     """An operation may stand in the graph and hand nothing on."""
     w, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
-    found = gradient._pulled([w.exp()], other, [torch.ones(5, 3)])
+    found = parameter._pulled([w.exp()], other, [torch.ones(5, 3)])
     assert torch.equal(found, torch.zeros(5, 2))

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping, ownership
-from tacit.clipping.alike import Tolerance
+from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import tape
-from tacit.clipping.layers.order import keeps_owners
+from tacit.clipping.isolation import probe
+from tacit.clipping.isolation.tolerance import Tolerance
+from tacit.clipping.per_example import recorder
+from tacit.clipping.per_example.order import keeps_owners
 from tacit.errors import UnsupportedModel
 
 C = 0.3
@@ -265,8 +266,8 @@ def test_no_number_of_a_batch_leads_a_model_elsewhere_unseen(
 
     monkeypatch.setattr(FastEngine, "_look_again", lambda *_: None)  # which would refuse some of them
     assert adds_up()
-    monkeypatch.setattr(tape, "ANSWERS", frozenset())
-    monkeypatch.setattr(tape, "WATCHED", {})
+    monkeypatch.setattr(recorder, "ANSWERS", frozenset())
+    monkeypatch.setattr(recorder, "WATCHED", {})
     assert not adds_up(), "else this shows nothing"
 
 
@@ -393,7 +394,7 @@ def test_broken_records_do_not_hinder_the_proof(bad: float) -> None:
 
 @pytest.mark.usefixtures("unfollowed")
 def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
+    monkeypatch.setattr(probe, "owned_uses", lambda probe, j, n: set(range(len(list(probe.all_uses())))))
     monkeypatch.setattr(Tolerance, "check_each", lambda *_: True)
     monkeypatch.setattr(Tolerance, "check_norms", lambda *_: True)
     for function in (time_first, halves_apart):
@@ -405,7 +406,7 @@ def test_without_the_proof_other_layouts_would_be_wrong(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("unfollowed")
 def test_without_the_watch_packed_positions_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "WATCHED", {})
+    monkeypatch.setattr(recorder, "WATCHED", {})
     for function in (packed, sliced):
         with pytest.raises(AssertionError):
             test_packed_positions_are_not_taken_for_flattened_ones(function)
@@ -482,7 +483,7 @@ def test_what_three_records_do_not_show_goes_record_by_record(
     assert route.startswith("record by record")
     monkeypatch.setattr(Tolerance, "check_each", lambda *_: True)
     monkeypatch.setattr(Tolerance, "check_norms", lambda *_: True)
-    monkeypatch.setattr(tape, "ANSWERS", frozenset())
+    monkeypatch.setattr(recorder, "ANSWERS", frozenset())
     assert engine_sum() == ("fast", False), "else this shows nothing"
 
 
@@ -535,7 +536,7 @@ def test_what_one_large_record_moves_a_model_to_is_not_believed(
 ) -> None:
     monkeypatch.setattr(FastEngine, "_look_again", lambda *_: None)  # which would refuse some of them
     assert adds_up_beside_a_large_record(function, n)
-    monkeypatch.setattr(tape, "ANSWERS", frozenset())
+    monkeypatch.setattr(recorder, "ANSWERS", frozenset())
     assert not adds_up_beside_a_large_record(function, n), "else this shows nothing"
 
 
@@ -550,12 +551,14 @@ def test_an_extreme_record_is_among_those_that_a_way_is_judged_by(
         model = Model(lambda layers, x: layers[1](rolled_by_where(layers, x)), *layers).double()
         engine, x = FastEngine(model, losses, FlatClipping(C)), rows(40)
         x[place] *= 100
-        monkeypatch.setattr("tacit.clipping.mixing.mixing_probe", lambda *_, **__: True)  # sees the losses
+        monkeypatch.setattr(
+            "tacit.clipping.isolation.mixing.mixing_probe", lambda *_, **__: True
+        )  # sees the losses
         return engine.route, same(add(engine, x), oracle(model, x))
 
     assert engine_sum()[1]
     monkeypatch.setattr(
-        ownership.Ownership,
+        probe.Ownership,
         "refuse_what_hangs_on_others",
         lambda of, _, doubt: (of._shown_apart.add(doubt.way), of._followed.add(doubt.path)),
     )
@@ -680,7 +683,7 @@ def test_numbers_that_differ_send_each_record_alone_at_once() -> None:
 
 def test_few_ways_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where records have another length in each step."""
-    monkeypatch.setattr(ownership, "MOST_WAYS", 5)
+    monkeypatch.setattr(probe, "MOST_WAYS", 5)
     model = Model(lambda layers, x: layers[0](x), nn.Linear(3, 4)).double()
     engine = FastEngine(model, losses, FlatClipping(C))
     for length in range(1, 13):

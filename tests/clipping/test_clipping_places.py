@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.ownership import Ownership
+from tacit.clipping.isolation.probe import Ownership
 from tacit.errors import UnsupportedModel
 
 C = 0.5

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, fast, rules
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import linear
-from tacit.clipping.layers.gradient import Gradient
-from tacit.clipping.layers.tape import Tape
-from tacit.clipping.layers.use import Kept, Use
+from tacit.clipping.per_example import linear
+from tacit.clipping.per_example.parameter import Gradient
+from tacit.clipping.per_example.recorder import Tape
+from tacit.clipping.per_example.use import Kept, Use
 
 Checker = Callable[[], None]
 Sums = dict[str, Tensor]

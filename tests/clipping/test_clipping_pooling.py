@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import pooling
+from tacit.clipping.per_example import pooling
 from tacit.clipping.reference import ReferenceEngine
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.clipping.layers import linear
+from tacit.clipping.per_example import linear
 
 LAYOUTS = ("plain", "transposed", "every second", "one row again and again", "one number again and again")
 EPS = torch.finfo(torch.float32).eps

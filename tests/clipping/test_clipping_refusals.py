@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.mixing import check_still_apart, mixing_probe
+from tacit.clipping.isolation.mixing import check_still_apart, mixing_probe
+from tacit.clipping.isolation.modules import check_losses, check_model
 from tacit.clipping.reference import ReferenceEngine
-from tacit.clipping.validate import check_losses, check_model
 from tacit.errors import InvalidInput, UnsupportedModel
 
 ENGINES: list[type[GradientEngine]] = [FastEngine, ReferenceEngine]
@@ -220,7 +220,7 @@ def test_a_resumed_run_goes_as_it_went_or_not_at_all(monkeypatch: pytest.MonkeyP
     """Whether rounding shows hangs on the records; and what is done again must be the same."""
 
     def resumed(measured: dict[str, int], *, exact: bool) -> FastEngine:
-        monkeypatch.setattr("tacit.clipping.mixing.mixing_probe", lambda *_, **__: exact)
+        monkeypatch.setattr("tacit.clipping.isolation.mixing.mixing_probe", lambda *_, **__: exact)
         engine = FastEngine(nn.Linear(4, 4), squares, FlatClipping(0.125))
         engine.measured.update(measured)
         run(engine, torch.ones(6, 4))

@@ -15,10 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import gradient, rowwise
-from tacit.clipping.layers.linear import Pair
-from tacit.clipping.layers.rowwise import RowByRow, form_of
-from tacit.clipping.layers.use import Kept, Rows
+from tacit.clipping.per_example import derived_weights
+from tacit.clipping.per_example import parameter as gradients_module
+from tacit.clipping.per_example.derived_weights import RowByRow, form_of
+from tacit.clipping.per_example.linear import Pair
+from tacit.clipping.per_example.use import Kept, Rows
 from tacit.clipping.reference import ReferenceEngine
 
 Made = Callable[[Tensor, Tensor], Tensor]
@@ -93,7 +94,7 @@ def parameters(dtype: torch.dtype, *shape: int) -> tuple[Tensor, Tensor]:
 
 
 def puller(weight: Tensor, parameter: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda g: gradient._pulled([weight], parameter, [g])  # type: ignore[arg-type]
+    return lambda g: gradients_module._pulled([weight], parameter, [g])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ROW_BY_ROW)
@@ -183,7 +184,7 @@ def test_norms_of_masked_products_lose_nothing_small(seed: int, size: float) -> 
     left, right = size * torch.randn(5, 700), torch.randn(5, 30) / size
     left[1, 1:] *= 1e-6  # one number large, and many small ones
     right[2, 3] *= 1e6
-    found = rowwise.Elementwise(factors).squared_norms_of_products(left, right).double().sqrt()
+    found = derived_weights.Elementwise(factors).squared_norms_of_products(left, right).double().sqrt()
     formed = left.double()[:, :, None] * right.double()[:, None] * factors.double()
     norms = formed.flatten(1).norm(dim=1)
     assert (found >= norms * (1 - 4e-6)).all()
@@ -229,15 +230,15 @@ def clipped(
 @pytest.mark.parametrize("options", [{}, {"budget": LEAN}, {"views": 2}], ids=["fast", "lean", "views"])
 def test_nets_with_such_weights(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    taken: list[rowwise.Form | rowwise.Elementwise | None] = []
+    taken: list[derived_weights.Form | derived_weights.Elementwise | None] = []
 
     def noted(
-        weight: Tensor, parameter: Tensor, pull: rowwise.Pull
-    ) -> rowwise.Form | rowwise.Elementwise | None:
+        weight: Tensor, parameter: Tensor, pull: derived_weights.Pull
+    ) -> derived_weights.Form | derived_weights.Elementwise | None:
         taken.append(form_of(weight, parameter, pull))
         return taken[-1]
 
-    monkeypatch.setattr(gradient, "form_of", noted)
+    monkeypatch.setattr(gradients_module, "form_of", noted)
     model = standardised_net().double()
     batch = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.arange(6) % 2
     found = clipped(FastEngine, model, *batch, C=0.1, **options)
@@ -296,7 +297,7 @@ def test_records_whose_gradients_the_weights_take_out(offset: float) -> None:
 def test_what_does_not_hold_is_found_by_the_vectors_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them, standardisation with a number moved would be taken for the form."""
     torch.manual_seed(0)
-    monkeypatch.setattr(rowwise, "TOLERANCE", 1e15)
+    monkeypatch.setattr(derived_weights, "TOLERANCE", 1e15)
     p, gain = parameters(torch.float64, 6, 8, 3, 3)
     weight = one_row_apart(p, gain)
     assert form_of(weight, p, puller(weight, p)) is not None

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tacit.clipping import LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import scans
-from tacit.clipping.layers.scans import Cell, Pull, Run, Weights, previous_of
+from tacit.clipping.per_example import recurrent_scan
+from tacit.clipping.per_example.recurrent_scan import Cell, Pull, Run, Weights, previous_of
 from tacit.clipping.reference import ReferenceEngine
 
 
@@ -27,10 +27,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "tanh": Kind(1, 1, scans.tanh, scans.run_tanh, scans.pull_tanh),
-    "relu": Kind(1, 1, scans.relu, scans.run_relu, scans.pull_relu),
-    "gru": Kind(3, 1, scans.gru, scans.run_gru, scans.pull_gru),
-    "lstm": Kind(4, 2, scans.lstm, scans.run_lstm, scans.pull_lstm),
+    "tanh": Kind(1, 1, recurrent_scan.tanh, recurrent_scan.run_tanh, recurrent_scan.pull_tanh),
+    "relu": Kind(1, 1, recurrent_scan.relu, recurrent_scan.run_relu, recurrent_scan.pull_relu),
+    "gru": Kind(3, 1, recurrent_scan.gru, recurrent_scan.run_gru, recurrent_scan.pull_gru),
+    "lstm": Kind(4, 2, recurrent_scan.lstm, recurrent_scan.run_lstm, recurrent_scan.pull_lstm),
 }
 
 
@@ -65,7 +65,7 @@ def test_all_gradients_are_those_of_autograd(
     wanted = by_cells(kind, x, first, weights)
     with torch.no_grad():
         found = kind.run(x, first, weights)
-        stepwise = scans._cells(kind.cell, x, first, weights)
+        stepwise = recurrent_scan._cells(kind.cell, x, first, weights)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
     assert torch.allclose(stepwise, wanted, rtol=1e-9, atol=1e-12)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.slow import warn_of
+from tacit.clipping.warnings import warn_of
 from tacit.errors import SlowModel
 from tacit.plan import Plan
 from tacit.training import PrivateSession

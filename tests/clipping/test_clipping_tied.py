@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import tied
+from tacit.clipping.per_example import tied
 
 V, d = 40, 24  # so large that no gradient of this size is kept at a few positions
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from tacit.clipping import FAST, FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import embedding, linear
-from tacit.clipping.layers.linear import Outer, ghost_squared_norms, outer
-from tacit.clipping.layers.use import Kept
+from tacit.clipping.per_example import embedding, linear
+from tacit.clipping.per_example.linear import Outer, ghost_squared_norms, outer
+from tacit.clipping.per_example.use import Kept
 
 Loss = Callable[..., Tensor]
 C = 0.3

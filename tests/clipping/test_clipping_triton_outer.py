@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.layers import linear, triton_kernels, triton_outer
+from tacit.clipping.per_example import linear, triton_kernels, triton_outer
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import FlatClipping
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation.writes import Writes
 from tacit.clipping.reference import ReferenceEngine
-from tacit.clipping.writes import Writes
 from tacit.errors import UnsupportedModel
 
 ENGINES = [FastEngine, ReferenceEngine]

@@ -4,7 +4,7 @@ The rules import no torch.  The engines are :class:`tacit.clipping.reference.Ref
 as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.
 """
 
-from tacit.clipping.budget import FAST, LEAN, MemoryBudget
+from tacit.clipping.memory import FAST, LEAN, MemoryBudget
 from tacit.clipping.rules import (
     AdaptiveClipping,
     AutomaticClipping,

@@ -20,13 +20,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import mixing, validate
-from tacit.clipping.draws import devices_of
-from tacit.clipping.keeping import Memory, same
-from tacit.clipping.layers.use import widened_type
+from tacit.clipping.isolation import mixing, modules
+from tacit.clipping.isolation.randomness import devices_of
+from tacit.clipping.isolation.state import Memory, same
+from tacit.clipping.isolation.survey import Survey
+from tacit.clipping.isolation.writes import Writes
+from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.survey import Survey
-from tacit.clipping.writes import Writes
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
 
 __all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
@@ -84,8 +84,8 @@ class GradientEngine(ABC):
     def __init__(
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
     ) -> None:
-        validate.check_model(model)
-        validate.check_loss(per_example_loss, model)
+        modules.check_model(model)
+        modules.check_loss(per_example_loss, model)
         self.model = model
         self.per_example_loss = per_example_loss
         self.rule = rule
@@ -94,7 +94,7 @@ class GradientEngine(ABC):
         self.names = list(self.parameters)
         self.groups = rule.groups(self.names)
         self._survey = Survey(model)
-        self._judged = [(name, module) for name, module in model.named_modules() if validate.can_mix(module)]
+        self._judged = [(name, module) for name, module in model.named_modules() if modules.can_mix(module)]
         self._probed: dict[tuple[bool, ...], bool] = {}  # whether rows are the same to the last bit
         self._writes: Writes | None = None
         self.measured: dict[str, int] = {}
@@ -250,12 +250,12 @@ class GradientEngine(ABC):
         """Judge what changed in the model since the last call; refuse gradients that are in use."""
         survey = Survey(self.model)
         if survey != self._survey:
-            validate.check_model(self.model)
+            modules.check_model(self.model)
             self._check_parameters()
-            self._judged = [(name, m) for name, m in self.model.named_modules() if validate.can_mix(m)]
+            self._judged = [(name, m) for name, m in self.model.named_modules() if modules.can_mix(m)]
         self._survey = survey
         for name, module in self._judged:
-            validate.check_module(name, module)
+            modules.check_module(name, module)
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 raise PrivacyRefusal(

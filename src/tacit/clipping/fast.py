@@ -2,8 +2,8 @@
 
 Letters: n records; K views; B = n K rows; G groups of parameters.
 
-**What is done how.**  A :class:`~tacit.clipping.layers.tape.Tape` sees every operation that reads a trainable
-parameter.  Operations in :mod:`tacit.clipping.layers.handlers` have a rule; operations that read
+**What is done how.**  A ``per_example.recorder.Tape`` sees every operation that reads a trainable
+parameter.  Operations in :mod:`tacit.clipping.per_example.registry` have a rule; operations that read
 parameters alone are differentiated per record, others carried out once more per record; where neither can
 be, the model goes to the reference engine, and ``FastEngine.route`` says why.  A gradient that reaches a
 parameter by a way that the tape did not see raises.
@@ -27,23 +27,23 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import mixing, validate
-from tacit.clipping.alike import HangsOnOthers, moved
-from tacit.clipping.budget import FAST, MemoryBudget
-from tacit.clipping.draws import begin_at, devices_of, draw_again, states_of
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.flow.follow import Flow
-from tacit.clipping.keeping import Memory
-from tacit.clipping.layers import island
-from tacit.clipping.layers.gradient import Gradient, Joined, gradients_of, joined
-from tacit.clipping.layers.handlers import HANDLERS
-from tacit.clipping.layers.tape import ANSWERED, Tape, Unseen
-from tacit.clipping.ownership import MOST_WAYS, Ownership
+from tacit.clipping.isolation import mixing, modules
+from tacit.clipping.isolation.probe import MOST_WAYS, Ownership
+from tacit.clipping.isolation.provenance import Flow
+from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, states_of
+from tacit.clipping.isolation.state import Memory
+from tacit.clipping.isolation.tables import tables_around
+from tacit.clipping.isolation.tolerance import HangsOnOthers, moved
+from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.passes import Passes, cut, keep_memory
+from tacit.clipping.per_example import vmap_fallback
+from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
+from tacit.clipping.per_example.recorder import ANSWERED, Tape, Unseen
+from tacit.clipping.per_example.registry import HANDLERS
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.slow import ALWAYS_ANOTHER, numbers_told, warn_of
-from tacit.clipping.tables import tables_around
+from tacit.clipping.warnings import ALWAYS_ANOTHER, numbers_told, warn_of
 from tacit.errors import UnsupportedModel
 
 __all__ = ["FastEngine"]
@@ -316,7 +316,7 @@ class FastEngine(GradientEngine):
             rows=rows,
             views=self.views,
             budget=self.budget,
-            other=island.island,
+            other=vmap_fallback.island,
             time_first=self._survey.flags in self._time_first,
             exact=self._survey.flags in self._exact,
             flow=flow,
@@ -328,7 +328,7 @@ class FastEngine(GradientEngine):
         with torch.enable_grad():
             with tape, tape.following():
                 losses = self.per_example_loss(self.model, *batch)
-            losses = validate.check_losses(losses, len(batch[0]))
+            losses = modules.check_losses(losses, len(batch[0]))
             tape.raise_caught()
             with tape.by_row(losses):
                 pass

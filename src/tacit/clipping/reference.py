@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.overrides import TorchFunctionMode
 
-from tacit.clipping import validate
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision
-from tacit.clipping.layers.use import row_squares, widened
+from tacit.clipping.isolation import modules
+from tacit.clipping.per_example.use import row_squares, widened
 
 __all__ = ["ReferenceEngine"]
 
@@ -96,7 +96,7 @@ class ReferenceEngine(GradientEngine):
     def _one_by_one(self, rows: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Return the gradient and the loss of one record with (K, ...) rows: the definition."""
         with torch.enable_grad():
-            losses = validate.check_losses(self.per_example_loss(self.model, *rows), self.views)
+            losses = modules.check_losses(self.per_example_loss(self.model, *rows), self.views)
             gradients = torch.autograd.grad(
                 losses.mean(), list(self.parameters.values()), allow_unused=True, materialize_grads=True
             )
@@ -124,7 +124,7 @@ class ReferenceEngine(GradientEngine):
         def loss(parameters: dict[str, Tensor], *rows: Tensor) -> Tensor:
             state = {f"model.{place}": parameters[name] for place, name in places.items()}
             losses: Tensor = functional_call(bound, state, rows, tie_weights=False)
-            return validate.check_losses(losses, self.views).mean()
+            return modules.check_losses(losses, self.views).mean()
 
         mapped = vmap(grad_and_value(loss), in_dims=(None,) + (0,) * len(records), randomness="different")
         with warnings.catch_warnings(), _own_weights(self.model):

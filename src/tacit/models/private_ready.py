@@ -25,7 +25,7 @@ def make_private_ready(model: nn.Module) -> nn.Module:
 
     **Guarantee**
 
-    * The returned model passes :func:`tacit.clipping.validate.check_model`, as far as norms are concerned.
+    * The returned model passes ``isolation.modules.check_model``, as far as norms are concerned.
     * The original is not changed, and shares no tensor with the copy.
 
     >>> make_private_ready(nn.BatchNorm2d(48)).num_groups

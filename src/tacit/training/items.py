@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from tacit.clipping.keeping import same
-from tacit.clipping.tables import is_object
+from tacit.clipping.isolation.state import same
+from tacit.clipping.isolation.tables import is_object
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling import Indices
 from tacit.training.records import DatasetRecords

@@ -31,9 +31,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.budget import FAST, MemoryBudget
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.events import Adjacency, event_to_json

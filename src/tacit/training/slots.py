@@ -23,9 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.clipping import validate
 from tacit.clipping.engine import PerExampleLoss
-from tacit.clipping.layers.use import widened_type
+from tacit.clipping.isolation import modules
+from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
@@ -154,7 +154,7 @@ class _ModelWithSlots(nn.Module):
 
     def __init__(self, model: nn.Module, count: int) -> None:
         super().__init__()
-        validate.check_model(model)
+        modules.check_model(model)
         like = next(p for p in model.parameters() if p.requires_grad)
         self.model = model
         self.slots = nn.Embedding(count, 1, dtype=like.dtype, device=like.device)
@@ -175,7 +175,7 @@ class Planted:
         self, request: AuditSlots, model: nn.Module, loss: PerExampleLoss, plan: Plan, generator: Generator
     ) -> None:
         request.check_plan(plan)
-        validate.check_loss(loss, model)  # which the engine does not see
+        modules.check_loss(loss, model)  # which the engine does not see
         self.request, self._plan, self._user_loss = request, plan, loss
         self.model = _ModelWithSlots(model, request.count)
         self._report = plan.loss_report

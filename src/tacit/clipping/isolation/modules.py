@@ -1,0 +1,138 @@
+"""What is refused by its settings before a step: layers, parameters, and losses of the wrong shape.
+
+Letters: n records; B rows.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from tacit.clipping.isolation.tables import tables_around
+from tacit.errors import InvalidInput, UnsupportedModel
+
+__all__ = ["can_mix", "check_loss", "check_losses", "check_model", "check_module"]
+
+_ONE_PROCESS = (
+    "Private training runs in one process: make the model without the wrapper or the sharding, and start the "
+    "script without torchrun and init_process_group."
+)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model with nothing to train, or with a layer that mixes the records of a batch."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UnsupportedModel(
+            "the model has no trainable parameters, so there is nothing to train privately. "
+            "Set requires_grad on the parameters to train."
+        )
+    for name, module in model.named_modules():
+        check_module(name, module)
+    for name, parameter in model.named_parameters():
+        if _is_of_torch_distributed(parameter, "DTensor"):
+            raise UnsupportedModel(
+                f"parameter {name!r} is a DTensor, a part of which lies in each of several processes, and "
+                f"norms are of whole gradients. {_ONE_PROCESS}"
+            )
+        if parameter.requires_grad:
+            _check_parameter(name, parameter)
+
+
+def check_loss(loss: object, model: nn.Module) -> None:
+    """Refuse a loss that calls a wrapper around ``model``, or a part of it, for several processes."""
+    own = set(model.modules())
+    values = (value for _, table in tables_around(loss, model) for value in list(table.values()))
+    for value in (loss, *values):
+        for wrapper in value.modules() if isinstance(value, nn.Module) else ():
+            if _is_for_several(wrapper) and not own.isdisjoint(wrapper.modules()):
+                raise UnsupportedModel(
+                    f"the loss reads a {type(wrapper).__name__} around the model, which sums gradients over "
+                    "processes before they are clipped. Let it call the model that it is given. "
+                    f"{_ONE_PROCESS}"
+                )
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    """Refuse parameters whose gradient is another than that of the losses, or than a real number."""
+    if parameter.is_complex():
+        raise UnsupportedModel(
+            f"parameter {name!r} is complex, and clipping and noise are of real numbers. Keep its parts, "
+            "torch.view_as_real(w), and read them by torch.view_as_complex in the forward pass."
+        )
+    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        raise UnsupportedModel(
+            f"parameter {name!r} has a hook on its gradient, which a private step would not call: the "
+            "gradients of records are clipped and summed without ever being on the parameter. Remove it; "
+            "the noisy gradient is on the parameter in the optimizer's step."
+        )
+
+
+def can_mix(module: nn.Module) -> bool:
+    """Whether :func:`check_module` judges by settings of the module, which may change at any time."""
+    return isinstance(module, _BatchNorm | _InstanceNorm | nn.Embedding | nn.EmbeddingBag)
+
+
+def check_module(name: str, module: nn.Module) -> None:
+    """Refuse a layer that mixes the records of a batch, or keeps something of them."""
+    kind = type(module).__name__
+    where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
+    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+        raise UnsupportedModel(
+            f"{where} normalises with statistics of the whole batch, so one record reaches every "
+            "gradient and no per-record bound holds. Replace it: "
+            "model = tacit.models.private_ready.make_private_ready(model) puts GroupNorm in its place."
+        )
+    if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
+        raise UnsupportedModel(
+            f"{where} keeps running statistics of the records, which would leave with the model without "
+            "noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
+        )
+    if isinstance(module, nn.DataParallel):
+        raise UnsupportedModel(
+            f"{where} copies the model to several devices and sums gradients before they are clipped. Pass "
+            "the module inside it (model.module), which trains on one device."
+        )
+    if _is_for_several(module):
+        raise UnsupportedModel(
+            f"{where} shares gradients or weights among processes, before anything is clipped. {_ONE_PROCESS}"
+        )
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+        module.max_norm is not None or module.scale_grad_by_freq
+    ):
+        raise UnsupportedModel(
+            f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. "
+            "Make it without these options."
+        )
+
+
+def _is_for_several(module: nn.Module) -> bool:
+    """Whether it wraps a model, or is one, for training on several processes."""
+    return isinstance(module, nn.parallel.DistributedDataParallel) or _is_of_torch_distributed(
+        module, "FullyShardedDataParallel", "FSDPModule"
+    )
+
+
+def _is_of_torch_distributed(value: object, *names: str) -> bool:
+    """Whether it is of one of these classes, whose import would take long and which may not be there."""
+    return any(
+        kind.__name__ in names and kind.__module__.startswith("torch.distributed")
+        for kind in type(value).__mro__
+    )
+
+
+def check_losses(losses: object, rows: int) -> Tensor:
+    """Return ``losses`` if it is a (rows,) floating tensor, else say how to get one.
+
+    >>> check_losses(Tensor([0.5, 2.0]), 2).shape
+    torch.Size([2])
+    """
+    if not isinstance(losses, Tensor):
+        raise InvalidInput(f"the loss function must return a tensor of losses; got {type(losses).__name__}.")
+    if losses.shape != (rows,) or not losses.is_floating_point():
+        raise InvalidInput(
+            f"the loss function must return one loss per row, shape ({rows},); got {losses.dtype} of shape "
+            f'{tuple(losses.shape)}. Use reduction="none", and take the mean over all dimensions but the '
+            "first."
+        )
+    return losses

@@ -1,0 +1,330 @@
+"""Parameters that act element by element: scales and biases, alone or after a normalisation.
+
+Letters: n records; B = n K rows; s... the other dimensions of an activation; C channels (dimension 1).
+
+If y = f(x, w) with w broadcast over x, the gradient of a row is g * df/dw, summed over the dimensions that
+w was broadcast along.  It has the shape of the parameter, so it is formed and kept.  A normalisation layer
+is its normalisation without parameters, which autograd differentiates, followed by a scale and a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.per_example.recorder import Handler, Tape, Unseen
+from tacit.clipping.per_example.use import Kept, Use, over_positions, over_views, widened
+
+__all__ = [
+    "add",
+    "add_in_place",
+    "batch_norm",
+    "broadcast_to",
+    "expand",
+    "expand_as",
+    "layer_norm",
+    "masked_fill",
+    "mul",
+    "mul_in_place",
+    "prelu",
+    "repeat",
+    "repeat_interleave",
+    "rms_norm",
+    "rsub",
+    "sub",
+    "sub_in_place",
+    "tile",
+    "to",
+    "where",
+    "where_of",
+]
+
+
+def layer_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.layer_norm``: its own backward pass gives the input's gradient, and z again for the scale's."""
+    shape = list(normalized_shape)
+    tape = tape.of_rows("layer_norm", input, len(shape) + 1)
+    if widened(input) is not input:  # in narrow types z is kept as it was used
+        return _affine(tape, "layer_norm", F.layer_norm(input, shape, eps=eps), weight, bias)
+    scale, shift = tape.plain(weight), tape.plain(bias)
+
+    def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rstd = torch.native_layer_norm(x, shape, scale, shift, eps)
+        return y, (x, mean, rstd)
+
+    def backward(
+        g: Tensor, needed: Sequence[bool], x: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]:
+        found = torch.ops.aten.native_layer_norm_backward(
+            g, x, shape, mean, rstd, scale, shift, [needed[0], False, False]
+        )
+        return (found[0],), list(uses(g, x, mean, rstd))
+
+    def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        if weight is not None and tape.owns(weight):
+            yield weight, _kept(tape, (x - mean).mul_(rstd).mul_(g), weight.shape, weight)
+        if bias is not None and tape.owns(bias):
+            yield bias, _kept(tape, g, bias.shape, bias)
+
+    return tape.function("layer_norm", forward, backward, inputs=(input,), sources=(weight, bias))
+
+
+def rms_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """``F.rms_norm``."""
+    tape = tape.of_rows("rms_norm", input, len(normalized_shape) + 1)
+    return _affine(tape, "rms_norm", F.rms_norm(input, normalized_shape, eps=eps), weight, None)
+
+
+def batch_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.batch_norm`` with fixed statistics; in training it mixes rows, which the mixing probe refuses."""
+    if training:
+        raise Unseen("operation 'batch_norm' mixes the rows of the batch in training")
+    tape = tape.of_rows("batch_norm", input, 2)
+    normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
+    return _affine(tape, "batch_norm", normal, weight, bias, channels=True)
+
+
+def _affine(
+    tape: Tape,
+    operation: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *,
+    channels: bool = False,
+) -> Tensor:
+    """Return x * weight + bias, (B, s...); the parameters are (C,), or of the last dimensions' shape."""
+
+    def spread(parameter: Tensor | None) -> Tensor | None:
+        if parameter is None:
+            return None
+        plain = tape.plain(parameter)
+        return plain.view(-1, *[1] * (x.dim() - 2)) if channels else plain
+
+    scale, shift = spread(weight), spread(bias)
+    y = x * scale if scale is not None else x.clone()
+    if shift is not None:
+        y = y + shift
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        if weight is not None and scale is not None and tape.owns(weight):
+            yield weight, _kept(tape, g * x, scale.shape, weight)
+        if bias is not None and shift is not None and tape.owns(bias):
+            yield bias, _kept(tape, g, shift.shape, bias)
+
+    return tape.tap(operation, y, uses, saved=(x,), sources=(weight, bias))
+
+
+def _kept(tape: Tape, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:
+    """Return gradients of a parameter broadcast from ``shape`` over (B, s...), summed to its own shape."""
+    per_row = _summed_to(elementwise, shape).reshape(-1, *parameter.shape)
+    return Kept(over_views(per_row, tape.views))
+
+
+def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
+    """Sum (B, s...) over the dimensions but the first along which ``shape`` was broadcast; widened."""
+    new = elementwise.dim() - len(shape)
+    if new > 1 and shape and 1 not in shape:  # what layers do: the last dimensions alone have parameters
+        kept = elementwise.shape[new:]
+        return over_positions(elementwise.flatten(new).flatten(1, new - 1)).view(-1, *kept)
+    repeated = [new + i for i, size in enumerate(shape) if size == 1 and new + i > 0]
+    over = [*range(1, new), *repeated]
+    wide = widened(elementwise)
+    return wide.sum(over) if over else wide
+
+
+def _binary(operation: str, compute: Callable[..., Tensor], sign: int | None) -> Handler:
+    """Return the recording form of ``compute(x, w)``, x the operand with the rows, w the private one.
+
+    The gradient of w, element by element, is ``sign`` g, or g x if ``sign`` is None.
+    """
+
+    def binary(tape: Tape, a: Any, b: Any, *, alpha: float = 1, **options: Any) -> Tensor:
+        if alpha != 1:
+            b = tape.derive(torch.mul, b, alpha) if tape.owns(b) else b * alpha
+        w, x = (a, b) if tape.owns(a) else (b, a)
+        if options or tape.owns(x):
+            raise Unseen(f"operation {operation!r} with two private operands or options")
+        tape = tape.of_rows(operation, x, 1)
+        y = compute(x, tape.plain(w))
+        if y.dim() != x.dim() or (w.dim() == y.dim() and len(w) != 1):
+            raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
+
+        def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            yield w, _kept(tape, g * saved[0] if sign is None else sign * g, w.shape, w)
+
+        return tape.tap(operation, y, uses, saved=(x,) if sign is None else (), sources=(w,))
+
+    return binary
+
+
+add = _binary("add", torch.add, 1)
+mul = _binary("mul", torch.mul, None)
+_minus = _binary("sub", torch.sub, -1)
+_from = _binary("sub", torch.rsub, 1)
+
+
+def sub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+    """``a - b``."""
+    result: Tensor = (_from if tape.owns(a) else _minus)(tape, a, b, **options)
+    return result
+
+
+def rsub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+    """``b - a``."""
+    return sub(tape, b, a, **options)
+
+
+def _in_place(operation: str, compute: Callable[..., Tensor]) -> Handler:
+    """Return the recording form of ``compute(x, w)``, which changes x: by a copy of w for each row."""
+
+    def in_place(tape: Tape, x: Tensor, w: Tensor, **options: Any) -> Tensor:
+        if options or tape.owns(x) or not tape.owns(w):
+            raise Unseen(f"operation {operation!r} changes a parameter in place, or has options")
+        tape = tape.of_rows(operation, x, 1)
+        if w.dim() > x.dim() or (w.dim() == x.dim() and len(w) != 1):
+            raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
+
+        def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            yield w, _kept(tape, g, w.shape, w)
+
+        copies = tape.plain(w).expand(x.shape).clone()
+        return compute(x, tape.tap(operation, copies, uses, saved=(), sources=(w,)))
+
+    return in_place
+
+
+add_in_place = _in_place("add_", Tensor.add_)
+mul_in_place = _in_place("mul_", Tensor.mul_)
+sub_in_place = _in_place("sub_", Tensor.sub_)
+
+
+def where(tape: Tape, condition: Tensor, input: Any = None, other: Any = None) -> Tensor:  # noqa: A002
+    """``torch.where`` with one private operand, such as biases of positions that a mask of the rows hides.
+
+    The other operand and the condition have the rows, or are constants.
+    """
+    w, x, chosen = (input, other, True) if tape.owns(input) else (other, input, False)
+    operands = [t for t in (condition, x) if isinstance(t, Tensor) and not tape.fixed(t)]
+    if tape.owns(x) or not operands or condition.dtype != torch.bool:
+        return _without_rule(tape, condition, input, other)
+    tape = tape.of_rows("where", operands[0], 1)
+    y = torch.where(condition, tape.plain(input), tape.plain(other))
+    if any(t.dim() != y.dim() or len(t) != tape.rows for t in operands) or (
+        w.dim() == y.dim() and len(w) != 1
+    ):
+        return _without_rule(tape, condition, input, other)
+    by_row = operands[0] is condition
+
+    def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        here = saved[0] if by_row else condition
+        yield w, _kept(tape, torch.where(here if chosen else ~here, g, 0.0), w.shape, w)
+
+    return tape.tap("where", y, uses, saved=(condition,) if by_row else (), sources=(w,))
+
+
+def _without_rule(tape: Tape, *operands: Any) -> Tensor:
+    result: Tensor = tape.without_rule(torch.where, operands, {})
+    return result
+
+
+def where_of(tape: Tape, input: Any, condition: Tensor, other: Any) -> Tensor:  # noqa: A002
+    """``Tensor.where``, which names its first choice first."""
+    return where(tape, condition, input, other)
+
+
+def masked_fill(tape: Tape, input: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: A002
+    """``input.masked_fill(mask, value)``."""
+    return where(tape, mask, value, input)
+
+
+def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
+    """``F.prelu`` with one slope, (1,), or one per channel, (C,)."""
+    tape = tape.of_rows("prelu", input, 2)
+    y = F.prelu(input, tape.plain(weight))
+    shape = torch.Size([len(weight), *[1] * (input.dim() - 2)])
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        yield weight, _kept(tape, g * x.clamp(max=0.0), shape, weight)
+
+    return tape.tap("prelu", y, uses, saved=(input,), sources=(weight,))
+
+
+def _copies(operation: str, compute: Callable[..., Tensor]) -> Handler:
+    """Return the recording form of ``compute(w, ...)``, which makes copies of a parameter.
+
+    One copy for each row, as of a class token (B, 1, d) or a learned state (layers, B, H), is recorded where
+    it is made; other copies are derived sources.
+    """
+
+    def copies(tape: Tape, input: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
+        if not tape.owns(input):
+            raise Unseen(f"operation {operation!r} of a parameter by another tensor")
+        y = compute(tape.plain(input), *args, **options)
+        rows = _dimension_of_rows(input.shape, y.shape, tape.rows)
+        if rows is None:
+            derived: Tensor = tape.derive(compute, input, *args, **options)
+            return derived
+        new = y.dim() - input.dim()
+        shape = torch.Size([size for i, size in enumerate(input.shape) if new + i != rows])
+
+        def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            yield input, _kept(tape, g.movedim(rows, 0), shape, input)
+
+        operation_ = f"{operation} along {rows}"
+        return tape.tap(operation_, y.clone(), uses, saved=(), sources=(input,), rows=rows)
+
+    return copies
+
+
+def _dimension_of_rows(shape: torch.Size, broadcast: torch.Size, rows: int) -> int | None:
+    """Return the first dimension along which ``shape`` is broadcast to the rows, None if it is not that."""
+    new = len(broadcast) - len(shape)
+    single = [True] * new + [size == 1 for size in shape]
+    if any(not one and broadcast[i] != shape[i - new] for i, one in enumerate(single)):
+        return None  # such as copies of several rows one after the other
+    return next((i for i, one in enumerate(single) if one and broadcast[i] == rows), None)
+
+
+expand = _copies("expand", Tensor.expand)
+expand_as = _copies("expand", Tensor.expand_as)
+broadcast_to = _copies("expand", torch.broadcast_to)
+repeat = _copies("repeat", Tensor.repeat)
+tile = _copies("repeat", Tensor.tile)
+repeat_interleave = _copies("repeat", torch.repeat_interleave)
+
+
+def to(tape: Tape, input: Tensor, other: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
+    """``input.to(other)`` and ``input.type_as(other)``, which read no more than the type and the device."""
+    like = torch.empty(0, dtype=other.dtype, device=other.device)
+    if tape.owns(input):
+        derived: Tensor = tape.derive(Tensor.to, input, like, *args, **options)
+        return derived
+    return input.to(like, *args, **options)

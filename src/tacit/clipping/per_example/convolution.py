@@ -1,0 +1,365 @@
+"""Convolutions in 1, 2 and 3 dimensions, and transposed ones: any stride, dilation and groups.
+
+Letters: n records; B = n K rows; C input channels; P outputs; c = C / groups; k kernel positions (all
+dimensions); D = c k; T output positions; S input positions; s... the spatial dimensions.
+
+The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  Padding modes other than zeros are ``F.pad``
+before the layer.  A transposed convolution is the adjoint of a convolution in its input, so that its weight
+has the gradient of a convolution with x and g in each other's place.
+
+**Norms**, by shape and :class:`~tacit.clipping.memory.MemoryBudget` alone, in this order:
+
+* G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are let go of in exchange;
+  or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows, else formed twice.
+* *Ghost* norms if they take less work than forming G, P D T products; where groups = K = 1.
+* Otherwise G is kept if all rows stay in the cache, or without the native kernels take no more than
+  ``small_bytes``; else it is formed *twice*, for the norms and for the sum, a record or a chunk at a time.
+  It is twice the same to the last bit, so positions that cancel do no harm, as they do none to what is kept.
+
+Whether norms are exact or ghost norms, which are larger by what rounding may do, never hangs on the number
+of records: one more would change what all others are clipped to.
+
+After ghost norms the sum is one weight gradient of the whole batch, with the factors in x or g.
+
+**Forming** G, in the order of preference:
+
+* *native*, float32 on a CPU, groups = 1: a C++ kernel, nothing of the size of the patches is made.
+* *patches*, if groups = 1 and (C <= 4 or T < 100): products of matrices.
+* *fold*: the rows are groups of one convolution, whose weight gradient is (B P, c, k).
+
+**Input gradients** are left to torch, but not where a stride makes oneDNN slow: there they are a kernel's,
+or for a kernel of 1 a product of matrices whose columns are spread.
+
+Measured, in ms on two cores of an AMD EPYC 9004 (what plain training takes for the whole batch; each form):
+
+====================  ====  =====  ======  =======  ====  =====  ============
+layer                    B  plain  native  patches  fold  ghost  native ghost
+====================  ====  =====  ======  =======  ====  =====  ============
+1-16 k8 s2, T 196      512    1.7     1.5        7    14      -             -
+16-32 k4 s2, T 25      512    2.4     1.8        5    17     25             3
+3-32 k3, T 1024        256     18       5       14    45      -             -
+32-32 k3, T 1024       256     56      26      141    43      -             -
+32-64 k3, T 256        256     14      13       31    22    120            15
+64-64 k3, T 256        256     26      25      113    37    130            18
+64-128 k3, T 64        256     12      13       42    24     12             3
+128-128 k3, T 64       256     23      25       96   137     13             4
+====================  ====  =====  ======  =======  ====  =====  ============
+
+Input gradients of 512 and 64 rows (oneDNN, native): 16-32 k4 s2 3.3, 1.7; 32-64 k3 s2 5.7, 4.3; 32-64 k1 s2
+3.5, 1.5; 64-128 k1 s2 1.5, 0.6; of 3x3 kernels without a stride oneDNN is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.memory import MemoryBudget
+from tacit.clipping.per_example import convolution_native
+from tacit.clipping.per_example.convolution_forms import (
+    CACHE_BYTES,
+    Geometry,
+    fold,
+    from_patches,
+    ghost_squared_norms,
+    is_thinned,
+    thinned_input_gradient,
+    weight_gradient,
+)
+from tacit.clipping.per_example.convolution_patches import Patched
+from tacit.clipping.per_example.recorder import Handler, Tape
+from tacit.clipping.per_example.use import EXACT, Kept, Use, chunks, narrowed, over_views, widened
+
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+FEW_CHANNELS = 4
+FOLD_FROM = 100
+ELEMENT = 64
+"""Products of a matrix product that take the time of one addition in memory."""
+NATIVE_ELEMENT = 4
+"""The same in the native kernel, which stays in the cache, for both orders of a pair."""
+
+
+@final
+class _Convolution(Use):
+    """Per-record weight gradients from inputs x (B, C, s...) and output gradients g (B, P, s...)."""
+
+    def __init__(
+        self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, exact: int = 0
+    ) -> None:
+        self._x, self._g, self._geometry, self._views = widened(x), widened(g), geometry, views
+        self._exact = exact
+        n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
+        self._budget = budget
+        self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
+        self._native = convolution_native.available(self._x, self._g, geometry)
+        few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
+        self._channels_last = self._native or (geometry.groups == 1 and few)
+        keep, ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
+        self._ghost = ghost and not exact
+        self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
+        if keep:
+            self._kept = self._formed(0, n)
+            self._x = self._g = self._g.new_empty(0)  # which may now be freed
+
+    def squared_norms(self) -> Tensor:
+        """Return |G_i|^2, (n,)."""
+        if self._kept is not None:
+            return self._kept[1]
+        if self._ghost:
+            native = self._native and self._x.dim() <= 4
+            norms = convolution_native.ghost_squared_norms if native else ghost_squared_norms
+            return norms(self._x, self._g, self._geometry)
+        if self._native:
+            return convolution_native.squared_norms(self._x, self._g, self._geometry, self._views)
+        return torch.cat([self._formed(a, b)[1] for a, b in self._chunks])
+
+    @property
+    def form(self) -> str:
+        """Ghost norms are larger by what their products may lose."""
+        return f"ghost of {tuple(self._x.shape[1:])}, {self._geometry}" if self._ghost else EXACT
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return G_i summed over the views of each record, (m, P, c, k...)."""
+        if self._kept is not None:
+            return self._ordered(self._kept[0].gradients(start, stop), 2)
+        return self._ordered(self._formed(start, stop)[0].gradients(0, stop - start), 2)
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """As each is kept or formed twice; one weight gradient of the whole batch is another computation."""
+        return not self._ghost
+
+    def of(self, records: Tensor) -> Use:
+        """Return the same of those records alone."""
+        if self._kept is not None:
+            return Kept(self.gradients(0, len(records))[records])
+        rows = records.repeat_interleave(self._views)
+        return _Convolution(
+            self._x[rows], self._g[rows], self._geometry, self._views, self._budget, self._exact
+        )
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i G_i: over what is kept or formed, or one weight gradient of the batch."""
+        if self._ghost:
+            accumulator.add_(self._contracted(factors.to(self._g.dtype), tuple(accumulator.shape)))
+        elif self._channels_last:
+            sizes = accumulator.movedim(1, -1).shape
+            accumulator.add_(self._ordered(self._summed(accumulator.new_zeros(sizes), factors), 1))
+        else:
+            self._summed(accumulator, factors)
+
+    def _summed(self, total: Tensor, factors: Tensor) -> Tensor:
+        """Add sum_i factors_i G_i, in the order in which G is formed, and return the total."""
+        if self._kept is not None:
+            self._kept[0].add_weighted(total, factors)
+        elif self._native:
+            total += convolution_native.weighted_sum(self._x, self._g, self._geometry, self._views, factors)
+        else:
+            for a, b in self._chunks:
+                self._formed(a, b)[0].add_weighted(total, factors[a:b])
+        return total
+
+    def _formed(self, start: int, stop: int) -> tuple[Kept, Tensor]:
+        """Return G_i, (m, P, c, k...), or (m, P, k..., C) if ``_channels_last``, and |G_i|^2, (m,)."""
+        rows = slice(start * self._views, stop * self._views)
+        x, g = self._x[rows], self._g[rows]
+        if self._native:
+            gradients, squares = convolution_native.formed(x, g, self._geometry, self._views)
+            return Kept(gradients), squares
+        form = from_patches if self._channels_last else fold
+        kept = Kept(over_views(form(x, g, self._geometry), self._views))
+        return kept, kept.squared_norms()
+
+    def _ordered(self, formed: Tensor, dim: int) -> Tensor:
+        """Return what was formed with the channels at ``dim``."""
+        return formed.movedim(-1, dim) if self._channels_last else formed
+
+    def _contracted(self, factors: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return sum_i factors_i G_i from one pass over all rows; K = 1."""
+        x, g, weights = self._x, self._g, factors.view(-1, *[1] * (self._g.dim() - 1))
+        scaled = (x * weights, g) if x.numel() < g.numel() else (x, g * weights)
+        return weight_gradient(*scaled, shape, self._geometry)
+
+
+def _choice(
+    x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, *, fast_twice: bool
+) -> tuple[bool, bool]:
+    """Return whether G is kept, and else whether its norms are ghost norms.
+
+    Ghost norms are larger than exact ones, by what rounding may do.  So which of the two it is must not hang
+    on how many records there are: one record more would change what all others are clipped to.
+    """
+    P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
+    work, replaced = P * D * T, views * (prod(x.shape[1:]) + P * T)
+    ghost = _ghost_work(x, g, geometry, native=fast_twice) if geometry.groups == views == 1 else 2 * work
+    within = budget.convolution_slack * replaced >= P * D
+    if not within and ghost < work:
+        return False, True
+    most = budget.small_bytes if within or not fast_twice else min(CACHE_BYTES, budget.small_bytes)
+    fits = len(x) // views * P * D * g.element_size() <= most
+    return fits or (within and replaced >= P * D), False
+
+
+def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
+    """Whether a stride leaves the input gradient to us, at about half of what it takes oneDNN."""
+    fits = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and x.dtype == weight.dtype
+    fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
+    ours = convolution_native.available(x, weight, geometry) or is_thinned(geometry)
+    return fits and fixed and ours and max(geometry.stride) > 1
+
+
+def _input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of x (B, C, s...) where :func:`_strides`."""
+    if convolution_native.available(x, g, geometry):
+        return convolution_native.input_gradient(x, g, weight, geometry)
+    return thinned_input_gradient(x, g, weight, geometry)
+
+
+def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> int:
+    """Return about how many products ghost norms of a row cost, in place of P D T."""
+    C, P, S, T = x.shape[1], g.shape[1], prod(x.shape[2:]), prod(g.shape[2:])
+    if native and x.dim() <= 4:
+        return S * S * C + T * T * P + NATIVE_ELEMENT * prod(geometry.kernel) * T * T
+    sizes = [size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True)]
+    elements = prod(sizes) ** 2
+    for i, kernel in enumerate(geometry.kernel):
+        sizes[i] = g.shape[2 + i]
+        elements += kernel * prod(sizes) ** 2
+    return S * S * C + T * T * P + ELEMENT * elements
+
+
+def _conv(dimensions: int, operation: Any) -> Handler:
+    """Return the recording form of ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
+    name = f"conv{dimensions}d"
+
+    def conv(
+        tape: Tape,
+        input: Tensor,  # noqa: A002
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: str | int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        tape = tape.of_rows(name, input, dimensions + 2)
+        kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
+        x, zeros = _padded(narrowed(input), padding, kernel, apart)
+        geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
+        W, b = narrowed(tape.plain(weight)), tape.plain(bias)
+        b = None if b is None else narrowed(b)
+        if x.is_cpu:  # channels last beside what we hand back, which is not, costs more copies than this one
+            x, W = x.contiguous(), W.contiguous()
+
+        def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            return operation(x, W, b, geometry.stride, zeros, apart, groups), (x,)
+
+        def backward(
+            g: Tensor, needed: Sequence[bool], x: Tensor
+        ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
+            return [_input_gradient(x, g, W, geometry) if needed[0] else None], uses(g, x)
+
+        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            if tape.owns(weight):
+                yield weight, _convolution(x, g, geometry, tape)
+            if bias is not None and tape.owns(bias):
+                yield bias, _bias(tape, g)
+
+        if _strides(x, W, b, geometry):
+            return tape.function(name, forward, backward, inputs=(x,), sources=(weight, bias))
+        return tape.tap(name, forward(x)[0], uses, saved=(x,), sources=(weight, bias))
+
+    return conv
+
+
+def _conv_transpose(dimensions: int, operation: Any) -> Handler:
+    """Return the recording form of ``F.conv_transpose1d`` and so on."""
+    name = f"conv_transpose{dimensions}d"
+
+    def conv_transpose(
+        tape: Tape,
+        input: Tensor,  # noqa: A002
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        groups: int = 1,
+        dilation: int | tuple[int, ...] = 1,
+    ) -> Tensor:
+        tape = tape.of_rows(name, input, dimensions + 2)
+        kernel, steps = tuple(weight.shape[2:]), _tuple(stride, dimensions)
+        apart, cut = _tuple(dilation, dimensions), _tuple(padding, dimensions)
+        y = operation(
+            input, tape.plain(weight), tape.plain(bias), steps, cut, _tuple(output_padding, dimensions),
+            groups, apart,
+        )  # fmt: skip
+        geometry = Geometry(kernel, steps, (0,) * dimensions, apart, groups)
+
+        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+            if tape.owns(weight):
+                whole = _uncut(g, tuple(x.shape[2:]), geometry, cut)
+                yield weight, _convolution(whole, x, geometry, tape)
+            if bias is not None and tape.owns(bias):
+                yield bias, _bias(tape, g)
+
+        return tape.tap(name, y, uses, saved=(input,), sources=(weight, bias))
+
+    return conv_transpose
+
+
+conv1d = _conv(1, F.conv1d)
+conv2d = _conv(2, F.conv2d)
+conv3d = _conv(3, F.conv3d)
+conv_transpose1d = _conv_transpose(1, F.conv_transpose1d)
+conv_transpose2d = _conv_transpose(2, F.conv_transpose2d)
+conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
+
+
+def _convolution(x: Tensor, g: Tensor, geometry: Geometry, tape: Tape) -> Use:
+    """Return the use of a weight, by patches on a CUDA device."""
+    by_patches = x.is_cuda and geometry.groups == 1
+    return (Patched if by_patches else _Convolution)(x, g, geometry, tape.views, tape.budget, tape.exact)
+
+
+def _bias(tape: Tape, g: Tensor) -> Kept:
+    return Kept(over_views(widened(g).flatten(2).sum(2), tape.views))
+
+
+def _tuple(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dimensions if len(values) == 1 else values
+
+
+def _padded(
+    x: Tensor, padding: str | int | tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the input and the zeros that are still to be added at both ends of each dimension."""
+    if padding == "valid":
+        return x, (0,) * len(kernel)
+    if padding != "same":
+        return x, _tuple(padding, len(kernel))  # type: ignore[arg-type]
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    pads = [p for total in reversed(totals) for p in (total // 2, total - total // 2)]
+    return F.pad(x, pads), (0,) * len(kernel)
+
+
+def _uncut(g: Tensor, places: tuple[int, ...], geometry: Geometry, cut: tuple[int, ...]) -> Tensor:
+    """Return g (B, C, s...) of a transposed convolution as it was before ``cut`` took its margins away.
+
+    What the cut took has no gradient; ``output_padding`` takes less away at the end.
+    """
+    whole = [
+        (place - 1) * stride + (kernel - 1) * dilation + 1
+        for place, stride, kernel, dilation in zip(
+            places, geometry.stride, geometry.kernel, geometry.dilation, strict=True
+        )
+    ]
+    sizes = zip(whole, g.shape[2:], cut, strict=True)
+    return F.pad(g, [p for size, have, c in reversed(list(sizes)) for p in (c, size - have - c)])

@@ -1,0 +1,156 @@
+"""Per-row weight gradients of a convolution, and their norms, in the forms that conv.py chooses from.
+
+Letters: B rows; C input channels; P outputs; c = C / groups; k kernel positions (all dimensions); D = c k;
+T output positions; S input positions; s... the spatial dimensions.
+
+The gradient of a row is G = sum_t g_t patch_t^T, (P, D), patch_t being what output position t sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.per_example.use import cancellation
+
+__all__ = [
+    "Geometry",
+    "fold",
+    "from_patches",
+    "ghost_squared_norms",
+    "is_thinned",
+    "thinned_input_gradient",
+    "weight_gradient",
+]
+
+CACHE_BYTES = 2**21
+"""Patches, or products of positions, that are made at once: about what the second caches hold."""
+
+
+@final
+@dataclass(frozen=True)
+class Geometry:
+    """The settings of a convolution with zero padding, one number per spatial dimension."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def weight_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """Return G summed over the rows, ``shape`` = (P, c, k...), from (B, C, s...) and (B, P, s...)."""
+    unread = x.new_empty(1).expand(shape)  # only the shape of the weight is used
+    found = torch.ops.aten.convolution_backward(
+        g, x, unread, None, geometry.stride, geometry.padding, geometry.dilation,
+        False, [0] * len(geometry.kernel), geometry.groups, [False, True, False],
+    )  # fmt: skip
+    gradient: Tensor = found[1]
+    return gradient
+
+
+def fold(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """Return G of each row, (B, P, c, k...): the rows are groups of one convolution."""
+    B, P, c = len(x), g.shape[1], x.shape[1] // geometry.groups
+    folded = Geometry(
+        geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, B * geometry.groups
+    )
+    one_x, one_g = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
+    shape = (P, c, *geometry.kernel)
+    return weight_gradient(one_x, one_g, (B * P, *shape[1:]), folded).view(B, *shape)
+
+
+def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """Return G of each row, channels last, (B, P, k..., C): products of (P, T) and (T, k C); groups = 1."""
+    B, P, C = len(x), g.shape[1], x.shape[1]
+    left, found = g.flatten(2), x.new_empty(B, P, prod(geometry.kernel) * C)
+    for rows, patches in _patches(x, g, geometry):
+        torch.bmm(left[rows], patches, out=found[rows])
+    return found.view(B, P, *geometry.kernel, C)
+
+
+def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, Tensor]]:
+    """Yield some rows, and what each output position sees of them: (rows, T, k C), channels last."""
+    pads = [p for size in reversed(geometry.padding) for p in (size, size)]
+    last = (F.pad(x, pads) if any(pads) else x).movedim(1, -1).contiguous()  # (B, s..., C)
+    places, C, (row, *steps, one) = g.shape[2:], x.shape[1], last.stride()
+    shape = (*places, *geometry.kernel, C)
+    strides = (
+        *(step * stride for step, stride in zip(steps, geometry.stride, strict=True)),
+        *(step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)),
+        one,
+    )
+    size = max(1, CACHE_BYTES // (prod(shape) * x.element_size()))
+    for start in range(0, len(x), size):
+        part = last[start : start + size]
+        seen = part.as_strided((len(part), *shape), (row, *strides))
+        yield slice(start, start + size), seen.reshape(len(part), prod(places), -1)
+
+
+def is_thinned(geometry: Geometry) -> bool:
+    """Whether each position sees one place of the input alone, and none of the padding: a kernel of 1."""
+    return geometry.groups == max(geometry.kernel) == 1 and max(geometry.padding) == 0
+
+
+def thinned_input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of x (B, C, s...) from g (B, P, s...) where :func:`is_thinned`."""
+    P, C = weight.shape[:2]
+    seen = torch.matmul(weight.reshape(P, C).T, g.flatten(2)).view(len(g), C, *g.shape[2:])
+    found = g.new_zeros(x.shape)
+    steps = [slice(None, None, stride) for stride in geometry.stride]
+    found[:, :, *steps] = seen
+    return found
+
+
+def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """Return |G|^2 of each row, (B,), rounded up: G is never formed; groups = 1.
+
+    |G|^2 = sum_{t,u} (patch_t . patch_u) (g_t . g_u) (Li et al., 2110.05679, section 4).  Patches overlap,
+    and the T x T matrix of their products is a sum of k pieces of the S x S matrix of the input's own:
+    patch_t . patch_u = sum_j x_{t+j} . x_{u+j}.  That takes S^2 C products in place of T^2 D.
+
+    Where positions cancel, rounding errors up to kappa R^2 are left of the sum, R = sum_t |patch_t| |g_t|;
+    kappa R^2 is added, with kappa from ``use.cancellation``.  Products of x that
+    underflow are lost by up to D tiny, times (sum_t |g_t|)^2; that is added too, and the same for g.
+    """
+    D, P, tiny = x.shape[1] * prod(geometry.kernel), g.shape[1], torch.finfo(g.dtype).tiny
+    kappa = cancellation(g.dtype, max(D, P))
+    padded = prod(size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True))
+    size = max(1, CACHE_BYTES // (padded**2 * x.element_size()))
+    found = []
+    for start in range(0, len(x), size):
+        seen, out = x[start : start + size], g[start : start + size].flatten(2)
+        patches, outputs = _patch_products(seen, g.shape[2:], geometry), out.transpose(1, 2) @ out
+        squares = (m.diagonal(dim1=1, dim2=2) for m in (outputs, patches))
+        of_g, of_patch = (of.clamp(min=0.0).sqrt() for of in squares)  # |g_t|, |patch_t|
+        total = outputs.mul_(patches).sum((1, 2))  # in pairs: a product adds a million numbers one by one
+        allowed = kappa * (of_g * of_patch).sum(1).square()
+        allowed += (D * tiny) * of_g.sum(1).square() + (P * tiny) * of_patch.sum(1).square()
+        found.append(total.clamp_(min=0.0) + allowed)
+    return torch.cat(found)
+
+
+def _patch_products(x: Tensor, places: torch.Size, geometry: Geometry) -> Tensor:
+    """Return patch_t . patch_u, (B, T, T), from x (B, C, s...): one sum per dimension of space."""
+    n, flat = len(places), x.flatten(2)
+    pads = [p for size in reversed(geometry.padding) for p in (size, size)]
+    products = F.pad((flat.transpose(1, 2) @ flat).view(len(x), *x.shape[2:], *x.shape[2:]), pads * 2)
+    for i in range(n):
+        reach = (places[i] - 1) * geometry.stride[i] + 1
+        total = None
+        for j in range(geometry.kernel[i]):
+            at = slice(j * geometry.dilation[i], j * geometry.dilation[i] + reach, geometry.stride[i])
+            where = [slice(None)] * products.dim()
+            where[1 + i] = where[1 + n + i] = at
+            part = products[tuple(where)]
+            total = part.contiguous() if total is None else total.add_(part)
+        assert total is not None
+        products = total
+    return products.reshape(len(x), prod(places), prod(places))

@@ -1,0 +1,103 @@
+"""Group and instance normalisation: input gradient and per-row scale and bias gradients from one call.
+
+Letters: B = n K rows, n records of K views; C channels; S positions in space; G groups.
+
+In z = (x - mean) / std every row is normalised by itself, so B rows of C channels in G groups are one row of
+B C channels in B G groups with the scale gamma repeated B times.  The ordinary backward pass of that one row
+(Wu and He, 1803.08494, equation 7) gives d gamma and d beta for all B C channels apart, which are the rows'
+gradients sum_s g z and sum_s g, at the price of the batch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from tacit.clipping.per_example.affine import batch_norm
+from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.use import Kept, Use, over_views, widened
+
+__all__ = ["group_norm", "instance_norm"]
+
+
+def group_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.group_norm`` of (B, C, ...)."""
+    return _normalised(tape, "group_norm", input, num_groups, weight, bias, eps)
+
+
+def instance_norm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.instance_norm`` of (B, C, ...): one group per channel, or fixed statistics."""
+    if not use_input_stats:
+        return batch_norm(tape, input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None or running_var is not None:
+        raise Unseen("operation 'instance_norm' updates running statistics")
+    return _normalised(tape, "instance_norm", input, input.shape[1], weight, bias, eps)
+
+
+def _normalised(
+    tape: Tape,
+    operation: str,
+    input: Tensor,  # noqa: A002
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Return z * weight + bias, computed in float32 or wider; the parameters are (C,)."""
+    tape = tape.of_rows(operation, input, 2)
+    (B, C), S = input.shape[:2], input[0, 0].numel()
+    x = widened(input).contiguous()
+    scale, shift = (None if p is None else tape.plain(p).to(x.dtype) for p in (weight, bias))
+
+    def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rstd = torch.native_group_norm(x, scale, shift, B, C, S, groups, eps)
+        return y, (x, mean, rstd)
+
+    def backward(
+        g: Tensor, needed: tuple[bool, ...], x: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
+        repeated = None if scale is None else scale.repeat(B)
+        found = torch.ops.aten.native_group_norm_backward(
+            g.reshape(1, B * C, S), x.view(1, B * C, S), mean.view(1, -1), rstd.view(1, -1), repeated,
+            1, B * C, S, B * groups, [needed[0], True, True],
+        )  # fmt: skip
+        return [found[0].view_as(x) if needed[0] else None], uses(*found[1:])
+
+    def uses(scales: Tensor, shifts: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        for parameter, per_row in ((weight, scales), (bias, shifts)):
+            if parameter is not None and tape.owns(parameter):
+                yield parameter, Kept(over_views(per_row.view(B, C), tape.views))
+
+    y = tape.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
+    if x is input and not torch.is_autocast_enabled(x.device.type):
+        return y
+    device = x.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return y.to(_result_type(input.dtype, device, autocast))
+
+
+@lru_cache(maxsize=16)
+def _result_type(dtype: torch.dtype, device: str, autocast: torch.dtype | None) -> torch.dtype:
+    """Return the type that torch gives the result, for narrow types too; ``autocast`` is as it is now."""
+    del autocast
+    return torch.group_norm(torch.zeros(1, 1, 1, dtype=dtype, device=device), 1).dtype

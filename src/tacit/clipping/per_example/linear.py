@@ -1,0 +1,411 @@
+"""Linear maps: y = x W^T + b at T positions of a record.
+
+Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y; m records
+of a chunk; r rows of a block of positions.
+
+The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Three forms, chosen by shape alone:
+
+* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and one weighted product at the end.
+* kept, if p d <= slack T (p + d): form G, which then takes no more than slack times the numbers it is made
+  of, and let go of those.  The product is the one that an ordinary backward pass takes; a norm and a
+  weighted sum, which read G, are all it costs.  ``MemoryBudget.linear_slack`` is the slack; below 1 it
+  would save neither memory nor time.
+* ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
+  2110.05679), and one weighted product at the end.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.per_example import triton_outer
+from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.use import (
+    EXACT,
+    Kept,
+    Rows,
+    Use,
+    allowance,
+    cancellation,
+    chunks,
+    narrowed,
+    over_positions,
+    row_squares,
+    widened,
+)
+
+__all__ = [
+    "Outer",
+    "Pair",
+    "addmm",
+    "ghost_squared_norms",
+    "linear",
+    "matmul",
+    "merged",
+    "outer",
+    "product",
+    "use_of",
+]
+
+_Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
+
+GRAM_NUMBERS = 2**20
+"""Entries of the T x T matrices that are formed at once: they stay in the cache."""
+GRAM_DEPTH = 2048
+"""Products that one of those entries adds up at once."""
+BLOCK_ROWS = 64
+"""Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
+LOOP_FROM = 64
+"""Positions from which a weighted sum is taken record by record, rather than copied into order first."""
+ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**20
+"""Rows of a product, and products of numbers in it, from which on it is left to oneDNN."""
+
+
+def outer(left: Tensor, right: Tensor, slack: float, exact: int = 0) -> Use:
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
+
+    ``exact``: bytes of gradients that are formed at once for norms that are not rounded up; 0: ghost norms.
+    """
+    T, p, d = left.shape[1], left.shape[2], right.shape[2]
+    unkept = Outer(left, right, slack, exact)
+    keep = T > 1 and p * d <= slack * T * (p + d)
+    return Kept(unkept.gradients(0, len(left))) if keep else unkept
+
+
+@final
+class Outer(Use):
+    """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
+
+    def __init__(self, left: Tensor, right: Tensor, slack: float, exact: int = 0) -> None:
+        self.left, self.right, self.slack, self.exact = left, right, slack, exact
+
+    def squared_norms(self) -> Tensor:
+        """Return |G_i|^2, (n,)."""
+        left, right = self.left, self.right
+        if left.shape[1] == 1:
+            return row_squares(widened(left).squeeze(1)) * row_squares(widened(right).squeeze(1))
+        if self.exact:
+            size = left.shape[2] * right.shape[2] * widened(left[:0]).element_size()
+            parts = (Kept(self.gradients(*part)) for part in chunks(len(left), size, self.exact))
+            return torch.cat([part.squared_norms() for part in parts])
+        if triton_outer.takes(left, right):
+            return triton_outer.squared_norms(left, right)
+        return ghost_squared_norms(widened(left), widened(right))
+
+    @property
+    def form(self) -> str:
+        """Ghost norms are larger by what their length and that of their products may lose."""
+        T = self.left.shape[1]
+        return EXACT if T == 1 or self.exact else f"ghost of {T}, {tuple(self.left.shape[2:])}"
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return G_i, (m, p, d)."""
+        left, right = self.left[start:stop], self.right[start:stop]
+        if triton_outer.takes_16_bits(left, right):
+            return triton_outer.gradients(left, right)
+        return widened(left).transpose(1, 2) @ widened(right)
+
+    def of(self, records: Tensor) -> Outer:
+        """Return the positions of those records alone."""
+        return Outer(self.left[records], self.right[records], self.slack, self.exact)
+
+    def turned(self) -> Outer:
+        """The transposed gradients."""
+        return Outer(self.right, self.left, self.slack, self.exact)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Where the Triton kernel takes them."""
+        return triton_outer.takes_16_bits(self.left, self.right)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
+        if triton_outer.takes_16_bits(self.left, self.right):
+            accumulator.add_(triton_outer.weighted_sum(self.left, self.right, factors))
+            return
+        left, right, weights = widened(self.left), widened(self.right), factors[:, None, None]
+        if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
+            left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
+        if left.shape[2] < right.shape[2]:
+            left = left * weights
+        else:
+            right = right * weights
+        if left.is_cpu and _positions_last(left) and left.shape[1] >= LOOP_FROM:
+            for one, other in zip(left, right, strict=True):
+                accumulator.addmm_(one.T, other)
+        else:
+            accumulator.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+
+
+@final
+class Pair(Use):
+    """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron."""
+
+    def __init__(self, left: Rows, right: Rows, slack: float, exact: int = 0) -> None:
+        self.left, self.right, self._slack, self._exact = left, right, slack, exact
+
+    def squared_norms(self) -> Tensor:
+        """Return |G_i|^2, (n,)."""
+        return self.left.squares * self.right.squares
+
+    @property
+    def form(self) -> str:
+        """Each number is one product."""
+        return EXACT
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return G_i, (m, p, d)."""
+        return self.left.rows[start:stop, :, None] * self.right.rows[start:stop, None]
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """Up to the last bit of each number, as each is one product."""
+        return True
+
+    def of(self, records: Tensor) -> Pair:
+        """Return the rows of those records alone."""
+        left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
+        return Pair(left, right, self._slack, self._exact)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
+        left, right = self.left.rows, self.right.rows
+        if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
+            left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
+        if left.shape[1] < right.shape[1]:
+            left = left * factors[:, None]
+        else:
+            right = right * factors[:, None]
+        accumulator.addmm_(left.T, right)
+
+    def turned(self) -> Pair:
+        """The transposed gradients."""
+        return Pair(self.right, self.left, self._slack, self._exact)
+
+    def at_positions(self) -> Outer:
+        """The same with a dimension of positions."""
+        return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack, self._exact)
+
+
+def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Return |sum_t left_t right_t^T|^2, (n,), from (n, T, p) and (n, T, d), rounded up.
+
+    Positions may cancel, and what rounding leaves of the sum may then be far below the true norm: at
+    S = sum_t |left_t| |right_t| = 1e5 C, float32 releases 3 C.  So kappa S^2 is added.
+    """
+    n, T = left.shape[:2]
+    m = max(1, GRAM_NUMBERS // max(1, T * T))
+    if n <= m:
+        squares, spread = _gram_products(left, right)
+    else:
+        parts = [_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)]
+        squares, spread = (torch.cat(sums) for sums in zip(*parts, strict=True))
+    kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
+    return squares.clamp_(min=0.0).addcmul_(spread, spread, value=kappa)
+
+
+def _gram_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sum_{t,u} (left_t . left_u)(right_t . right_u), (m,), from the blocks on and above the diagonal.
+
+    And S, (m,), from the diagonal.  Rows t to t + r of both matrices from column t on; all but the diagonal
+    block count twice.
+    """
+    T = left.shape[1]
+    r = max(BLOCK_ROWS, -(-T // 8))
+    if r >= T:
+        of_left, of_right = _gram(left, left), _gram(right, right)
+        spread = _spread(of_left, of_right, left, right)
+        return of_left.mul_(of_right).sum((1, 2)), spread
+    total, spread = left.new_zeros(2, len(left))
+    for t in range(0, T, r):
+        after = slice(t, None)
+        rows = slice(t, t + r)
+        of_left, of_right = _gram(left[:, rows], left[:, after]), _gram(right[:, rows], right[:, after])
+        spread += _spread(of_left, of_right, left, right)
+        product = of_left.mul_(of_right)
+        width = min(r, T - t)
+        total += 2.0 * product.sum((1, 2)) - product[:, :, :width].sum((1, 2))
+    return total, spread
+
+
+def _spread(of_left: Tensor, of_right: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return sum_t |left_t| |right_t|, (m,), from the diagonals of Gram matrices of positions."""
+    return (_diagonal(of_left, left) * _diagonal(of_right, right)).sqrt_().sum(1)
+
+
+def _diagonal(gram: Tensor, x: Tensor) -> Tensor:
+    """Return |x_t|^2 from a Gram matrix of x, with an allowance for squares that underflow."""
+    return gram.diagonal(dim1=1, dim2=2) + allowance(x)
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """Return a_t . b_u, (m, r, q), from (m, r, d) and (m, q, d), ``GRAM_DEPTH`` of d at once.
+
+    A product adds up in a few lanes, each of which loses what is small beside what it has.
+    """
+    d = a.shape[2]
+    if d <= GRAM_DEPTH:
+        return torch.bmm(a, b.transpose(1, 2))
+    total = a.new_zeros(a.shape[0], a.shape[1], b.shape[1])
+    for k in range(0, d, GRAM_DEPTH):
+        total += torch.bmm(a[:, :, k : k + GRAM_DEPTH], b[:, :, k : k + GRAM_DEPTH].transpose(1, 2))
+    return total
+
+
+def _positions_last(x: Tensor) -> bool:
+    """Whether (n, T, p) lies in memory as (n, p, T), as the gradient of a transposed output does."""
+    return x.dim() == 3 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
+
+
+def merged(uses: Sequence[Use]) -> Use | None:
+    """Return several uses of one weight as one use at all their positions, if no gradient is formed yet."""
+    if len(uses) == 1:
+        return uses[0]
+    uses = [use.at_positions() if isinstance(use, Pair) else use for use in uses]
+    unkept = [use for use in uses if isinstance(use, Outer)]
+    if not uses or len(unkept) < len(uses):
+        return None
+    left, right = (torch.cat(side, dim=1) for side in zip(*((u.left, u.right) for u in unkept), strict=True))
+    return outer(left, right, unkept[0].slack, unkept[0].exact)
+
+
+def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
+    return _map(tape, "linear", input, weight, bias, weight)
+
+
+def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
+    """``input @ other`` with a private matrix (d, p) on the right."""
+    if tape.owns(input) or other.dim() != 2:
+        raise Unseen("operation 'matmul' with a parameter that is not a matrix on the right")
+    return _map(tape, "matmul", input, tape.plain(other).T, None, other)
+
+
+def addmm(
+    tape: Tape,
+    input: Tensor,  # noqa: A002
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Tensor:
+    """``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
+    if tape.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
+        raise Unseen("operation 'addmm' other than bias (p,) + x (B T, d) times a parameter (d, p)")
+    return _map(tape, "addmm", mat1, tape.plain(mat2).T, input, mat2)
+
+
+def _map(
+    tape: Tape,
+    operation: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    source: Tensor,
+) -> Tensor:
+    """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
+    tape = tape.of_rows(operation, x, 2)
+    W, b = narrowed(tape.plain(weight)), tape.plain(bias)
+    b = None if b is None else narrowed(b)
+
+    def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = narrowed(x)
+        y = product(x, W, b)
+        if y._is_view():  # of what is out of sight: then it could not be changed in place
+            y = torch.ops.aten._unsafe_view(y, y.shape)
+        return y, (x.to(y.dtype),)
+
+    def backward(g: Tensor, needed: Sequence[bool], x: Tensor) -> _Backward:
+        g = g if _positions_last(g) else g.contiguous()
+        return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x))
+
+    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        slack, exact = tape.budget.linear_slack, tape.exact
+        if g.dim() == 2 and tape.views == 1 and widened(g) is g:
+            of_g, of_x = Rows(g), Rows(x)
+            if tape.owns(source):
+                sides = (of_g, of_x) if source is weight else (of_x, of_g)
+                yield source, Pair(*sides, slack, exact)
+            if bias is not None and tape.owns(bias):
+                yield bias, Kept(g, of_g)
+            return
+        left, right = tape.positions(g), tape.positions(x)
+        if tape.owns(source):
+            yield source, outer(*((left, right) if source is weight else (right, left)), slack, exact)
+        if bias is not None and tape.owns(bias):
+            yield bias, Kept(over_positions(left))
+
+    return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
+
+
+def use_of(tape: Tape, g: Tensor, x: Tensor) -> Use:
+    """Return the use of a matrix (p, d) from g (B, ..., p) and x (B, ..., d)."""
+    if g.dim() == 2 and tape.views == 1 and widened(g) is g:
+        return Pair(Rows(g), Rows(x), tape.budget.linear_slack, tape.exact)
+    return outer(tape.positions(g), tape.positions(x), tape.budget.linear_slack, tape.exact)
+
+
+def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
+    """Return g W from (B, ..., p) and (p, d)."""
+    W = W.to(g.dtype)
+    return torch.bmm(g, W.expand(len(g), *W.shape)) if _positions_last(g) else product(g, W.T)
+
+
+def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+    """Return x W^T + b from (B, ..., d), (p, d) and (p,), where autograd does not watch.
+
+    By oneDNN where it takes them: on AMD's processors it needs up to a quarter less time than MKL, with which
+    ``F.linear`` computes; on Intel's up to a sixth more.  Small products it does not do faster anywhere, and
+    each call of it takes 20 us.
+    """
+    if _for_onednn(x, W, b):
+        bias = None if b is None else b.contiguous()  # whose stride it does not look at
+        rows = x.reshape(-1, x.shape[-1])
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(_in_few_sizes(rows), W, bias, "none", [], "")
+        return found[: len(rows)].view(*x.shape[:-1], len(W))
+    return F.linear(x, W, b)
+
+
+def _in_few_sizes(x: Tensor) -> Tensor:
+    """Return x (n, d) with rows of zeros up to the next of 16 sizes between one power of two and the next.
+
+    oneDNN compiles code for every number of rows and keeps it, for the last 1,024 of them: .3 to .7 MiB each.
+    Poisson batches are of a hundred sizes, which was 100 MiB for one layer; so it sees few.
+    """
+    n = len(x)
+    step = 1 << max(n.bit_length() - 5, 0)
+    missing = -n % step
+    if not missing:
+        return x
+    padded = x.new_empty(n + missing, x.shape[1])
+    padded[:n] = x
+    padded[n:] = 0
+    return padded
+
+
+def _for_onednn(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
+    single = x.dtype == W.dtype == torch.float32 and (b is None or b.dtype == torch.float32)
+    large = x.numel() >= ONEDNN_ROWS * x.shape[-1] > 0 and x.numel() * len(W) >= ONEDNN_PRODUCTS
+    fits = single and large and x.is_cpu and W.is_cpu
+    return fits and not _is_intel() and _has_onednn() and not torch.is_autocast_enabled("cpu")
+
+
+def _has_onednn() -> bool:
+    switched_on: bool = torch._C._get_mkldnn_enabled()
+    return switched_on and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@cache
+def _is_intel() -> bool:
+    """Whether MKL is at home on this processor."""
+    linux = Path("/proc/cpuinfo")
+    return "GenuineIntel" in (linux.read_text() if linux.exists() else platform.processor())

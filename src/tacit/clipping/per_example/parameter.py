@@ -1,0 +1,310 @@
+"""The per-record gradients of one parameter, from all its uses in a batch.
+
+Letters: n records; m records of a chunk.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from tacit.clipping.per_example import tied
+from tacit.clipping.per_example.derived_weights import RowByRow, form_of
+from tacit.clipping.per_example.linear import Outer, Pair
+from tacit.clipping.per_example.recorder import Tape
+from tacit.clipping.per_example.use import EXACT, Kept, Rearranged, Use, chunks, widened
+
+__all__ = ["Gradient", "Joined", "gradients_of", "joined"]
+
+SMALL = {"cpu": 2**11, "cuda": 2**16}
+"""Numbers of a parameter, by device, up to which its gradients are joined with others'.
+
+Each small operation takes some microseconds, and on CUDA devices it is they that a step waits for."""
+
+ONE_BY_ONE_FROM = 2**14
+"""Numbers of a weight, from which on a few gradients are pulled back faster each by itself than at once."""
+
+
+@final
+class Gradient:
+    """g_i of n records by all uses of one parameter, its own and those of sources derived from it.
+
+    Several uses are formed, ``most`` bytes at once, and summed.  They may cancel; so what is measured is also
+    what is added to the weighted sum, formed anew: the same to the last bit.
+    """
+
+    def __init__(
+        self,
+        parameter: nn.Parameter,
+        own: list[Use],
+        derived: list[tuple[Tensor, list[Use]]],
+        most: int,
+        *,
+        hooked: bool = False,
+    ) -> None:
+        self._parameter, self._most, self._hooked = parameter, most, hooked
+        self._held: list[tuple[int, int, Kept]] | None = None
+        one = tied.merged(own)
+        self._own = own if one is None else [one]
+        self._derived = derived
+
+    @property
+    def used(self) -> bool:
+        """Whether any gradient reaches the parameter."""
+        return bool(self._own or self._derived)
+
+    @property
+    def _alone(self) -> Use | None:
+        """The only use, which needs not be formed."""
+        return self._own[0] if len(self._own) == 1 and not self._derived else None
+
+    @property
+    def small(self) -> Kept | None:
+        """What is formed of it, if that is few numbers and for this use alone."""
+        use = self._alone
+        if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
+            return None
+        return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
+
+    def squared_norms(self, n: int) -> Tensor:
+        """Return |g_i|^2, (n,); uses are summed before they are squared."""
+        if self._alone is not None:
+            return self._alone.squared_norms()
+        return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
+
+    @property
+    def form(self) -> str:
+        """How the norms are found, see :attr:`~tacit.clipping.per_example.use.Use.form`."""
+        return EXACT if self._alone is None else self._alone.form
+
+    def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
+        """Yield g_i of the records start to stop - 1, with these numbers."""
+        if self._held is not None:
+            yield from self._held
+            return
+        held, size = [], self._parameter.numel() * self._parameter.element_size()
+        for start, stop in chunks(n, size, self._most):
+            part = start, stop, Kept(widened(self.gradients(start, stop)))
+            yield part
+            if self._hooked:
+                held.append(part)
+        self._held = held if self._hooked else None
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return g_i of the records start to stop - 1, (m, *shape), if it is used."""
+        total = sum(use.gradients(start, stop) for use in self._own)
+        if self._derived:
+            sources = [source for source, _ in self._derived]
+            parts = [sum(use.gradients(start, stop) for use in uses) for _, uses in self._derived]
+            total = total + _pulled(sources, self._parameter, cast(list[Tensor], parts))
+        assert isinstance(total, Tensor)
+        return total
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        return not self.used or (self._alone is not None and self._alone.skips_zeros)
+
+    def of(self, records: Tensor) -> Gradient:
+        """Return the same of some records, (n,) bool."""
+        derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
+        if self._held is not None:
+            every = torch.cat([part.gradients(0, stop - start) for start, stop, part in self._held])
+            return Gradient(self._parameter, [Kept(every[records])], [], self._most)
+        return Gradient(self._parameter, [use.of(records) for use in self._own], derived, self._most)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i g_i to the accumulator, in place."""
+        factors = factors.to(accumulator.dtype)  # another in a model with parameters of several types
+        if self._alone is not None:
+            self._alone.add_weighted(accumulator, factors)
+        else:
+            for start, stop, part in self._formed(len(factors)):
+                part.add_weighted(accumulator, factors[start:stop])
+
+
+@final
+class Joined:
+    """Small gradients of several parameters of one group side by side, (n, P)."""
+
+    def __init__(self, sizes: Mapping[str, int], kept: Kept) -> None:
+        self._sizes, self._kept = sizes, kept
+
+    def squared_norms(self) -> Tensor:
+        """Return the sum of their squared norms, (n,)."""
+        return self._kept.squared_norms()
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        return self._kept.skips_zeros
+
+    def of(self, records: Tensor) -> Joined:
+        """Return the same of some records, (n,) bool."""
+        return Joined(self._sizes, self._kept.of(records))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place.
+
+        What the buffers hold, which is noise, is joined first, and the sum is added to that.
+        """
+        buffers = [buffer(name) for name in self._sizes]
+        total = torch.cat([b.reshape(-1) for b in buffers])
+        self._kept.add_weighted(total, factors.to(total.dtype))
+        parts = zip(total.split_with_sizes(list(self._sizes.values())), buffers, strict=True)
+        torch._foreach_copy_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
+
+
+def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | None:
+    """Take the small ones of those names out of ``gradients``, if there are two or more, and join them."""
+    small = {name: kept for name in names if (kept := gradients[name].small) is not None}
+    if len(small) < 2:
+        return None
+    for name in small:
+        del gradients[name]
+    rows = [kept.rows for kept in small.values()]
+    sizes = {name: part.shape[1] for name, part in zip(small, rows, strict=True)}
+    return Joined(sizes, Kept(torch.cat(rows, 1)))
+
+
+def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, Gradient]:
+    """Take the uses from the tape: those of each parameter, and those of what is derived from it."""
+    uses = dict(tape.uses)
+    tape.uses.clear()
+    derived = [
+        (source, uses[key], _leaves(source))
+        for key, source in tape.sources.items()
+        if key in uses and not source.is_leaf
+    ]
+    return {
+        name: _gradient_of(
+            p,
+            uses.get(id(p), []),
+            [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
+            tape.rows // tape.views,
+            tape.budget.chunk_bytes,
+            hooked=tape.hooked,
+        )
+        for name, p in parameters.items()
+    }
+
+
+def _gradient_of(
+    parameter: nn.Parameter,
+    own: list[Use],
+    derived: list[tuple[Tensor, list[Use]]],
+    n: int,
+    most: int,
+    *,
+    hooked: bool,
+) -> Gradient:
+    """Return g_i; the uses of a source that is only another view of the parameter are its own.
+
+    So is the only use of the only source, where it is made of the parameter row by row.  Where there are
+    hooks on the way, whose answers may be others each time, what is formed is kept.
+    """
+    others: list[tuple[Tensor, list[Use]]] = []
+    for source, uses in derived:
+        if not hooked and _is_view_of(source, parameter):
+            one = tied.merged(uses)
+            own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
+        else:
+            others.append((source, uses))
+    if (
+        len(others) == 1
+        and not own
+        and (row_by_row := _row_by_row(parameter, *others[0], n, most)) is not None
+    ):
+        return Gradient(parameter, [row_by_row], [], most)
+    return Gradient(parameter, own, others, most, hooked=hooked)
+
+
+def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
+    """Return the use of a view as one of the parameter; of a transposed one it may be merged with others."""
+    transposed = parameter.dim() == 2 and source.shape == parameter.shape[::-1] and source.stride(0) == 1
+    if transposed and isinstance(use, Outer | Pair):
+        return use.turned()
+    return Rearranged(use, source, parameter)
+
+
+def _row_by_row(
+    parameter: nn.Parameter, source: Tensor, uses: list[Use], n: int, most: int
+) -> RowByRow | None:
+    if len(uses) > 1:
+        return None
+
+    def pull(gradients: Tensor) -> Tensor:
+        if source.numel() < ONE_BY_ONE_FROM:
+            return _pulled([source], parameter, [gradients])
+        return torch.stack([_gradient([source], parameter, [one]) for one in gradients])
+
+    form = form_of(source, parameter, pull)
+    return None if form is None else RowByRow(uses[0], source, tuple(parameter.shape), form, n, most)
+
+
+def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:
+    """Whether a source has the parameter's numbers, each once, and its gradient's as they are."""
+    same = source._base is parameter and source.numel() == parameter.numel() and parameter.is_contiguous()
+    ordered = sorted(range(source.dim()), key=source.stride, reverse=True)
+    if not same or not source.permute(ordered).is_contiguous() or source._backward_hooks:
+        return False
+    node = source.grad_fn
+    while node is not None and type(node).__name__ in _VIEWS:
+        node = node.next_functions[0][0]
+    return getattr(node, "variable", None) is parameter
+
+
+_VIEWS = frozenset(
+    {"AliasBackward0", "PermuteBackward0", "ReshapeAliasBackward0", "TBackward0", "TransposeBackward0"}
+    | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0"}
+    | {"UnsafeViewBackward0", "ViewBackward0"}
+)
+"""Nodes of views that leave no number out, and whose gradient is that of the view in another shape."""
+
+
+def _leaves(source: Tensor) -> set[int]:
+    """Return the ids of the parameters that a derived source is derived from, by its graph."""
+    found: set[int] = set()
+    seen: set[Node] = set()
+    todo = [source.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            found.add(id(leaf))
+        todo += [before for before, _ in node.next_functions]
+    return found
+
+
+def _pulled(sources: list[Tensor], parameter: nn.Parameter, parts: list[Tensor]) -> Tensor:
+    """Return the sum of what comes from derived sources to a parameter, for each of m records.
+
+    ``parts``: (m, *shape) gradients of each source.  All records go through autograd's graph at once, or one
+    by one where an operation of it has no rule for that.
+    """
+    parts = [part.to(source.dtype) for source, part in zip(sources, parts, strict=True)]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return _gradient(sources, parameter, parts, batched=True)
+    except RuntimeError:
+        return torch.stack([_gradient(sources, parameter, one) for one in zip(*parts, strict=True)])
+
+
+def _gradient(
+    sources: Sequence[Tensor], parameter: nn.Parameter, parts: Sequence[Tensor], *, batched: bool = False
+) -> Tensor:
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        sources, parameter, parts, retain_graph=True, allow_unused=True, is_grads_batched=batched
+    )
+    if found[0] is not None:
+        return found[0]
+    leading = parts[0].shape[:1] if batched else ()
+    return parameter.new_zeros(*leading, *parameter.shape)  # not reached after all

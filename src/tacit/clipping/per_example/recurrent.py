@@ -1,0 +1,164 @@
+"""RNN, LSTM and GRU, whole or as cells.
+
+Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
+
+With the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh of all steps, which
+``recurrent_scan.py`` finds, both weights are those of linear layers over T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.per_example import recurrent_scan
+from tacit.clipping.per_example.linear import linear, outer
+from tacit.clipping.per_example.recorder import Handler, Tape, Unseen
+from tacit.clipping.per_example.recurrent_scan import Cell, Pull, Pulled, Run, State, Weights, previous_of
+from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
+
+__all__ = ["gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"]
+
+
+@final
+@dataclass(frozen=True)
+class _Kind:
+    """One layer in one direction, and how many tensors its state has."""
+
+    operation: str
+    run: Run
+    pull: Pull
+    states: int = 1
+
+
+def _direction(
+    tape: Tape, kind: _Kind, x: Tensor, first: State, weights: Sequence[Tensor], reverse: bool
+) -> tuple[Tensor, State]:
+    """Run one layer in one direction over x (B, T, d); return all h (B, T, H) and the last state."""
+    sources = (*weights, None, None) if len(weights) == 2 else tuple(weights)
+    plain = Weights(*(widened(tape.plain(w)) for w in weights))
+
+    def forward(x: Tensor, *first: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x, *first_ = map(widened, (x, *first))
+        with torch.autocast(x.device.type, enabled=False):
+            found = kind.run(x, tuple(first_), plain)
+        return found, (found, x, *first_)
+
+    def backward(
+        g: Tensor, needed: tuple[bool, ...], found: Tensor, x: Tensor, *first: Tensor
+    ) -> tuple[list[Tensor | None], list[tuple[Tensor, Use]]]:
+        pulled = kind.pull(x, first, plain, found, g)
+        previous = previous_of(first[0], found[:, : x.shape[1]])
+        of_x = pulled.a @ plain.w_ih if needed[0] else None
+        return [of_x, *pulled.state], list(_uses(tape, sources, pulled, x, previous))
+
+    found = tape.function(
+        kind.operation, forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
+    )
+    T = x.shape[1]
+    outputs = found[:, :T] if kind.states == 2 else found[:, :T].clone()  # as torch has: it may be changed
+    return outputs.flip(1) if reverse else outputs, (outputs[:, -1], *found[:, T:].unbind(1))
+
+
+def _uses(
+    tape: Tape, sources: Sequence[Tensor | None], pulled: Pulled, x: Tensor, previous: Tensor
+) -> Iterator[tuple[Tensor, Use]]:
+    """Those of both weights, (G H, d) and (G H, H), and of both biases."""
+    of_a = tape.positions(pulled.a)
+    of_z = of_a if pulled.z is pulled.a else tape.positions(pulled.z)
+    for source, left, right in zip(sources[:2], (of_a, of_z), (x, previous), strict=True):
+        if source is not None and tape.owns(source):
+            yield source, outer(left, tape.positions(right), tape.budget.linear_slack, tape.exact)
+    sums = over_positions(of_a)
+    for source, left in zip(sources[2:], (of_a, of_z), strict=True):
+        if source is not None and tape.owns(source):
+            yield source, Kept(sums if left is of_a else over_positions(left))
+
+
+def _layers(kind: _Kind) -> Handler:
+    """Return the recording form of ``torch.lstm`` and the like."""
+
+    def layers(
+        tape: Tape,
+        input: Tensor,  # noqa: A002
+        hx: Tensor | tuple[Tensor, ...],
+        params: object,
+        has_biases: object,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool | None = None,
+    ) -> tuple[Tensor, ...]:
+        directions = 2 if bidirectional else 1
+        per_scan = 4 if has_biases is True else 2
+        if not isinstance(params, list | tuple) or len(params) != num_layers * directions * per_scan:
+            raise Unseen(f"operation {kind.operation!r} with packed sequences or projections")
+        first = (hx,) if isinstance(hx, Tensor) else hx
+        if any(tape.owns(s) for s in first):
+            raise Unseen(f"operation {kind.operation!r} with a learned initial state")
+        x = input if batch_first else input.transpose(0, 1)
+        tape = tape.of_rows(kind.operation, x, 3)
+        last: list[State] = []
+        for layer in range(num_layers):
+            outputs = []
+            for direction in range(directions):
+                k = layer * directions + direction
+                weights = params[k * per_scan : (k + 1) * per_scan]
+                h, end = _direction(tape, kind, x, tuple(s[k] for s in first), weights, direction == 1)
+                outputs.append(h)
+                last.append(end)
+            x = outputs[0] if directions == 1 else torch.cat(outputs, dim=2)
+            if layer < num_layers - 1:
+                x = F.dropout(x, dropout, train)
+        ends = tuple(torch.stack([end[i] for end in last]) for i in range(kind.states))
+        dtype = _result_type(input)
+        return tuple(t.to(dtype) for t in (x if batch_first else x.transpose(0, 1), *ends))
+
+    return layers
+
+
+def _result_type(x: Tensor) -> torch.dtype:
+    """The type that torch gives the result."""
+    device = x.device.type
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+def _single(operation: str, cell: Cell) -> Handler:
+    """Return the recording form of ``torch.lstm_cell`` and the like."""
+
+    def single(
+        tape: Tape,
+        input: Tensor,  # noqa: A002
+        hx: Tensor | tuple[Tensor, ...],
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> Tensor | State:
+        tape = tape.of_rows(operation, input, 2)
+        state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if any(tape.owns(s) for s in state):
+            raise Unseen(f"operation {operation!r} with a learned initial state")
+        a, z = linear(tape, input, w_ih, b_ih), linear(tape, state[0], w_hh, b_hh)
+        after = cell(a, z, state)
+        return after if len(after) > 1 else after[0]
+
+    return single
+
+
+lstm = _layers(_Kind("lstm", recurrent_scan.run_lstm, recurrent_scan.pull_lstm, 2))
+gru = _layers(_Kind("gru", recurrent_scan.run_gru, recurrent_scan.pull_gru))
+rnn_tanh = _layers(_Kind("rnn_tanh", recurrent_scan.run_tanh, recurrent_scan.pull_tanh))
+rnn_relu = _layers(_Kind("rnn_relu", recurrent_scan.run_relu, recurrent_scan.pull_relu))
+lstm_cell = _single("lstm_cell", recurrent_scan.lstm)
+gru_cell = _single("gru_cell", recurrent_scan.gru)
+rnn_tanh_cell = _single("rnn_tanh_cell", recurrent_scan.tanh)
+rnn_relu_cell = _single("rnn_relu_cell", recurrent_scan.relu)

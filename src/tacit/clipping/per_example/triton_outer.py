@@ -1,0 +1,224 @@
+"""Per-record gradients G = sum_t left_t right_t^T on CUDA devices: their norms, and their weighted sum.
+
+Letters: n records; T positions of a record; p, d widths of left and right; S = sum_t |left_t| |right_t|.
+
+Three kernels.  A program makes one tile in registers and leaves no more than that:
+
+* ``ghost``: |G|^2 = sum_{t,u} (left_t . left_u)(right_t . right_u), T^2 (p + d) operations (Li et al.,
+  2110.05679).  The T x T matrices are never in memory; they are symmetric, so tiles below the diagonal count
+  twice and those above are skipped.
+* ``direct``: |G|^2 is the sum of the squares of tiles of G, 2 T p d operations; taken where these are fewer.
+* ``contract``: sum_i f_i G_i from 16-bit numbers by tensor cores.  Factors multiply what these have summed,
+  in float32, never the numbers that go in: those would have to be rounded to 16 bits again.
+
+**Rounding.**  Positions may cancel: |G| may be far below S, by which rounding goes.  A proven bound on what
+rounding can hide is added to each norm, so that none is below the true one.  With u = 2^-24:
+
+* float32 is multiplied and added in IEEE arithmetic, never in TF32: u of the terms' absolute sum a term.
+* Products of 16-bit numbers are exact.  A tensor core aligns k of them and the sum so far to the largest and
+  cuts off what is below 2^-23 of that, of all but the largest and of the result (Fasi et al., "Numerical
+  behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021: k >= 4; later cores keep more): (k + 1) 2 u at most
+  for k terms, 2.5 u a term.
+* No such chain has more than ``DEPTH`` terms.  Each starts from zero and is then added in float32: u a chain.
+  ``max_num_imprecise_acc`` is what keeps Triton from merging them into one chain of thousands.
+* From there on, products and squares for norms, and their sums, are in float64.
+
+So an inner product of rows of width w is off by less than :func:`_rounding` (w) times the rows' norms.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tacit.native.cuda import runs_triton
+
+__all__ = [
+    "add_weighted_rows",
+    "gradients",
+    "squared_norms",
+    "takes",
+    "takes_16_bits",
+    "takes_rows",
+    "weighted_sum",
+]
+
+GRAM_TILE: Final = 64
+TILE: Final = 128
+ROW_TILE: Final = 512
+DEPTH: Final = {torch.float32: 32, torch.bfloat16: 64, torch.float16: 64}
+CAPABILITY: Final = (8, 0)
+"""From here on there are tensor cores for bfloat16."""
+U: Final = 2.0**-24
+PROGRAMS: Final = 512
+"""Enough to keep any device busy: the records of a sum are dealt out where its tiles alone are fewer."""
+FLOOR: Final = 2.0**-100
+"""Counted into a sum of squares for each of its numbers: underflow takes less than ``U`` of this."""
+
+
+def takes(left: Tensor, right: Tensor) -> bool:
+    """Whether the kernels, and the bound on their rounding, hold for these tensors where they are."""
+    return (
+        left.is_cuda and left.dtype in DEPTH and right.dtype in DEPTH and runs_triton(left.device, CAPABILITY)
+    )
+
+
+def takes_16_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether tensor cores can multiply these tensors as they are: what :func:`gradients` is for."""
+    return left.dtype == right.dtype != torch.float32 and takes(left, right)
+
+
+def takes_rows(rows: Tensor) -> bool:
+    """Whether :func:`add_weighted_rows` takes these."""
+    return (
+        rows.is_cuda
+        and rows.dtype == torch.float32
+        and rows.is_contiguous()
+        and runs_triton(rows.device, CAPABILITY)
+    )
+
+
+def squared_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Return |sum_t left_t right_t^T|^2, (n,) in float32, from (n, T, p) and (n, T, d), rounded up."""
+    (n, T, p), d = left.shape, right.shape[2]
+    if 0 in (n, T, p, d):
+        return left.new_zeros(n, dtype=torch.float32)
+    left, right = _alike(left, right)
+    with torch.cuda.device_of(left):  # type: ignore[no-untyped-call]
+        return (_ghost_norms if T * (p + d) < 2 * p * d else _direct_norms)(left, right).float()
+
+
+def gradients(left: Tensor, right: Tensor) -> Tensor:
+    """Return G, (n, p, d) in float32, from (n, T, p) and (n, T, d) in 16 bits.
+
+    What is formed once, for norms and sum, may be rounded anyhow; so it is left to torch where it can.
+    """
+    if left.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):
+        return torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
+    return _contracted(left, right, torch.ones(len(left), device=left.device), len(left))
+
+
+def weighted_sum(left: Tensor, right: Tensor, factors: Tensor) -> Tensor:
+    """Return sum_i factors_i G_i, (p, d) in float32, from 16-bit numbers and factors (n,).
+
+    A record whose factor is 0 adds nothing, whatever its numbers are.
+    """
+    tiles = _ratio(left.shape[2], TILE) * _ratio(right.shape[2], TILE)
+    parts = max(1, min(len(left), PROGRAMS // tiles))
+    return _contracted(left, right, factors.float(), parts).sum(0)
+
+
+def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> None:
+    """Add sum_i factors_i rows_i, from (n, P) and (n,) in float32, to an accumulator of P numbers.
+
+    A row whose factor is 0 adds nothing, whatever its numbers are.
+    """
+    from tacit.clipping.per_example.triton_kernels import weigh
+
+    fits = accumulator.is_contiguous() and accumulator.dtype == torch.float32
+    sums = accumulator if fits else torch.zeros_like(accumulator, dtype=torch.float32).contiguous()
+    n, P = rows.shape
+    if P:
+        with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+            weigh[(_ratio(P, ROW_TILE),)](
+                rows, factors.float().contiguous(), sums, n, P, RECORDS=8, TILE=ROW_TILE, num_warps=4
+            )
+    if not fits:
+        accumulator.add_(sums)
+
+
+def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Tensor:
+    """Return sums of factors_i G_i over the records i, i + parts, ..., (parts, p, d)."""
+    from tacit.clipping.per_example.triton_kernels import contract
+
+    left, right = _alike(left, right)
+    (n, T, p), d = left.shape, right.shape[2]
+    if 0 in (n, T, p, d):
+        return left.new_zeros(parts, p, d, dtype=torch.float32)
+    sums = left.new_empty(parts, p, d, dtype=torch.float32)
+    tile = _tile(p, d)
+    with torch.cuda.device_of(left):  # type: ignore[no-untyped-call]
+        contract[(parts, _ratio(p, tile), _ratio(d, tile))](
+            *(left, right, factors.contiguous(), sums, n, T, p, d, *_strides(left, right)),
+            TILE=tile,
+            DEPTH=DEPTH[left.dtype],
+            num_warps=8 if tile == TILE else 4,
+        )
+    return sums
+
+
+def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in one dtype."""
+    return (left, right) if left.dtype == right.dtype else (left.float(), right.float())
+
+
+def _strides(left: Tensor, right: Tensor) -> tuple[int, ...]:
+    return *left.stride(), *right.stride()
+
+
+def _tile(p: int, d: int) -> int:
+    return max(16, min(TILE, _power(max(p, d))))
+
+
+def _power(x: int) -> int:
+    """Return the smallest power of two that is not below x."""
+    return 1 << (x - 1).bit_length()
+
+
+def _ratio(x: int, y: int) -> int:
+    """Return x / y rounded up."""
+    return -(-x // y)
+
+
+def _ghost_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Add kappa S^2, of which kappa |left_t| |left_u| |right_t| |right_u| is for the entry (t, u)."""
+    from tacit.clipping.per_example.triton_kernels import ghost
+
+    (n, T, p), d = left.shape, right.shape[2]
+    tile = max(16, min(GRAM_TILE, _power(T)))
+    tiles = _ratio(T, tile)
+    sums = left.new_zeros(n, tiles, tiles, dtype=torch.float64)
+    spreads = left.new_empty(n, tiles, dtype=torch.float64)
+    spilling = tile == GRAM_TILE and left.dtype == torch.float32
+    ghost[(n, tiles, tiles)](
+        *(left, right, sums, spreads, T, p, d, *_strides(left, right), FLOOR * p, FLOOR * d),
+        TILE=tile,
+        DEPTH=DEPTH[left.dtype],
+        num_warps=16 if spilling else 4,
+    )
+    a, b = _rounding(left.dtype, p), _rounding(left.dtype, d)
+    kappa = a + b + a * b
+    return sums.sum((1, 2)).clamp(min=0.0) + kappa * spreads.sum(1).square()
+
+
+def _direct_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Add to |G| what rounding takes, and as much again for the weighted sum, which is rounded too."""
+    from tacit.clipping.per_example.triton_kernels import direct
+
+    (n, T, p), d = left.shape, right.shape[2]
+    tile = _tile(p, d)
+    tiles = _ratio(p, tile), _ratio(d, tile)
+    sums = left.new_empty(n, *tiles, dtype=torch.float64)
+    direct[(n, *tiles)](
+        *(left, right, sums, T, p, d, *_strides(left, right)),
+        TILE=tile,
+        DEPTH=DEPTH[left.dtype],
+        num_warps=8 if tile == TILE else 4,
+    )
+    spread = _length(left) * _length(right)  # not below S (Cauchy and Schwarz)
+    return (sums.sum((1, 2)).sqrt() + 2 * _rounding(left.dtype, T) * spread).square()
+
+
+def _length(x: Tensor) -> Tensor:
+    """Return the norm of each record's numbers (n, T, width), (n,), in float64, and not below it."""
+    norms: Tensor = torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float32)
+    return (norms.double().square() + FLOOR * x[0].numel()).sqrt()
+
+
+def _rounding(dtype: torch.dtype, terms: int) -> float:
+    """Return the largest error of a sum of ``terms`` products as a share of the sum of absolute values."""
+    depth = DEPTH[dtype]
+    a_term = 1.0 if dtype == torch.float32 else 2.5
+    return 1.01 * U * (a_term * depth + _ratio(terms, depth))  # 1.01: second order, to 1e5 chains

@@ -1,0 +1,305 @@
+"""One use of one parameter in a batch: its per-record gradients, without forming them where possible.
+
+Letters: n records; m records of a chunk; P numbers of the parameter; T positions of a record; d numbers at
+each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property, lru_cache
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tacit.clipping.per_example import triton_outer
+
+__all__ = [
+    "EXACT",
+    "Kept",
+    "Rearranged",
+    "Rows",
+    "Use",
+    "allowance",
+    "cancellation",
+    "chunks",
+    "narrowed",
+    "over_positions",
+    "over_views",
+    "row_squares",
+    "widened",
+    "widened_type",
+]
+
+EXACT = "exact"
+"""Norms of gradients that are formed, or of which each number is one product."""
+PARTS = 8
+"""Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
+SPLIT_FROM = 2**20
+"""Numbers that are summed, from which on this pays."""
+BLOCK, STRIDED_BLOCK = 1024, 128
+"""Numbers of which a norm is taken at once, in a row and apart: there, fewer lanes sum them."""
+LONG_ROWS, FEW_POSITIONS = 512, 64
+"""Where a sum over positions is taken as a product with ones, on a CPU."""
+
+
+class Use(ABC):
+    """What a backward pass left of one use of a parameter: enough for norms and for a weighted sum."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """Return |g_i|^2, (n,), never below the true value by more than rounding."""
+
+    @abstractmethod
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return g_i of the records start to stop - 1, (m, *shape)."""
+
+    @abstractmethod
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add sum_i factors_i g_i to ``accumulator`` (*shape) in place; ``factors`` (n,)."""
+
+    @abstractmethod
+    def of(self, records: Tensor) -> Use:
+        """Return the same of some ``records``, (n,) bool."""
+
+    @property
+    def form(self) -> str:
+        """How the norms are found: ``EXACT``, those of formed gradients; or by what they may be larger."""
+        return type(self).__name__
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        return False
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """Whether the weighted sum is that of what :meth:`gradients` returns, to the last bit of each."""
+        return False
+
+
+@final
+class Rows:
+    """Rows (n, d) whose squared norms several uses may ask for, and are taken once."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """|x_i|^2, (n,)."""
+        return row_squares(self.rows)
+
+
+@final
+class Kept(Use):
+    """Per-record gradients that are small enough to be formed, (n, *shape)."""
+
+    def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
+        self._gradients = gradients
+        self.shared = rows is not None
+        self._rows = Rows(gradients.reshape(gradients.shape[0], -1)) if rows is None else rows
+
+    @property
+    def rows(self) -> Tensor:
+        """(n, P), a view if it can be."""
+        return self._rows.rows
+
+    def squared_norms(self) -> Tensor:
+        """Return the sums of squares, (n,)."""
+        return self._rows.squares
+
+    @property
+    def form(self) -> str:
+        """It is formed."""
+        return EXACT
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return a slice, (m, *shape)."""
+        return self._gradients[start:stop]
+
+    def of(self, records: Tensor) -> Kept:
+        """Return those gradients alone."""
+        return Kept(self._gradients[records])
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Where the Triton kernel takes them."""
+        return triton_outer.takes_rows(self._gradients)
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """As it is formed once."""
+        return True
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records."""
+        gradients = self._gradients.reshape(self._gradients.shape[0], -1)
+        if self.skips_zeros:
+            triton_outer.add_weighted_rows(accumulator, gradients, factors)
+            return
+        if gradients.dtype != accumulator.dtype or factors.dtype != accumulator.dtype:
+            gradients, factors = gradients.to(accumulator.dtype), factors.to(accumulator.dtype)
+        if not accumulator.is_contiguous():
+            accumulator.add_((factors @ gradients).view_as(accumulator))
+        elif accumulator.is_cpu and gradients.numel() >= SPLIT_FROM and gradients.shape[1] % PARTS == 0:
+            parts = gradients.view(-1, PARTS, gradients.shape[1] // PARTS).transpose(0, 1)
+            accumulator.view(PARTS, 1, -1).baddbmm_(factors.expand(PARTS, 1, -1), parts)
+        else:
+            accumulator.view(1, -1).addmm_(factors[None], gradients)
+
+
+@final
+class Rearranged(Use):
+    """Gradients of a parameter from those of a source that has the same numbers in another shape or order.
+
+    ``source``: a view of all of the parameter, which is contiguous; ``use``: the source's.
+    """
+
+    def __init__(self, use: Use, source: Tensor, parameter: Tensor) -> None:
+        self._use, self._source, self._parameter = use, source, parameter
+
+    def squared_norms(self) -> Tensor:
+        """Return |g_i|^2, (n,)."""
+        return self._use.squared_norms()
+
+    @property
+    def form(self) -> str:
+        """As of the source's use."""
+        return self._use.form
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return a slice, (m, *shape)."""
+        found = self._use.gradients(start, stop)
+        size = self._parameter.numel()
+        rearranged = found.new_empty(len(found), *self._parameter.shape)
+        rearranged.as_strided(found.shape, (size, *self._source.stride())).copy_(found)
+        return rearranged
+
+    def of(self, records: Tensor) -> Rearranged:
+        """Return those of some records."""
+        return Rearranged(self._use.of(records), self._source, self._parameter)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """As the source's use does."""
+        return self._use.skips_zeros
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records, in place where it can be."""
+        if not accumulator.is_contiguous():
+            total = accumulator.contiguous()
+            self.add_weighted(total, factors)
+            accumulator.copy_(total)
+            return
+        there = accumulator.as_strided(
+            self._source.shape, self._source.stride(), accumulator.storage_offset()
+        )
+        if there.is_contiguous() or there.dim() == 2:  # a product may add to a transposed matrix
+            self._use.add_weighted(there, factors)
+            return
+        total = accumulator.new_zeros(self._source.shape)
+        self._use.add_weighted(total, factors)
+        there.add_(total)
+
+
+def cancellation(dtype: torch.dtype, length: int) -> float:
+    """Return kappa: norms from products of positions are wrong by no more than kappa S^2.
+
+    S is the sum of the positions' own norms, ``length`` the longest dot product.  Where positions cancel,
+    |G|^2 is far below S^2, and may even come out as 0.  Rounding errors of a dot product grow as the root of
+    its length (Higham and Mary, 2019, theorem 2.4); up to 4.5e-7 S^2 was measured in float32, at length 1024,
+    for pairs of positions that cancel but for one part in 1000, where this allows 3.9e-6.
+
+    >>> round(cancellation(torch.float32, 1024) * 1e6, 1)
+    3.9
+    """
+    return float(8 * torch.finfo(dtype).eps * (1 + length / 64) ** 0.5)
+
+
+def chunks(n: int, bytes_per_record: int, most: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of chunks of records whose gradients take no more than ``most`` bytes.
+
+    >>> chunks(5, 4, 9)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    m = max(1, most // max(1, bytes_per_record))
+    return [(start, min(start + m, n)) for start in range(0, n, m)]
+
+
+def over_views(per_row: Tensor, views: int) -> Tensor:
+    """Sum gradients of rows (n K, ...) over the K views of each record, to (n, ...)."""
+    if views == 1:
+        return per_row
+    n = len(per_row) // views
+    return over_positions(per_row.reshape(n, views, -1)).view(n, *per_row.shape[1:])
+
+
+def over_positions(x: Tensor) -> Tensor:
+    """Sum (n, T, d) over T, to (n, d) in float32 or wider.
+
+    On a CPU as a product with ones where that is the faster: rows of many numbers, or few positions that lie
+    side by side.
+    """
+    n, T, d = x.shape
+    if x.is_cuda:
+        return x.sum(1, dtype=widened_type(x.dtype))
+    x = widened(x)
+    if T == 1:
+        return x.squeeze(1)
+    by_product = d >= LONG_ROWS if x.stride(2) == 1 else T < FEW_POSITIONS
+    return torch.bmm(x.new_ones(1, 1, T).expand(n, 1, T), x).squeeze(1) if by_product else x.sum(1)
+
+
+def row_squares(x: Tensor) -> Tensor:
+    """Return |x|^2 over the last dimension, with an allowance for squares that underflow.
+
+    A norm is summed by some lanes, each of which loses what is small beside what it has: of four million
+    numbers 1.5 % of the norm, if they are made for it.  So long rows are taken in blocks, and the blocks are
+    summed in double precision; what is lost then is 4e-6, of which :data:`tacit.clipping.engine.ROUNDING`
+    allows for twice as much.
+    """
+    P, block = x.shape[-1], BLOCK if x.stride(-1) == 1 else STRIDED_BLOCK
+    norms: Tensor
+    if block >= P:
+        norms = torch.linalg.vector_norm(x, dim=-1)  # forms no square of x, which takes 10 times as long
+        return torch.addcmul(_constant(allowance(x), x.dtype, x.device), norms, norms)
+    cut = P // block * block
+    parts = [torch.linalg.vector_norm(x[..., :cut].view(*x.shape[:-1], P // block, block), dim=-1)]
+    if cut < P:
+        parts.append(torch.linalg.vector_norm(x[..., cut:], dim=-1, keepdim=True))
+    norms = torch.linalg.vector_norm(torch.cat(parts, -1), dim=-1, dtype=torch.float64)
+    return norms.square_().add_(allowance(x)).to(x.dtype)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+def allowance(x: Tensor) -> float:
+    """Return what underflow may have taken from a sum of squares over the last dimension."""
+    return x.shape[-1] * float(torch.finfo(x.dtype).tiny)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32 or wider: norms and sums are never formed in less."""
+    if tensor.dtype == torch.float32 or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(widened_type(tensor.dtype))
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """Return x in the type in which an operation reads it under autocast on a CUDA device.
+
+    Cast once by us, the copy is what is kept, and what the backward pass reads again.
+    """
+    if x.is_cuda and x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
+        return x.to(torch.get_autocast_dtype("cuda"))
+    return x
+
+
+def widened_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which gradients of parameters of this type are computed with: float32 or wider."""
+    return torch.promote_types(dtype, torch.float32)
