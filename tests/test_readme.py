@@ -477,7 +477,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_links_lead_somewhere_and_no_page_names_a_machine() -> None:
-    for page in (*PAGES, ROOT / "DESIGN.md", *(ROOT / "docs").glob("*.md")):
+    for page in (*PAGES, ROOT / "DESIGN.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
