@@ -236,7 +236,8 @@ refusal is an `UnsupportedEvent`, which says what, why and what to do instead; h
 * *not Gaussian*, *not published*: outside of what the method is defined for.
 
 The central limit theorem of Gaussian differential privacy is no accountant here: it is
-`tacit.accounting.gdp.clt_estimate`, an estimate by name, which for most settings lies below the truth.
+`tacit.accounting.closed_form.gdp.clt_estimate`, an estimate by name, which for most settings lies below the
+truth.
 """
 
 

@@ -488,7 +488,8 @@ def test_the_design_names_the_accountants_and_files_that_there_are() -> None:
     text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
     text = text.split("## Inside accounting\n", 1)[1].split("\n## ", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", text))
-    files = {path.stem for path in (ROOT / "src" / "tacit" / "accounting").glob("*.py")}
+    folder = ROOT / "src" / "tacit" / "accounting"
+    files = {path.stem for path in folder.rglob("*")}
     assert set(METHODS) <= named
     assert named <= files
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.gdp import clt_estimate, mu
-from tacit.accounting.optimal import Coins, _compose, optimal_composition
-from tacit.accounting.own import own_epsilon
-from tacit.accounting.pure import pure_epsilon
-from tacit.accounting.strong import advanced_composition
-from tacit.accounting.zcdp import rho
+from tacit.accounting.closed_form.gdp import clt_estimate, mu
+from tacit.accounting.closed_form.pure import pure_epsilon
+from tacit.accounting.composition.optimal import Coins, _compose, optimal_composition
+from tacit.accounting.composition.per_mechanism import own_epsilon
+from tacit.accounting.composition.strong import advanced_composition
+from tacit.accounting.renyi.zcdp import rho
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,

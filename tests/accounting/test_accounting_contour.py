@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting.contour import (
+from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.accounting.pld.contour import (
     MANY_PRODUCTS,
     Line,
     Plain,
@@ -20,12 +21,11 @@ from tacit.accounting.contour import (
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from tacit.accounting.decay import EDGES, log_decay
-from tacit.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.accounting.inversion import ContourPrice, Lines
-from tacit.accounting.losses import Direction
+from tacit.accounting.pld.decay import EDGES, log_decay
+from tacit.accounting.pld.inversion import ContourPrice, Lines
+from tacit.accounting.pld.losses import Direction
+from tacit.accounting.pld.transform import EXTENDED, Sampled, TooDear
 from tacit.accounting.price import ErrorBudget, Price
-from tacit.accounting.transform import EXTENDED, Sampled, TooDear
 
 WAYS: list[Direction] = ["remove", "add"]
 

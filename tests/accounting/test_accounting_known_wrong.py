@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tacit.accounting import METHODS, account, calibrate
-from tacit.accounting.divergences import renyi
+from tacit.accounting.renyi.divergences import renyi
 from tacit.errors import TacitError, UnsupportedEvent
 from tacit.events import (
     Adjacency,

@@ -11,11 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import METHODS, account
-from tacit.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.accounting.moments import ORDERS, log_moments
-from tacit.accounting.published import figure2_strong_composition, talk_table, valid_strong_composition
-from tacit.accounting.single import single_delta, single_epsilon
-from tacit.accounting.strong import advanced_composition
+from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.accounting.closed_form.single import single_delta, single_epsilon
+from tacit.accounting.composition.published import (
+    figure2_strong_composition,
+    talk_table,
+    valid_strong_composition,
+)
+from tacit.accounting.composition.strong import advanced_composition
+from tacit.accounting.renyi.moments import ORDERS, log_moments
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 
 ABADI = Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000)

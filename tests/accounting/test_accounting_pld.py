@@ -11,8 +11,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from tacit.accounting import account, composed
-from tacit.accounting.convolve import compose
+from tacit.accounting import account
+from tacit.accounting.pld import composed
+from tacit.accounting.pld.convolve import compose
 from tacit.events import (
     ApproximateDP,
     Compose,

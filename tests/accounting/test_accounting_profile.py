@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import laplace, norm
 
-from tacit.accounting import account, composed
-from tacit.accounting.convolve import Composition, Window, compose, directly
-from tacit.accounting.grid import Masses, dominating
-from tacit.accounting.grid_price import PldPrice
-from tacit.accounting.losses import loss_of
-from tacit.accounting.profile import Profile
+from tacit.accounting import account
+from tacit.accounting.pld import composed
+from tacit.accounting.pld.convolve import Composition, Window, compose, directly
+from tacit.accounting.pld.grid import Masses, dominating
+from tacit.accounting.pld.grid_price import PldPrice
+from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.pld.profile import Profile
 from tacit.audits.tradeoff import Claim
 from tacit.events import (
     Compose,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.divergences import renyi
-from tacit.accounting.selection import log_one_over_gamma
+from tacit.accounting.renyi.divergences import renyi
+from tacit.accounting.renyi.selection import log_one_over_gamma
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.conversion import epsilon_at_orders, log_delta_at_orders
-from tacit.accounting.dispatch import price_of
-from tacit.accounting.divergences import renyi
-from tacit.accounting.losses import Array
-from tacit.accounting.quadrature import log_moments
-from tacit.accounting.rdp import RenyiPrice
+from tacit.accounting.account import price_of
+from tacit.accounting.pld.losses import Array
+from tacit.accounting.renyi.conversion import epsilon_at_orders, log_delta_at_orders
+from tacit.accounting.renyi.divergences import renyi
+from tacit.accounting.renyi.quadrature import log_moments
+from tacit.accounting.renyi.rdp import RenyiPrice
 from tacit.events import Adjacency, Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 

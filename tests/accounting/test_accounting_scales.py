@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.accounting import METHODS, NoiseOutOfRange, account, renyi_cost
-from tacit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     BallsInBins,

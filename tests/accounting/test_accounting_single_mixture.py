@@ -8,9 +8,9 @@ import mpmath as mp
 import pytest
 
 from tacit.accounting import account
-from tacit.accounting.own import own_epsilon
-from tacit.accounting.single import single_delta, single_epsilon
-from tacit.accounting.single_mixture import mixture_delta, mixture_epsilon
+from tacit.accounting.closed_form.single import single_delta, single_epsilon
+from tacit.accounting.closed_form.single_mixture import mixture_delta, mixture_epsilon
+from tacit.accounting.composition.per_mechanism import own_epsilon
 from tacit.events import Adjacency, Gaussian, GaussianMixture, PoissonSampled
 
 MIXTURES = [

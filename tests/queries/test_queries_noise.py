@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tacit import accounting
-from tacit.accounting.pure import pure_epsilon
+from tacit.accounting.closed_form.pure import pure_epsilon
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.events import Adjacency, DiscreteGaussian, DiscreteLaplace, ZeroConcentratedDP
 from tacit.queries import noise

@@ -4,11 +4,11 @@
 steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return one ``PrivacyCurve``.
 """
 
+from tacit.accounting.account import METHODS, account
 from tacit.accounting.additive import renyi_cost
+from tacit.accounting.calibrate import LooseBudget, calibrate, epsilon_schedule, largest_steps
 from tacit.accounting.curve import PrivacyCurve
-from tacit.accounting.dispatch import METHODS, account
 from tacit.accounting.scales import NoiseOutOfRange
-from tacit.accounting.search import LooseBudget, calibrate, epsilon_schedule, largest_steps
 
 __all__ = [
     "METHODS",

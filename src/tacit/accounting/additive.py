@@ -18,12 +18,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from tacit.accounting.divergences import largest_order, renyi, summed
-from tacit.accounting.losses import Array
-from tacit.accounting.pure import amplified, is_hidden_in, pure_epsilon
+from tacit.accounting.closed_form.pure import amplified, is_hidden_in, pure_epsilon
+from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
+from tacit.accounting.pld.losses import Array
+from tacit.accounting.renyi.divergences import largest_order, renyi, summed
+from tacit.accounting.renyi.zcdp import rho
 from tacit.accounting.scales import check_scale
-from tacit.accounting.steps import Base, Steps, flatten, in_units_of
-from tacit.accounting.zcdp import rho
 from tacit.errors import UnsupportedEvent, check_real
 from tacit.events import (
     Adjacency,

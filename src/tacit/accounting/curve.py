@@ -282,7 +282,7 @@ class PrivacyCurve:
                 f"the other about {theirs}. Account for both events under one adjacency; form groups after."
             )
         event = Compose((self.event, other.event))
-        from tacit.accounting.dispatch import METHODS, account  # it makes curves itself, so not above
+        from tacit.accounting.account import METHODS, account  # it makes curves itself, so not above
 
         if self.method == other.method and self.method in METHODS:
             together = account(event, adjacency=self.adjacency, method=self.method)

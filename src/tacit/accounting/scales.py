@@ -7,7 +7,7 @@ and a price, infinite maybe, whatever its size.
 
 from __future__ import annotations
 
-from tacit.accounting.steps import Base, Steps, flatten
+from tacit.accounting.flatten import Base, Steps, flatten
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     BallsInBins,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import TypeAlias
 
-from tacit.accounting.steps import flatten
+from tacit.accounting.flatten import flatten
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import (
     Adjacency,

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, TypeAlias
 
 from tacit.accounting.additive import decimal
-from tacit.accounting.steps import flatten
+from tacit.accounting.flatten import flatten
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, ApproximateDP, Event
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from tacit.accounting.additive import decimal, renyi_cost, zcdp_cost
-from tacit.accounting.conversion import epsilon_at_orders
-from tacit.accounting.losses import Array
-from tacit.accounting.zcdp import curve
+from tacit.accounting.pld.losses import Array
+from tacit.accounting.renyi.conversion import epsilon_at_orders
+from tacit.accounting.renyi.zcdp import curve
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event
 from tacit.ledger.counting import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from tacit.accounting.zcdp import curve
+from tacit.accounting.renyi.zcdp import curve
 from tacit.errors import InvalidInput, check_real
 
 __all__ = ["exact", "gaussian_sigma", "laplace_scale", "rho_within", "root_down", "rounded_down"]

@@ -1,0 +1,312 @@
+"""The inverse questions: how much noise, how many steps; and epsilon along a run.
+
+Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from tacit.accounting.account import account, price_of
+from tacit.accounting.closed_form.gaussian import GaussianPrice
+from tacit.accounting.closed_form.single import SinglePrice
+from tacit.accounting.flatten import flatten
+from tacit.accounting.pld.accountant import estimate
+from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
+from tacit.accounting.price import Price
+from tacit.accounting.roots import brent
+from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
+from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
+from tacit.events import Adjacency, Event
+
+__all__ = ["LooseBudget", "calibrate", "epsilon_schedule", "largest_steps"]
+
+_MOST_STEPS = 10**9
+_TOLERANCE = 8e-5  # of the noise multiplier, relative
+_SECANTS = 6
+_TINY = 1e-15
+_LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
+
+
+class LooseBudget(InvalidInput):
+    """A budget that the least noise keeps which is looked at; ``noise``: that noise."""
+
+    def __init__(self, message: str, noise: float) -> None:
+        super().__init__(message)
+        self.noise = noise
+
+
+def calibrate(
+    family: Callable[[float], Event],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency | str,
+    method: str = "pld",
+) -> float:
+    """Find the smallest noise multiplier with which a plan stays within (epsilon, delta).
+
+    :param family: from a noise multiplier to the event of the whole plan; more noise, less epsilon.
+        It may hold parts that do not depend on the noise multiplier.
+    :param epsilon: target, > 0, in nats.
+    :param delta: target, in (0, 1).
+    :returns: a noise multiplier in [0.1, 1e6].
+    :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
+    :raises LooseBudget: an ``InvalidInput``, if the least noise that is priced, 0.1 or more, is enough; the
+        message says which that is and what it costs.
+
+    Guarantee
+    ---------
+    * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
+    * 1.0001 times less noise would not do.
+
+    >>> from tacit.events import Gaussian, PoissonSampled, Repeat
+    >>> def plan(sigma):
+    ...     return Repeat(PoissonSampled(0.01, Gaussian(sigma)), 10_000)
+    >>> round(calibrate(plan, epsilon=2.0, delta=1e-5, adjacency="add-remove"), 3)
+    2.127
+    """
+    target = check_real("epsilon", epsilon, low=0.0, open_low=True)
+    relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+    least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
+
+    @cache
+    def excess(log_noise: float) -> float:
+        event = family(_noise(log_noise))
+        return math.log(max(_TINY, account(event, adjacency=relation, method=method).epsilon(delta)) / target)
+
+    def rough_excess(log_noise: float) -> float:
+        return math.log(max(_TINY, rough(family(_noise(log_noise)))) / target)
+
+    start = _start(rough_excess, least)
+    if start == math.inf and excess(_HIGH) > 0.0:
+        raise BudgetExceeded(
+            f"no noise multiplier up to {MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
+            f"{delta:g} under {relation.value} (method {method!r}): with that much noise it still costs "
+            f"epsilon {target * math.exp(excess(_HIGH)):.6g}, so the part that does not depend on the noise "
+            "is too dear. Leave out or weaken that part, or raise epsilon or delta."
+        )
+    if start is not None or excess(least) > 0.0:
+        near = least if start is None else min(start, _HIGH)
+        found = _refine(excess, _secant(excess, near, least), least)
+        if found > least:
+            return _noise(found)
+    raise LooseBudget(
+        f"epsilon {target:g} is more than this plan costs with the least noise that is priced: noise "
+        f"multiplier {_noise(least):.4g} costs epsilon {target * math.exp(excess(least)):.4g} at delta "
+        f"{delta:g} under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
+        "epsilon, to 10 or less, or delta; or give that noise multiplier itself.",
+        _noise(least),
+    )
+
+
+def _noise(log_noise: float) -> float:
+    if log_noise in (_LOW, _HIGH):
+        return LEAST_NOISE if log_noise == _LOW else MOST_NOISE
+    return min(max(math.exp(log_noise), LEAST_NOISE), MOST_NOISE)
+
+
+def _least_priced(price: Callable[[float], object]) -> float:
+    """log of the least noise that the accountant prices in this plan, to a few digits."""
+
+    def refused(log_noise: float) -> bool:
+        try:
+            price(log_noise)
+        except NoiseOutOfRange as problem:
+            if log_noise == _HIGH or not problem.too_small:
+                raise
+            return True
+        return False
+
+    low, high = _LOW, _HIGH
+    if not refused(low) or refused(high):
+        return low
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if refused(middle) else (low, middle)
+    return high
+
+
+def _start(rough_excess: Callable[[float], float], least: float) -> float | None:
+    """Where the rough guess at the excess vanishes; None below ``least``, infinity above the range."""
+    low, high, stride = max(0.0, least), max(0.0, least), math.log(4.0)
+    while rough_excess(high) > 0.0:
+        if high == _HIGH:
+            return math.inf
+        low, high = high, min(high + stride, _HIGH)
+    while rough_excess(low) <= 0.0:
+        if low == least:
+            return None
+        low, high = max(low - stride, least), low
+    return brent(rough_excess, low, high, xtol=1e-2)
+
+
+def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[Event], float]:
+    """A cheap guess at epsilon, to start from."""
+    relation = Adjacency.parse(adjacency)
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    if method == "pld":
+        return lambda event: _rough_pld(event, relation, delta)
+    return lambda event: account(event, adjacency=relation, method=method).epsilon(delta)
+
+
+def _rough_pld(event: Event, adjacency: Adjacency, delta: float) -> float:
+    price = price_of(event, adjacency, "pld")
+    match price:
+        case ContourPrice():
+            return price.estimate(delta)
+        case GaussianPrice() | SinglePrice():
+            return price.epsilon(delta)
+    return estimate(flatten(event), adjacency, delta)
+
+
+def _secant(excess: Callable[[float], float], start: float, least: float) -> float:
+    """A point near the root of the smooth, decreasing ``excess``, by a few steps of the secant method."""
+    if not math.isfinite(excess(start)):
+        return start
+    before, here = start, start + excess(start)  # log epsilon falls about as fast as log noise rises
+    for _ in range(_SECANTS):
+        here = min(max(here, least), _HIGH)
+        if abs(here - before) <= _TOLERANCE / 8.0 or not math.isfinite(excess(here) - excess(before)):
+            break
+        if excess(before) == excess(here):
+            break
+        slope = (excess(here) - excess(before)) / (here - before)
+        before, here = here, here - min(max(excess(here) / slope, -0.5), 0.5)
+    return min(max(here, least), _HIGH)
+
+
+def _refine(excess: Callable[[float], float], start: float, least: float) -> float:
+    """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0; ``least``,
+    where the range begins, if the root is below."""
+    step = _TOLERANCE / 4.0
+    low, high = start - step, min(start + step, _HIGH)
+    while excess(high) > 0.0:
+        if high >= _HIGH:
+            raise BudgetExceeded(
+                "the accountant's upper bound stays above the target for every noise multiplier up to "
+                f"{MOST_NOISE:g}. Raise epsilon or delta; method 'pld' is the tightest."
+            )
+        low, high, step = high, min(high + step, _HIGH), 4.0 * step
+    low = max(low, least)
+    while excess(low) <= 0.0:
+        if low == least:
+            return least
+        low, high, step = max(low - step, least), low, 4.0 * step
+    if high - low <= _TOLERANCE:
+        return high
+    root = brent(excess, low, high, xtol=_TOLERANCE / 4.0, rtol=1e-14)
+    while excess(root) > 0.0:
+        root += _TOLERANCE / 4.0
+    return root
+
+
+def largest_steps(
+    family: Callable[[int], Event],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency | str,
+    method: str = "pld",
+) -> int:
+    """Find the largest count with which a plan stays within (epsilon, delta).
+
+    :param family: from a count >= 1 to the event of the whole plan; more steps, more epsilon.
+    :param epsilon: target, >= 0, in nats.
+    :param delta: target, in (0, 1).
+    :returns: a count in [0, 1e9); 0 if not even one step fits.
+    :raises InvalidInput: if 1e9 steps still fit: the plan then hardly depends on the count.
+
+    Guarantee
+    ---------
+    * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
+    * The same bound at ``result + 1`` is above epsilon.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> largest_steps(lambda n: Repeat(Gaussian(50.0), n), epsilon=2.0, delta=1e-5, adjacency="add-remove")
+    628
+    """
+    target = check_real("epsilon", epsilon, low=0.0)
+    relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+
+    @cache
+    def fits(count: int) -> bool:
+        return (
+            count == 0 or account(family(count), adjacency=relation, method=method).epsilon(delta) <= target
+        )
+
+    low, high = 0, 1
+    while high <= _MOST_STEPS and rough(family(high)) <= target:
+        low, high = high, 2 * high
+    while high - low > 1 + low // 100_000:
+        middle = (low + high) // 2
+        low, high = (middle, high) if rough(family(middle)) <= target else (low, middle)
+    return _boundary(fits, low, _MOST_STEPS)
+
+
+def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
+    """The count from which on ``fits`` is false, less one; gallops away from ``guess``, then bisects."""
+    low, high, stride = guess, guess, 1 + guess // 20_000
+    while low > 0 and not fits(low):
+        low, high, stride = max(0, low - stride), low, 4 * stride
+    if high == low:
+        high = low + stride
+        while fits(high):
+            low, high, stride = high, high + stride, 4 * stride
+            if low >= most:
+                raise InvalidInput(
+                    f"{most} steps still fit into this budget: the plan hardly depends on the number of "
+                    "steps. Check that the family uses its argument."
+                )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def epsilon_schedule(
+    family: Callable[[int], Event],
+    counts: Sequence[int],
+    *,
+    delta: float,
+    adjacency: Adjacency | str,
+    method: str = "pld",
+) -> list[float]:
+    """epsilon after each of ``counts`` steps: what a progress bar or a plot shows.
+
+    What was computed for one count serves its neighbours, so a point costs some ten microseconds for
+    Gaussians, sampled or not, and one composition, some ten milliseconds, for other mechanisms.
+
+    :param family: from a count to the event of that many steps.
+    :param counts: each >= 1, in any order.
+    :param delta: in (0, 1).
+    :returns: upper bounds on epsilon, in nats, in the order of ``counts``.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> [round(e, 3) for e in epsilon_schedule(
+    ...     lambda n: Repeat(Gaussian(10.0), n), [1, 100], delta=1e-5, adjacency="add-remove")]
+    [0.341, 4.377]
+    """
+    relation = Adjacency.parse(adjacency)
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    prices = [price_of(family(check_integer("count", count, low=1)), relation, method) for count in counts]
+    alike: dict[object, list[int]] = {}
+    for index, price in enumerate(prices):
+        alike.setdefault(_kind(price), []).append(index)
+    found: dict[int, float] = {}
+    for indices in alike.values():
+        found |= zip(indices, _epsilons([prices[index] for index in indices], delta), strict=True)
+    return [found[index] for index in range(len(prices))]
+
+
+def _kind(price: Price) -> object:
+    """Prices of one kind are compositions of the same terms."""
+    return tuple(price.ways.items()) if isinstance(price, ContourPrice) else None
+
+
+def _epsilons(prices: list[Price], delta: float) -> list[float]:
+    """epsilon of prices of one kind."""
+    along = [price for price in prices if isinstance(price, ContourPrice)]
+    return epsilons_along(along, delta) if along else [max(0.0, price.epsilon(delta)) for price in prices]

@@ -1,0 +1,96 @@
+"""Pure differential privacy of one mechanism, and what sampling makes of an epsilon."""
+
+from __future__ import annotations
+
+import math
+
+from tacit.accounting.flatten import Base, in_units_of
+from tacit.events import (
+    Adjacency,
+    ApproximateDP,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    GroupPrivacy,
+    Laplace,
+    PoissonSampled,
+    RandomizedResponse,
+    SparseVector,
+    WithoutReplacement,
+    ZeroConcentratedDP,
+)
+
+__all__ = ["amplified", "exchanged", "is_hidden_in", "pure_epsilon"]
+
+_UP = 1.0 + 1e-12
+
+
+def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
+    """epsilon with delta = 0, rounded up, of a mechanism in units of ``adjacency``; None if none is known.
+
+    >>> from tacit.events import Gaussian
+    >>> pure_epsilon(Laplace(2.0), Adjacency.ADD_REMOVE), pure_epsilon(Gaussian(1.0), Adjacency.ADD_REMOVE)
+    (0.5000000000005, None)
+    """
+    match base:
+        case Laplace(scale):
+            return 1.0 / scale * _UP
+        case DiscreteLaplace(scale, sensitivity):
+            return sensitivity / scale * _UP
+        case RandomizedResponse(noise, categories):  # (1 - p + p/k) / (p/k)
+            return math.log1p((1.0 - noise) / noise * categories) * _UP if noise > 0.0 else None
+        case ApproximateDP(epsilon, 0.0) | ExponentialMechanism(epsilon):
+            return epsilon
+        case SparseVector(threshold, queries):  # Lyu, Su & Li 2017 (1603.01699), Theorem 4
+            return (threshold + queries) * _UP
+        case GroupPrivacy(inner, size):
+            pure = pure_epsilon(inner, adjacency)
+            return None if pure is None else size * pure * _UP
+        case PoissonSampled(rate, inner) if is_hidden_in(inner, adjacency):
+            pure = pure_epsilon(inner, adjacency)
+            return None if pure is None else amplified(pure, rate)
+        case WithoutReplacement(records, batch, inner):
+            unit = exchanged(inner, adjacency)
+            pure = None if unit is None else pure_epsilon(unit, Adjacency.REPLACE_ONE)
+            return None if pure is None else amplified(pure, batch / records)
+    return None
+
+
+def is_hidden_in(inner: Base, adjacency: Adjacency) -> bool:
+    """Whether Poisson sampling amplifies ``inner`` by the theorems for a record that may be absent.
+
+    Not where records are replaced, nor for reports of one's own: everybody sees who does not report.
+
+    >>> is_hidden_in(Laplace(1.0), Adjacency.ADD_REMOVE), is_hidden_in(Laplace(1.0), Adjacency.REPLACE_ONE)
+    (True, False)
+    """
+    return adjacency is not Adjacency.REPLACE_ONE and not isinstance(inner, RandomizedResponse)
+
+
+def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
+    """``inner`` where one record is exchanged for another, which is what fixed-size batches ask for.
+
+    Blanking a record is an exchange, too.  None for reports of one's own (everybody sees whose they are), and
+    for a guarantee that was stated for blanking alone.
+
+    >>> exchanged(Laplace(4.0), Adjacency.ZERO_OUT)
+    Laplace(noise_multiplier=2.0)
+    """
+    stated = isinstance(inner, ApproximateDP | ExponentialMechanism | ZeroConcentratedDP)
+    if isinstance(inner, RandomizedResponse) or (stated and adjacency is not Adjacency.REPLACE_ONE):
+        return None
+    ((unit, _),) = in_units_of(Adjacency.REPLACE_ONE, ((inner, 1),))
+    return unit
+
+
+def amplified(epsilon: float, rate: float) -> float:
+    """log(1 + q (e^eps - 1)), rounded up: what sampling at rate q makes of (eps, delta), with q delta.
+
+    Poisson sampling under add-remove, sampling without replacement under replace-one (Balle, Barthe &
+    Gaboardi 2018, 1807.01647, Theorems 8 and 9).
+
+    >>> round(amplified(1.0, 0.01), 6)
+    0.017037
+    """
+    if epsilon > 30.0:
+        return (epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))) * _UP
+    return math.log1p(rate * math.expm1(epsilon)) * _UP

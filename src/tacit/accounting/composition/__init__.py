@@ -1,0 +1,8 @@
+"""Composition theorems: they take an (epsilon, delta) of each mechanism and know nothing else of it.
+
+* ``per_mechanism``: the epsilon of one mechanism at a given delta, which all theorems start from.
+* ``basic``: basic composition, the sum of epsilons and deltas.
+* ``strong``: advanced composition.
+* ``optimal``: optimal composition of (epsilon, delta) guarantees.
+* ``published``: the figures that the 2016 paper and talk published, which are no bounds.
+"""

@@ -1,0 +1,201 @@
+"""Optimal composition of (epsilon, delta) guarantees (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.3).
+
+If nothing is known of T mechanisms but that each is (eps_t, delta_t)-DP, the worst that they can be together
+is T independent coins: with chance delta_t the record is revealed, else the privacy loss is +eps_t with
+chance e^{eps_t} / (1 + e^{eps_t}), and -eps_t otherwise.  Together they are (eps, delta)-DP if and only if
+
+    delta >= 1 - prod_t (1 - delta_t) (1 - d(eps)),   d(eps) = E (1 - e^{eps - sum_t L_t})_+ .
+
+For equal eps_t the sum is binomial, and this is the formula of the theorem; for unequal ones exact
+computation is #P-complete (Murtagh & Vadhan 2016, 1507.03113).  Here it is exact as long as the sum takes at
+most two million values; beyond, losses are rounded up to a grid, which only adds to d.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from tacit.accounting.composition.per_mechanism import least_delta, least_value, own_epsilon, shared_out
+from tacit.accounting.curve import Price
+from tacit.accounting.flatten import Steps, in_units_of
+from tacit.accounting.pld.losses import Array
+from tacit.events import Adjacency
+
+__all__ = ["Coins", "optimal_composition", "price"]
+
+_UP = 1.0 + 1e-12
+_UNIT = 2.0**-53
+_LEAST_DELTA = 1e-300
+_FAINT = 350.0  # minus the log of what is cut off
+_MOST_VALUES = 2**21
+_GRID = 2**14
+
+
+@dataclass(frozen=True)
+class Coins:
+    """The law of a loss: ``losses`` (increasing), their ``masses`` (rounded up), and P(L = infinity)."""
+
+    losses: Array
+    masses: Array
+    infinite: float
+
+    def delta(self, epsilon: float) -> float:
+        """E (1 - e^{eps - L})_+, rounded up."""
+        above = int(np.searchsorted(self.losses, epsilon, side="right"))
+        gained = -np.expm1(epsilon - self.losses[above:])
+        return self.infinite + float(np.dot(self.masses[above:], gained)) * _UP
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite if there is none.
+
+        Between two losses delta(eps) is A - e^eps B, which is solved.
+        """
+        if delta <= self.infinite:
+            return math.inf
+        low, high = -1, self.losses.size - 1  # delta(losses[high]) = infinite < delta
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.delta(float(self.losses[middle])) <= delta else (middle, high)
+        top = float(self.losses[high])
+        masses = self.masses[high:] * _UP
+        rest = float(np.dot(masses, np.exp(top - self.losses[high:])))
+        left = float(masses.sum()) + self.infinite - delta
+        return max(0.0, top + math.log(left / rest) + 1e-13 * (1.0 + abs(top))) if left > 0.0 else 0.0
+
+
+def _binomial(epsilon: float, count: int) -> Coins:
+    """The sum of ``count`` losses +-epsilon; what is cut off on the right counts as infinite."""
+    reach = math.sqrt(0.5 * _FAINT * count) + 1.0  # Hoeffding: outside, less than e^{-350}
+    mean = count / (1.0 + math.exp(epsilon)) if epsilon < 700.0 else 0.0
+    heads = np.arange(max(0.0, math.floor(mean - reach)), min(count, math.ceil(mean + reach)) + 1.0)
+    logs = gammaln(count + 1.0) - gammaln(heads + 1.0) - gammaln(count - heads + 1.0)
+    logs -= heads * epsilon + count * math.log1p(math.exp(-epsilon))
+    rounding = 16.0 * _UNIT * (float(gammaln(count + 1.0)) + count * min(epsilon, 1.0) + 10.0)
+    masses = np.exp(logs + rounding)[::-1]
+    losses = ((count - 2.0 * heads) * epsilon)[::-1]
+    return Coins(losses, masses, math.exp(-_FAINT) if heads[0] > 0.0 else 0.0)
+
+
+def _sum(first: Coins, second: Coins) -> Coins:
+    """The sum of independent losses."""
+    infinite = first.infinite + second.infinite
+    if first.losses.size * second.losses.size > _MOST_VALUES:
+        return _sum_on_grid(first, second, infinite)
+    losses = np.add.outer(first.losses, second.losses).ravel()
+    order = np.argsort(losses, kind="stable")
+    masses = np.multiply.outer(first.masses, second.masses).ravel()
+    return Coins(losses[order], masses[order], infinite)
+
+
+def _sum_on_grid(first: Coins, second: Coins, infinite: float) -> Coins:
+    """The same with both losses rounded up to multiples of one width."""
+    spans = [float(coins.losses[-1] - coins.losses[0]) for coins in (first, second)]
+    width = sum(spans) / _GRID
+    start, on_grid = 0, list[Array]()
+    for coins in (first, second):
+        cells = np.ceil(coins.losses / width * (1.0 - 4.0 * _UNIT)).astype(np.int64)
+        cells = np.where(cells * width < coins.losses, cells + 1, cells)
+        start += int(cells[0])
+        on_grid.append(np.bincount(cells - cells[0], weights=coins.masses).astype(np.float64))
+    masses: Array = np.convolve(on_grid[0], on_grid[1])
+    losses: Array = width * (start + np.arange(masses.size, dtype=np.float64))
+    return Coins(losses, masses * _UP, infinite)
+
+
+def _compose(parts: list[tuple[float, int]]) -> Coins:
+    """The sum of the losses of mechanisms that are eps_t-DP; ``parts`` are pairs (eps_t, count)."""
+    counts: dict[float, int] = {}
+    for epsilon, count in parts:
+        counts[epsilon] = counts.get(epsilon, 0) + count
+    coins = [_binomial(epsilon, count) for epsilon, count in counts.items() if epsilon > 0.0]
+    coins.sort(key=lambda each: each.losses.size)
+    total = Coins(np.zeros(1), np.ones(1), 0.0)
+    for each in coins:
+        total = _sum(total, each)
+    return total
+
+
+def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> float:
+    """The least epsilon that mechanisms have together of which nothing is known but (eps_t, delta_t).
+
+    :param parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
+    :param delta: in (0, 1), for the whole; infinity is returned where the delta_t alone exceed it.
+
+    >>> round(optimal_composition([(0.1, 0.0, 100)], 1e-5), 4)  # advanced composition: 5.8502
+    4.3068
+    """
+    left = _left_over([(delta_t, count) for _, delta_t, count in parts], delta)
+    if left <= 0.0:
+        return math.inf
+    if any(math.isinf(epsilon) for epsilon, _, _ in parts):
+        return math.inf
+    total = sum(epsilon * count for epsilon, _, count in parts) * _UP
+    return min(total, _compose([(epsilon, count) for epsilon, _, count in parts]).epsilon(left))
+
+
+def _left_over(deltas: list[tuple[float, int]], delta: float) -> float:
+    """d with 1 - prod (1 - delta_t) (1 - d) = delta, rounded down."""
+    if any(each >= 1.0 for each, _ in deltas):
+        return -1.0
+    log_kept = sum(count * math.log1p(-each) for each, count in deltas)
+    return -math.expm1(math.log1p(-delta) - log_kept * _UP) * (1.0 - 1e-12)
+
+
+@dataclass(frozen=True)
+class OptimalPrice(Price):
+    """Optimal composition of what each mechanism costs by itself, with the best even split of delta."""
+
+    steps: Steps
+    adjacency: Adjacency
+
+    def _parts(self, each: list[float]) -> list[tuple[float, float, int]]:
+        return [
+            (own_epsilon(base, own, self.adjacency), own, count)
+            for (base, count), own in zip(self.steps, each, strict=True)
+        ]
+
+    def epsilon(self, delta: float) -> float:
+        def at(log_odds: float) -> float:
+            shared = shared_out(self.steps, delta, 1.0 / (1.0 + math.exp(-log_odds)))
+            return math.inf if shared is None else optimal_composition(self._parts(shared[0]), delta)
+
+        return least_value(at, -12.0, 12.0)
+
+    def delta(self, epsilon: float) -> float:
+        def at(log_even: float) -> float:
+            """log delta of the whole, where each mechanism gets e^{log_even} above its least delta."""
+            each = [min(1.0, least_delta(base) * _UP + math.exp(log_even)) for base, _ in self.steps]
+            parts = self._parts(each)
+            if any(math.isinf(part) for part, _, _ in parts):
+                return 0.0
+            composed = _compose([(part, count) for part, _, count in parts]).delta(epsilon)
+            if composed >= 1.0 or max(each) >= 1.0:
+                return 0.0
+            kept = math.log1p(-composed) + sum(count * math.log1p(-own) for _, own, count in parts)
+            return math.log(max(-math.expm1(kept), _LEAST_DELTA))
+
+        most = math.log(0.5 / sum(count for _, count in self.steps))
+        return min(1.0, math.exp(least_value(at, -100.0, most)) * (1.0 + 1e-11))
+
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        return 0.0, self.epsilon(delta)
+
+
+def price(steps: Steps, adjacency: Adjacency) -> Price:
+    """Price by optimal composition of what each mechanism costs by itself.
+
+    Guarantee
+    ---------
+    * ``epsilon`` and ``delta`` are upper bounds; sampling enters by its theorem.
+    * Nothing smaller follows from the (eps_t, delta_t) alone, given the split of delta: never above advanced
+      composition with the same split.
+    * A mechanism of which no (epsilon, delta) is known is refused by name.
+    """
+    units = in_units_of(adjacency, steps)
+    for base, _ in units:
+        own_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
+    return OptimalPrice(units, adjacency)

@@ -1,0 +1,32 @@
+"""Privacy loss distributions: the tight accountant, with a proven upper and lower bound.
+
+* ``accountant``: which of the methods below a composition takes.
+
+Dominating pairs:
+
+* ``pair``: a dominating pair, its privacy loss, and what sampling does to both.
+* ``pairs_noise``: pairs of noise on a sum, and of claims.
+* ``pairs_mixture``: pairs of Gaussians of random sensitivity.
+* ``pairs_bins``: the pair of an epoch of balls in bins.
+* ``losses``: the privacy loss of each base mechanism.
+
+Convolution on a grid:
+
+* ``grid``: the loss on a grid, as one pair that dominates and one that is dominated.
+* ``convolve``: composition by an exponentially tilted FFT, with its errors bounded.
+* ``composed``: how fine and how wide the grid is, around a saddle point.
+* ``saddle``: the saddle points of a composition.
+* ``profile``: many questions to one composition.
+* ``grid_price``: the price by convolution.
+
+Inversion along a contour, for compositions of Gaussians, sampled or not:
+
+* ``transform``: the characteristic function of one step's loss, with a bound on its error.
+* ``decay``: a bound on the characteristic function where the integral is cut off.
+* ``contour``: the integral along the contour and its errors.
+* ``inversion``: the price by inversion.
+
+Two steps of sampled Gaussians, where both methods are at their worst:
+
+* ``two_step_gaussian``: one integral over the first step, the second in closed form.
+"""

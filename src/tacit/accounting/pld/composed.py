@@ -1,0 +1,146 @@
+"""Compositions on a grid, laid out for the neighbourhood of a saddle point.
+
+How wide the grid's cells are, which losses the window holds and by how much they are tilted: it decides how
+tight the bounds of :mod:`tacit.accounting.pld.convolve` are, never whether they hold.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from tacit.accounting.flatten import Base, Steps
+from tacit.accounting.pld.convolve import Composition, Window, compose, directly
+from tacit.accounting.pld.grid import Masses, aligned, bracket, dominating, lattice
+from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.pld.pair import Array, Direction
+from tacit.accounting.pld.saddle import Saddle, cumulant_of, narrowest, samples, tail_of
+
+__all__ = ["composition", "dominating_composition"]
+
+_TIGHTNESS = 4e-5  # wanted: the grid's own error in epsilon, relative
+_WIDEST = 3.1e-5  # spacing, where that is affordable: a third of what is common elsewhere
+_CHEAP = 1 << 14  # points that cost next to nothing, so are always taken
+_LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 20  # points; beyond, the grid gets coarser, the bounds looser
+_ROUNDED_DOWN = 3e-4  # wanted: what rounding atoms down costs in epsilon, relative
+_DIRECT = 1 << 12  # points of a lattice that are convolved directly
+_FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are, where the transform has nothing to go by
+_ALONE = 1e-4  # the grid of a mechanism that is performed once, against epsilon
+_ERROR = 1e-7  # wanted: the grid's own error in the trade-off curve
+_FLOOR = 1e-9  # of all mass: what is raised to a larger loss, to save points
+_MANY = 1 << 19  # points of a window, or of a step, of a composition that serves many epsilons
+_COARSE = 2.0  # times what is wanted: cells that are too wide
+_ROUNDING = 1e-9  # of delta, by the tilt of such a one
+
+
+@lru_cache(maxsize=24)
+def _grid(base: Base, direction: Direction, h: float, tail: float) -> tuple[Masses, Masses]:
+    loss = loss_of(base, direction, tail)
+    lower, upper = bracket(loss, h)
+    return (lower if loss.dominated is None else bracket(loss.dominated, h)[0]), upper
+
+
+@lru_cache(maxsize=24)
+def _upper_grid(base: Base, direction: Direction, h: float, tail: float, floor: float) -> Masses:
+    return dominating(loss_of(base, direction, tail), h, floor)
+
+
+def _spacing(
+    epsilon: float, variance: float, steps: int, window: Window, reach: float, atoms: Array, finer: float
+) -> float:
+    """h such that the error is small against epsilon; rounded, so that grids recur.
+
+    The grid adds about h^2 / 6 to the variance of each loss, and epsilon moves by half the relative change.
+    Atoms that are not on the grid are rounded down for the lower end, each by up to h.
+    """
+    epsilon = max(epsilon, 1e-3)
+    wanted = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
+    width = window.high - window.low
+    least = max(width / _LARGEST_SUM, reach / _LARGEST_STEP)
+    h, cost = aligned(_rounded(max(min(wanted, width / _CHEAP) / finer, least)), atoms)
+    if cost > _ROUNDED_DOWN * epsilon:
+        h, _ = aligned(_rounded(max(h * _ROUNDED_DOWN * epsilon / cost, least)), atoms)
+    return h
+
+
+def _rounded(h: float) -> float:
+    return float(2.0 ** (math.floor(2.0 * math.log2(h)) / 2.0))
+
+
+def _atoms(steps: Steps, way: Direction, tail: float) -> Array:
+    """All atoms, of shape (n, 2): rows (loss, mass times count)."""
+    parts = [loss_of(base, way, tail).atoms * (1.0, count) for base, count in steps]
+    return np.concatenate(parts)
+
+
+def _reach(steps: Steps, way: Direction, tail: float) -> float:
+    """The widest range of one loss."""
+    return max(float(np.ptp(samples(base, way, tail)[0])) for base, _ in steps)
+
+
+def composition(
+    steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1], finer: float = 1.0
+) -> Composition:
+    """The lower (0) or upper (1) composition, made for the neighbourhood of ``saddle``."""
+    tail = tail_of(steps, saddle.log_delta)
+    total = sum(count for _, count in steps)
+    reach = _reach(steps, way, tail)
+    atoms = _atoms(steps, way, tail)
+    if total == 1:
+        ((base, _),) = steps
+        h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP)), atoms)
+        return directly(_grid(base, way, h, tail)[end], 1, h)
+    exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
+    if 0.0 < exact * _DIRECT > total * reach:
+        return directly(_grid(steps[0][0], way, exact, tail)[end], total, exact)
+    if len(steps) == 1 and total <= _FEW and saddle.tilt**2 * saddle.variance < 0.25:
+        # all losses are next to their supremum, where no tilt helps
+        h, _ = aligned(_rounded(total * reach / _FEW_POINTS), atoms)
+        return directly(_grid(steps[0][0], way, h, tail)[end], total, h)
+    cumulant = cumulant_of(steps, way, tail)
+    window = narrowest(cumulant, saddle, total)
+    h = exact or _spacing(saddle.epsilon, cumulant(window.tilt)[2], total, window, reach, atoms, finer)
+    return compose([(_grid(base, way, h, tail)[end], count) for base, count in steps], h, window)
+
+
+def dominating_composition(
+    steps: Steps, way: Direction, saddle: Saddle, steepest: float, tail: float
+) -> tuple[Composition, bool]:
+    """The upper composition for all epsilons around ``saddle``, up to where log delta falls by ``steepest``
+    per nat, and whether its window leaves the cells narrow enough; ``tail`` is the P-mass of one loss that is
+    cut off.
+
+    The grid adds T h^2 / 12 times the density of the sum to delta (:func:`_spacing`).  The density is at most
+    about one over the deviation of the sum, and ``steepest`` times the mass beyond.
+    """
+    total = sum(count for _, count in steps)
+    atoms = _atoms(steps, way, tail)
+    floors = [_floor(base, way, tail, _FLOOR / total) for base, _ in steps]
+    tops = [float(samples(base, way, tail)[0].max()) for base, _ in steps]
+    reach = max(top - floor for top, floor in zip(tops, floors, strict=True))
+    cumulant = cumulant_of(steps, way, tail)
+    wanted = math.sqrt(12.0 * _ERROR / total * min(cumulant(0.0)[2], 1.0 / steepest))
+    if total == 1:
+        h, _ = aligned(_rounded(max(wanted, reach / _MANY)), atoms)
+        return directly(_upper_grid(steps[0][0], way, h, tail, floors[0]), 1, h), True
+    exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
+    if 0.0 < exact * _DIRECT > total * reach:
+        return directly(_upper_grid(steps[0][0], way, exact, tail, -math.inf), total, exact), True
+    window = narrowest(cumulant, saddle, total, _ROUNDING)
+    width = window.high - window.low
+    wanted = max(min(wanted, width / _CHEAP), reach / _MANY)
+    h = exact or aligned(_rounded(max(wanted, width / _MANY)), atoms)[0]
+    grids = [_upper_grid(base, way, h, tail, floor) for (base, _), floor in zip(steps, floors, strict=True)]
+    parts = [(grid, count) for grid, (_, count) in zip(grids, steps, strict=True)]
+    return compose(parts, h, window), exact > 0.0 or width / _MANY <= _COARSE * wanted
+
+
+def _floor(base: Base, way: Direction, tail: float, share: float) -> float:
+    """A loss that a ``share`` of the P-mass is below, about.  Raised to it, they move delta by no more."""
+    losses, logs = samples(base, way, tail)
+    order = np.argsort(losses)
+    below = np.cumsum(np.exp(logs[order]))
+    return float(losses[order][max(int(np.searchsorted(below, share)) - 1, 0)])

@@ -1,0 +1,499 @@
+"""Inversion of the transform of delta along a line in the complex plane, with a proven bracket.
+
+The transform of (1 - e^{eps-L})_+ in eps is e^{zL}/(z (z+1)).  So, with K(z) = sum_j T_j log E_P e^{z L_j}
+and any c > 0,
+
+    delta(eps) = (1/2 pi i) int_{c-i inf}^{c+i inf} F(z) dz,   F(z) = e^{K(z) - z eps} / (z (z+1)).
+
+The trapezoid rule with nodes c + inh gives, by Poisson's summation formula with period D = 2 pi/h,
+
+    delta_h(eps) = sum_k e^{ckD} delta(eps + kD) >= delta(eps),
+
+so that the error of the rule is one-sided and bounded by what delta is a period away.  What else can be off
+is allowed for: the nodes left out (:mod:`tacit.accounting.pld.decay`), quadrature in x and rounding
+(:mod:`tacit.accounting.pld.transform`).  c is the saddle point of F, where the terms do not cancel, so that
+delta is found to full relative accuracy however small it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache, partial
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri_exp
+
+from tacit.accounting.pld.decay import EDGES, log_decay
+from tacit.accounting.pld.losses import Array
+from tacit.accounting.pld.transform import EXTENDED, UNIT, Sampled, Tilted, TooDear
+from tacit.accounting.roots import brent
+
+__all__ = [
+    "MANY_PRODUCTS",
+    "Line",
+    "Plain",
+    "Saddle",
+    "Term",
+    "draw",
+    "log_chernoff",
+    "saddle_at_delta",
+    "saddle_at_epsilon",
+]
+
+_SHARE = 1e-9  # of delta: the wanted error of the trapezoid rule, and ten times that of what it leaves out
+_FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # tilts beyond, of Chernoff's bound on delta a period away
+_SMALLER = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
+_FEW_NODES, _MANY_NODES = 48, 4096
+_LOG_ROUGH = math.log(1e-12)
+_NEWTON, _WIDEN = 40, 12
+_NEAR = 1e-7  # relative; Newton's next step would be some 1e-14
+_STRIDE = 0.2  # of the search for a saddle, in log tilt
+_FEW_SINES, _MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are done the slow, accurate way
+_MOST_NODES, MANY_PRODUCTS = 1 << 16, 1 << 27
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Gaussians without sampling: K(z) = mu^2 z (z+1) / 2, for a count of mu^2."""
+
+
+Term: TypeAlias = Sampled | Plain
+Complex: TypeAlias = NDArray[np.complex128]
+
+
+@dataclass(frozen=True)
+class Saddle:
+    """An estimate of a point of the curve and of the tilt at which F is flat there."""
+
+    tilt: float
+    epsilon: float
+    log_delta: float
+
+
+@lru_cache(maxsize=256)
+def _samples(term: Sampled, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
+    """Losses and log masses for an estimate of K near ``tilt``: a coarse trapezoid rule.
+
+    With ``log_tail``, of the law without what is rarer than e^log_tail: an estimate of another K, without the
+    explosion that rare large losses bring.
+    """
+    if log_tail is None:
+        low, high = term.reach(term.power(tilt), _LOG_ROUGH)
+    else:
+        far = -term.sigma * float(ndtri_exp(log_tail))
+        rare = -term.sigma * float(ndtri_exp(min(log_tail - math.log(term.q), -1.0)))
+        low, high = -far, max(far, 1.0 + rare) if term.direction == "remove" else far
+    width = min(term.sigma / 2.0, term.sigma**2)
+    x = np.linspace(low, high, min(4000, 2 + math.ceil((high - low) / width)))
+    log_m = term.log_m(x)
+    logs = term.log_normal(x) + math.log(x[1] - x[0]) + (log_m if term.direction == "remove" else 0.0)
+    return term.sign * log_m, logs
+
+
+def _cumulant(
+    terms: tuple[Term, ...], counts: Array, z: float, log_tail: float | None
+) -> tuple[float, float, float]:
+    """An estimate of K and its first two derivatives."""
+    value, slope, curvature = 0.0, 0.0, 0.0
+    for term, count in zip(terms, counts.tolist(), strict=True):
+        if isinstance(term, Plain):
+            value += count * z * (z + 1.0) / 2.0
+            slope += count * (z + 0.5)
+            curvature += count
+            continue
+        losses, logs = _samples(term, z if log_tail is None else 0.0, log_tail)
+        exponents = logs + z * losses
+        top = float(exponents.max())
+        weights = np.exp(exponents - top)
+        total = float(weights.sum())
+        mean = float(weights @ losses) / total
+        value += count * (top + math.log(total))
+        slope += count * mean
+        curvature += count * float(weights @ np.square(losses - mean)) / total
+    return value, slope, curvature
+
+
+def _saddle(terms: tuple[Term, ...], counts: Array, tilt: float, log_tail: float | None = None) -> Saddle:
+    """The saddle-point approximation (Alghamdi et al. 2022, 2208.09595): where F's exponent is flat."""
+    value, slope, curvature = _cumulant(terms, counts, tilt, log_tail)
+    epsilon = slope - 1.0 / tilt - 1.0 / (tilt + 1.0)
+    spread = curvature + 1.0 / tilt**2 + 1.0 / (tilt + 1.0) ** 2
+    log_share = -0.5 * math.log(2.0 * math.pi * spread) - math.log(tilt * (tilt + 1.0))
+    return Saddle(tilt, epsilon, value - tilt * epsilon + log_share)
+
+
+def saddle_at_delta(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
+    """Where to look for delta: an estimate of epsilon, and the saddle there."""
+    near = _estimate(terms, counts, log_delta)
+    there = _saddle(terms, counts, near.tilt)
+    if abs(there.epsilon - near.epsilon) > 1e-3 * abs(near.epsilon):
+        there = saddle_at_epsilon(terms, counts, near.epsilon)
+    return replace(there, epsilon=near.epsilon, log_delta=log_delta)
+
+
+def estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> float:
+    """epsilon by the saddle point alone: a percent or so off on either side.  Not a bound."""
+    return _estimate(terms, counts, log_delta).epsilon
+
+
+def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
+    """The saddle without what is rarer than a part of delta, which does not move epsilon.
+
+    It may make K explode, though, and move the saddle.
+    """
+    log_tail = log_delta - math.log(10.0 * max(1.0, float(counts.max())))
+    variance = _cumulant(terms, counts, 0.0, log_tail)[2]
+    tilt = math.sqrt(-2.0 * log_delta / variance)
+    for _ in range(3):  # where the saddle would be, were the loss Gaussian
+        share = math.log(2.0 * math.pi * (variance + 1.0 / tilt**2)) / 2.0 + math.log(tilt * (tilt + 1.0))
+        tilt = math.sqrt(2.0 * max(1.0 - log_delta - share, 0.1) / variance)
+    return _search(
+        lambda tilt: _saddle(terms, counts, tilt, log_tail), lambda p: log_delta - p.log_delta, tilt
+    )
+
+
+def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) -> Saddle:
+    """The saddle of F at ``epsilon``."""
+    _, mean, variance = _cumulant(terms, counts, 0.0, None)
+    far = epsilon - mean  # if the loss is Gaussian, variance c^2 - far c = 2 for c << 1, = 1 for c >> 1
+    tilt = (far + math.sqrt(far * far + 6.0 * variance)) / (2.0 * variance)
+    found = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon, tilt)
+    return replace(found, epsilon=epsilon)
+
+
+def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float], start: float) -> Saddle:
+    """The saddle at which ``excess``, increasing in the tilt, vanishes; or the nearest end of the range.
+
+    Looked for from the tilt ``start`` on, in strides that double.
+    """
+
+    @cache
+    def at(log_tilt: float) -> Saddle:
+        return saddle(math.exp(log_tilt))
+
+    least, most, stride = math.log(1e-3), math.log(1e6), _STRIDE
+    here = min(max(math.log(start), least), most)
+    sign = -1.0 if excess(at(here)) > 0.0 else 1.0
+    while True:
+        there = min(max(here + sign * stride, least), most)
+        if there == here:
+            return at(here)
+        if (excess(at(there)) > 0.0) != (sign < 0.0):
+            break
+        here, stride = there, 2.0 * stride
+    low, high = min(here, there), max(here, there)
+    return at(brent(lambda log_tilt: excess(at(log_tilt)), low, high, xtol=1e-2))
+
+
+@dataclass(frozen=True)
+class Line:
+    """The transform along c + iu, for any counts of the terms; J terms, N nodes u = 0, h, 2h, ...
+
+    ``log_size`` and ``angle`` (J, N) are log |phi| and arg phi of one copy, ``error`` (J, N) bounds the error
+    of phi relative to |phi|; ``value`` and ``value_error`` (J,) are K(c) of one copy, ``decay``
+    (J, intervals) bounds log |phi| beyond the last node; ``further`` are pairs of c' > c and K(c') (J,),
+    from above.
+    """
+
+    tilt: float
+    h: float
+    u: Array
+    log_size: Array
+    angle: Array
+    error: Array
+    value: Array
+    value_error: Array
+    decay: Array
+    further: tuple[tuple[float, Array], ...]
+
+    @cached_property
+    def _kernels(self) -> tuple[Complex, Complex]:
+        """(h/pi) / (z (z+1)) and (h/pi) / (z+1) at the nodes, halved at the first; (N,)."""
+        z = self.tilt + 1j * self.u
+        weights = np.full(self.u.size, self.h / math.pi)
+        weights[0] /= 2.0
+        over: Complex = weights / (z + 1.0)
+        return over / z, over
+
+    @cached_property
+    def _sizes(self) -> Array:
+        """|log phi|, at most; (J, N)."""
+        return np.abs(self.log_size) + np.abs(self.angle)
+
+    def _terms(self, counts: Array, epsilon: Array) -> tuple[Complex, Array]:
+        """e^{K(z) - K(c) - iu eps} at the nodes, and the phase; each (Q, N)."""
+        phase = counts @ self.angle - np.multiply.outer(epsilon, self.u)
+        exponent = 1j * phase
+        exponent.real = counts @ self.log_size
+        terms: Complex = np.exp(exponent)
+        return terms, phase
+
+    def _scaled(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
+        """delta / e^{K(c) - c eps} and a bound on its error, each (Q,); counts (Q, J)."""
+        terms, phase = self._terms(counts, epsilon)
+        inside = terms * self._kernels[0]
+        size = np.abs(inside)
+        # log1p(e/|phi|) <= e/|phi|: how far a product of transforms may be off, in log
+        off = counts @ self.error + 4.0 * UNIT * (8.0 + counts @ self._sizes + np.abs(phase))
+        error = (size * np.expm1(np.minimum(off, 700.0))).sum(axis=1) + self._left_out(counts)
+        return inside.real.sum(axis=1), error
+
+    def _left_out(self, counts: Array) -> Array:
+        """(h/pi) sum over the nodes u > U of |F| <= sup |phi| / (pi U), as |z (z+1)| >= u^2."""
+        last = float(self.u[-1])
+        first = max(0, int(np.searchsorted(EDGES, last, side="right")) - 1)
+        log_sup = (counts @ self.decay[:, first:]).max(axis=1)
+        bound: Array = np.exp(log_sup) / (math.pi * last)
+        return bound
+
+    def _log_peak(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
+        """K(c) - c eps and a bound on its error."""
+        value = counts @ self.value
+        error = counts @ (self.value_error + 4.0 * UNIT * np.abs(self.value)) + 8.0 * UNIT * (
+            np.abs(value) + self.tilt * np.abs(epsilon)
+        )
+        return value - self.tilt * epsilon, error
+
+    def _log_aliasing(self, counts: Array, epsilon: Array) -> Array:
+        """Log of what the sum over periods adds to delta, at most: e^{-ckD} left of it, Chernoff right of it.
+
+        In logs, for far from the epsilon that the line was drawn for it may be beyond all floats.
+        """
+        period = 2.0 * math.pi / self.h
+        left = -math.log(math.expm1(min(700.0, self.tilt * period)))
+        right = np.full(epsilon.shape, math.inf)
+        for tilt, value in self.further:
+            log_bound = _log_chernoff(tilt) + counts @ value - tilt * epsilon
+            log_bound = log_bound - math.log(math.expm1(min(700.0, (tilt - self.tilt) * period)))
+            right = np.minimum(right, log_bound)
+        both: Array = np.logaddexp(left, right)
+        return both
+
+    def log_delta(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
+        """Bounds on log delta: (lower, upper), each (Q,), for counts (Q, J) and epsilon (Q,)."""
+        scaled, error = self._scaled(counts, epsilon)
+        peak, off = self._log_peak(counts, epsilon)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            alias = np.exp(self._log_aliasing(counts, epsilon) - peak + off)
+            lower = np.log(np.maximum(scaled - error - alias, 0.0)) + peak - off
+            upper = np.log(np.maximum(scaled, 0.0) + error) + peak + off
+        return lower, upper
+
+    def log_delta_slope(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
+        """log delta and its derivative in eps: an estimate, for Newton's method."""
+        terms, _ = self._terms(counts, epsilon)
+        scaled, slope = ((terms @ kernel).real for kernel in self._kernels)
+        peak = counts @ self.value - self.tilt * epsilon
+        safe = np.maximum(scaled, 1e-300)
+        return np.log(safe) + peak, np.where(scaled > 0.0, -slope / safe, -self.tilt)
+
+    def error_parts(self, counts: Array, epsilon: float) -> dict[str, float]:
+        """What may move the ends of the bracket at ``epsilon`` apart, in nats of epsilon; counts (J,)."""
+        row, at = counts[None], np.array([epsilon])
+        scaled, error = self._scaled(row, at)
+        peak, off = self._log_peak(row, at)
+        _, slope = self.log_delta_slope(row, at)
+        left_out = self._left_out(row)
+        log_scaled = np.log(np.maximum(scaled, 1e-300))
+        aliasing = np.exp(np.minimum(self._log_aliasing(row, at) - peak - log_scaled, 700.0))
+        relative = {
+            "discretisation": aliasing,
+            "truncation": 2.0 * left_out / np.exp(log_scaled),
+            "rounding": 2.0 * (error - left_out) / np.exp(log_scaled) + 2.0 * off,
+        }
+        return {name: float(part[0] / abs(slope[0])) for name, part in relative.items()}
+
+    def epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
+        """Bounds on the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); nan if none found.
+
+        Found by Newton's method, then moved outwards until the bounds on delta themselves say so.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the line there is nothing to be found
+            return self._epsilon(counts, log_delta, start)
+
+    def _epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
+        root = start.astype(np.float64)
+        for _ in range(_NEWTON):
+            value, slope = self.log_delta_slope(counts, root)
+            move = np.clip(
+                (log_delta - value) / np.minimum(slope, -1e-300),
+                -0.5 - 0.5 * np.abs(root),
+                0.5 + 0.5 * np.abs(root),
+            )
+            root = root + move
+            if np.all(np.abs(move) <= _NEAR * (1e-3 + np.abs(root))):
+                break
+        lower, upper = self.log_delta(counts, root)
+        steep = np.maximum(np.abs(slope), 1e-300)
+        steps = np.maximum(np.stack([log_delta - lower, upper - log_delta]) / steep * 1.05, 0.0)
+        below, above = self._certified(counts, log_delta, root, steps)
+        return below, above
+
+    def _certified(self, counts: Array, log_delta: float, root: Array, steps: Array) -> Array:
+        """The ends of the bracket (2, Q), at least ``steps`` off ``root``; nan where none holds."""
+        step = steps + 4.0 * UNIT * (np.abs(root) + 1e-3)
+        for _ in range(_WIDEN):
+            ends = np.stack([root - step[0], root + step[1]])
+            lower, upper = self.log_delta(np.concatenate([counts, counts]), ends.ravel())
+            good = np.stack([lower[: root.size] >= log_delta, upper[root.size :] <= log_delta])
+            if np.all(good | ~np.isfinite(ends)):
+                break
+            step = np.where(good, step, 2.0 * step)
+        return np.where(good & np.isfinite(ends), ends, math.nan)
+
+
+def log_chernoff(terms: tuple[Term, ...], counts: Array, tilt: float, epsilon: float) -> float:
+    """Chernoff's upper bound on log delta, at any tilt > 0."""
+    return _log_chernoff(tilt) + float(counts @ _values_above(terms, tilt)) - tilt * epsilon * (1.0 - 1e-12)
+
+
+def _log_chernoff(tilt: float) -> float:
+    """log of the largest (1 - e^{-u}) e^{-cu}, c^c / (1+c)^{1+c}: delta <= that times e^{K(c) - c eps}."""
+    return tilt * (math.log(tilt) - math.log1p(tilt)) - math.log1p(tilt)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the nodes of a line go: spacing ``h`` up to ``largest``."""
+
+    tilt: float
+    h: float
+    largest: float
+    values: list[tuple[float, float]]
+    decay: Array
+    further: tuple[tuple[float, Array], ...]
+
+    @property
+    def nodes(self) -> float:
+        return 2.0 + self.largest / self.h
+
+
+def draw(
+    terms: tuple[Term, ...],
+    counts: Array,
+    saddle: Saddle,
+    most: int = MANY_PRODUCTS,
+    *,
+    accurate: bool = False,
+    share: float = _SHARE,
+) -> Line:
+    """A line with nodes enough for the counts (J,) near the point ``saddle``, or :class:`TooDear`.
+
+    ``accurate`` sums are in long doubles; where these are but doubles, with a sine for every pair of u and l.
+    The error of the rule, and of what is left out, is to be about ``share`` of delta.
+
+    The tilt is the saddle's, or less: where rare large losses make K explode just beyond the saddle, a
+    smaller tilt allows a wider spacing, at the price of some digits.
+    """
+    layout = partial(_lay_out, terms, counts, saddle, share=share, accurate=accurate)
+    best = layout(saddle.tilt)
+    if best.nodes > _FEW_NODES:
+        layouts = [layout(saddle.tilt * factor, fine=True) for factor in _SMALLER]
+        fewest = min(layout.nodes for layout in layouts)
+        enough = max(fewest, min(4.0 * fewest, _MANY_NODES))  # the larger tilt keeps more digits
+        best = next(layout for layout in layouts if layout.nodes <= enough)
+    if best.nodes > _MOST_NODES:
+        raise TooDear(f"{best.nodes:.0f} nodes")
+    count = math.ceil(best.nodes)
+    parts = [_characteristic(term, best.tilt, best.h, count, most, accurate) for term in terms]
+    log_size, angle, error = (np.array([part[i] for part in parts]) for i in range(3))
+    value, value_error = (np.array([pair[i] for pair in best.values]) for i in range(2))
+    u: Array = best.h * np.arange(count, dtype=np.float64)
+    return Line(best.tilt, best.h, u, log_size, angle, error, value, value_error, best.decay, best.further)
+
+
+def _lay_out(
+    terms: tuple[Term, ...],
+    counts: Array,
+    saddle: Saddle,
+    tilt: float,
+    *,
+    share: float,
+    accurate: bool,
+    fine: bool = False,
+) -> _Layout:
+    tilt = _short(tilt)
+    values = [_value(term, tilt, accurate) for term in terms]
+    decay = np.array(
+        [_decay(term, tilt, value, fine) for term, (value, _) in zip(terms, values, strict=True)]
+    )
+    peak = float(counts @ [value for value, _ in values]) - tilt * saddle.epsilon
+    h, further = _spacing(terms, counts, saddle, tilt, saddle.log_delta + math.log(share))
+    largest = _largest(counts, decay, saddle.log_delta - peak + math.log(share / 10.0))
+    return _Layout(tilt, _short(h * (1.0 - 1e-7)), largest, values, decay, further)
+
+
+def _spacing(
+    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, wanted: float
+) -> tuple[float, tuple[tuple[float, Array], ...]]:
+    """The widest h at which what is a period away, on either side, adds e^wanted to delta.
+
+    On the left e^{-cD} for the period D = 2 pi/h; on the right e^{-(c'-c)D} times Chernoff's bound at c'.
+    """
+    period, further, least = -wanted / tilt, [], math.inf
+    for factor in _FURTHER:
+        c = tilt + factor * saddle.tilt
+        values = _values_above(terms, c)
+        log_bound = _log_chernoff(c) + float(counts @ values) - c * saddle.epsilon
+        further.append((c, values))
+        least = min(least, max(log_bound - wanted, 1.0) / (c - tilt))
+        if least <= period:
+            break
+    return 2.0 * math.pi / max(period, least), tuple(further)
+
+
+def _largest(counts: Array, decay: Array, wanted: float) -> float:
+    """The u beyond which the nodes left out are below e^wanted."""
+    log_sup = np.maximum.accumulate((counts @ decay)[::-1])[::-1]
+    enough = np.flatnonzero(log_sup - np.log(math.pi * EDGES) <= wanted)
+    return float(EDGES[enough[0]]) if enough.size else math.inf
+
+
+def _short(x: float) -> float:
+    """24 bits of x, so that 1 + x and a node's n x are exact: tilts are above 2^-28, nodes below 2^28."""
+    return float(np.float32(x))
+
+
+def _value(term: Term, tilt: float, accurate: bool = False) -> tuple[float, float]:
+    """K(c) and its error."""
+    if isinstance(term, Plain):
+        value = tilt * (tilt + 1.0) / 2.0
+        return value, 4.0 * UNIT * value
+    tilted = _tilted(term, tilt, 0.0, accurate)
+    return tilted.log_value, tilted.log_error
+
+
+@lru_cache(maxsize=256)
+def _tilted(term: Sampled, tilt: float, largest: float, accurate: bool) -> Tilted:
+    return term.tilted(tilt, largest, extended=accurate)
+
+
+def _values_above(terms: tuple[Term, ...], tilt: float) -> Array:
+    """K at a tilt, from above; infinite where it cannot be had."""
+    return np.array([sum(_value(term, tilt)) for term in terms])
+
+
+def _decay(term: Term, tilt: float, value: float, fine: bool) -> Array:
+    if isinstance(term, Plain):
+        return -np.square(EDGES) / 2.0
+    return log_decay(term, tilt, value, fine=fine)
+
+
+def _characteristic(
+    term: Term, tilt: float, h: float, count: int, most: int, accurate: bool
+) -> tuple[Array, Array, Array]:
+    """log |phi|, arg phi and the relative error of phi at each node."""
+    if isinstance(term, Plain):
+        u: Array = h * np.arange(count, dtype=np.float64)
+        return -np.square(u) / 2.0, u * (tilt + 0.5), np.zeros_like(u)
+    tilted = _tilted(term, tilt, h * (count - 1), accurate)
+    if count * tilted.losses.size > most:
+        raise TooDear(f"{count} nodes of {tilted.losses.size} points")
+    most_sines = _MANY_SINES if accurate and not EXTENDED else _FEW_SINES
+    log_size, angle, error = tilted.log_characteristic(h, count, most_sines)
+    with np.errstate(over="ignore"):
+        return log_size, angle, error / np.exp(np.maximum(log_size, -700.0))

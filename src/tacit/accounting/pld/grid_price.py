@@ -1,0 +1,219 @@
+"""The price of a composition on a grid: of whatever has a dominating pair.
+
+One epsilon, or one delta, is answered by a composition that is made for it; many are answered together, by
+one composition for all those that lie near one another (:mod:`tacit.accounting.pld.profile`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from tacit.accounting.flatten import Steps
+from tacit.accounting.pld import profile
+from tacit.accounting.pld.composed import composition
+from tacit.accounting.pld.convolve import Composition
+from tacit.accounting.pld.grid import snapped
+from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.pld.pair import Array, Direction
+from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, saddle_at_delta, tail_of
+from tacit.accounting.price import Price
+from tacit.accounting.roots import brent
+
+__all__ = ["PldPrice"]
+
+_NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
+_FAR_BELOW = 1e-7  # of the other direction's delta: no effort either
+_ROUNDS = 5
+_ENDLESS = 1e12
+_INFINITE_SLACK = 1e-11  # allowance on the mass at infinity, relative
+
+
+@lru_cache(maxsize=128)
+def _profile(steps: Steps, way: Direction) -> tuple[Array, Array]:
+    """Epsilons, increasing, and the deviation of the tilted sum of losses at the saddle of each."""
+    cumulant = cumulant_of(steps, way, FAINT)
+    points = [saddle_at(cumulant, float(tilt)) for tilt in np.geomspace(1e-3, 1e7, 121)]
+    epsilons = np.maximum.accumulate([point.epsilon for point in points])
+    return epsilons, np.sqrt([max(point.variance, 0.0) for point in points])
+
+
+def _anchor(steps: Steps, way: Direction, epsilon: float) -> float:
+    """The epsilon for which the composition that serves ``epsilon`` is made: less than a deviation below."""
+    known, deviations = _profile(steps, way)
+    step = min(float(np.interp(epsilon, known, deviations)), epsilon / 8.0)
+    if step < 1e-12 * epsilon or step < FAINT:
+        return epsilon
+    step = 2.0 ** math.floor(math.log2(step))
+    return step * math.floor(epsilon / step)
+
+
+@lru_cache(maxsize=8)
+def _around(
+    steps: Steps, way: Direction, anchor: float, negligible: float, end: Literal[0, 1]
+) -> Composition:
+    """The composition for the neighbourhood of epsilon = ``anchor``, where deltas below ``negligible`` do not
+    count.  The grid depends on delta, whose first estimate may be far off: then it is made again."""
+    tail, best, made = FAINT, 1.0, list[Composition]()
+    while len(made) < _ROUNDS:
+        saddle = find(
+            cumulant_of(steps, way, tail),
+            lambda point: max(point.epsilon - anchor, math.log(negligible) - point.log_delta),
+        )
+        guess = min(saddle.log_delta, math.log(best))
+        made.append(composition(steps, way, replace(saddle, epsilon=anchor, log_delta=guess), end))
+        best = min(best, made[-1].upper(anchor))
+        if best == 0.0 or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
+            break
+        tail = tail_of(steps, guess)
+    if end == 1:
+        return min(made, key=lambda composition: composition.upper(anchor))
+    return max(made, key=lambda composition: composition.lower(anchor))
+
+
+def _crossing(delta_at: Callable[[float], float], delta: float, start: float) -> tuple[float, float]:
+    """Epsilons on either side of where the decreasing ``delta_at`` crosses ``delta``, 1e-9 apart."""
+
+    def excess(epsilon: float) -> float:
+        value = delta_at(epsilon)
+        return math.log(value / delta) if value > 0.0 else -800.0
+
+    step = 1e-3 * max(start, 1e-3)
+    low, high = max(0.0, start - step), max(0.0, start) + step
+    while low > 0.0 and excess(low) <= 0.0:
+        low, high, step = max(0.0, low - 4.0 * step), low, 4.0 * step
+    if low == 0.0 and excess(low) <= 0.0:
+        return 0.0, 0.0
+    while excess(high) > 0.0:
+        low, high, step = high, high + 4.0 * step, 4.0 * step
+        if high > _ENDLESS:  # what rounding and the tails add up to is above delta
+            return 0.0, math.inf
+    root = brent(excess, low, high, xtol=1e-13, rtol=1e-11)
+    gap = 1e-10 * max(root, 1e-6)
+    below, above = root - gap, root + gap
+    while below > 0.0 and excess(below) < 0.0:
+        below -= gap
+    while excess(above) > 0.0:
+        above += gap
+    return max(below, 0.0), above
+
+
+@dataclass(frozen=True)
+class PldPrice(Price):
+    """``steps`` in units of the adjacency, more than one of them, not only Gaussians.
+
+    ``finer``: by how much the grid that epsilon is found on is finer than usual, where that is affordable.
+    """
+
+    steps: Steps
+    ways: tuple[Direction, ...]
+    finer: float = 1.0
+
+    def epsilon(self, delta: float) -> float:
+        return max(self._epsilon(delta, way) for way in self.ways)
+
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        return max(self._least_epsilon(delta, way) for way in self.ways), self.epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        return self._delta(epsilon, 1)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        return self._delta(epsilon, 0), self._delta(epsilon, 1)
+
+    def _epsilon(self, delta: float, way: Direction) -> float:
+        if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
+            return math.inf
+        ceiling = self._supremum(way)
+        return min(ceiling, min(above for _, above in self._crossings(delta, way, 1, ceiling)))
+
+    def _least_epsilon(self, delta: float, way: Direction) -> float:
+        if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
+            return math.inf if self.infinite(way) * (1.0 - _INFINITE_SLACK) > delta else 0.0
+        crossings = self._crossings(delta, way, 0, self._supremum(way))
+        return max(0.0, max(below for below, _ in crossings) - self._snapped(way))
+
+    def _crossings(
+        self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float
+    ) -> Iterator[tuple[float, float]]:
+        """Where the bound crosses delta; again from there, if the estimate to start from was far off."""
+        saddle = saddle_at_delta(self.steps, way, delta - self.infinite(way))
+        for _ in range(_ROUNDS):
+            made = composition(self.steps, way, saddle, end, self.finer)
+            bound = made.upper if end == 1 else made.lower
+            below, above = _crossing(bound, delta, min(max(saddle.epsilon, 0.0), ceiling))
+            yield below, above
+            found = min(above, ceiling)
+            if abs(found - saddle.epsilon) <= 0.1 * found or not 0.0 < found < math.inf:
+                return
+            cumulant = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
+            again = find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]
+            saddle = replace(again, epsilon=found, log_delta=math.log(delta))
+
+    def deltas(self, epsilons: Array) -> Array:
+        largest = np.zeros(epsilons.shape)
+        for way in self.ways:
+            largest = np.maximum(largest, self._uppers(epsilons, way, _FAR_BELOW * largest))
+        return largest
+
+    def epsilons(self, deltas: Array) -> Array:
+        return np.array([self._near_epsilon(float(delta)) for delta in deltas], dtype=np.float64)
+
+    def _uppers(self, epsilons: Array, way: Direction, negligible: Array) -> Array:
+        """Upper bounds on delta at each of ``epsilons``."""
+        infinite = self.infinite(way)
+        found = np.full(epsilons.shape, min(1.0, infinite * (1.0 + _INFINITE_SLACK)))
+        inside = epsilons < self._supremum(way)
+        if infinite < 1.0 and inside.any():
+            least = np.maximum(negligible[inside], max(_NEGLIGIBLE, 1e-9 * infinite))
+            found[inside] = profile.deltas(self.steps, way, epsilons[inside], least)
+        return found
+
+    def _near_epsilon(self, delta: float) -> float:
+        """An upper bound on epsilon, from a composition that serves others too."""
+        largest = 0.0
+        for way in self.ways:
+            if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
+                return math.inf
+            at, least = np.array([largest]), np.array([_FAR_BELOW * delta])
+            if largest == 0.0 or self._uppers(at, way, least)[0] > delta:
+                found = min(profile.epsilon(self.steps, way, delta), self._supremum(way))
+                largest = max(largest, found if found < math.inf else self._epsilon(delta, way))
+        return largest
+
+    def _delta(self, epsilon: float, end: Literal[0, 1]) -> float:
+        """The lower (0) or upper (1) bound on delta."""
+        largest = 0.0
+        for way in self.ways:  # what is far below the other direction's delta need not be resolved
+            largest = max(largest, self._delta_of(epsilon, way, end, max(_NEGLIGIBLE, 1e-6 * largest)))
+        return largest
+
+    def _delta_of(self, epsilon: float, way: Direction, end: Literal[0, 1], negligible: float) -> float:
+        infinite = self.infinite(way)
+        if infinite == 1.0 or epsilon >= self._supremum(way):  # of the finite losses
+            return min(1.0, infinite * (1.0 + (_INFINITE_SLACK if end == 1 else -_INFINITE_SLACK)))
+        # a coarse figure, for neighbouring epsilons to ask for the same composition
+        decades = 5.0 * math.floor(math.log10(max(negligible, 1e-9 * infinite)) / 5.0)
+        near = _around(self.steps, way, _anchor(self.steps, way, epsilon), 10.0**decades, end)
+        if end == 1:
+            return min(1.0, near.upper(epsilon))
+        return min(1.0, near.lower(epsilon + self._snapped(way)))
+
+    def _snapped(self, way: Direction) -> float:
+        """By how much the sum of all losses may be below that on the lower grid."""
+        return sum(count * snapped(loss_of(base, way, FAINT)) for base, count in self.steps)
+
+    def _supremum(self, way: Direction) -> float:
+        return sum(count * loss_of(base, way, FAINT).supremum for base, count in self.steps) * (1.0 + 1e-12)
+
+    def infinite(self, way: Direction) -> float:
+        """P(L = infinity): 1 - prod (1 - p)^T."""
+        infinite = [(loss_of(base, way, FAINT).infinite, count) for base, count in self.steps]
+        if any(mass >= 1.0 for mass, _ in infinite):
+            return 1.0
+        return -math.expm1(sum(count * math.log1p(-mass) for mass, count in infinite))

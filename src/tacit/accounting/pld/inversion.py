@@ -1,0 +1,326 @@
+"""The price of compositions of Gaussians, sampled or not, by inversion along a contour.
+
+A price is a pure function of the event.  Along a run, where the same steps are counted again and again,
+:class:`Lines` keeps the lines that were drawn, and the next step costs a fraction of a millisecond; every
+answer is certified anew, whichever line it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from tacit.accounting.pld.contour import (
+    MANY_PRODUCTS,
+    Line,
+    Saddle,
+    Term,
+    draw,
+    estimate,
+    log_chernoff,
+    saddle_at_delta,
+    saddle_at_epsilon,
+)
+from tacit.accounting.pld.losses import Array
+from tacit.accounting.pld.transform import TooDear
+from tacit.accounting.price import ErrorBudget, Price
+
+__all__ = ["ContourPrice", "Lines", "epsilons_along"]
+
+_FINE = 1e-7  # relative width of a bracket that needs no second line
+_COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
+_NARROW = 1e-6  # a bracket wider than this is compared with the grid's
+_HOPELESS = 1e-4  # between the two, with that of a finer grid
+_WIDE = 1e-3  # and one wider than this with that of a dearer line
+_ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
+_KEPT = 64  # lines
+_SPREAD = 1.25  # counts by how much larger or smaller than those that a line was drawn for are tried on it
+_DEAREST = 1 << 29  # products: about a second
+_CHEAP = 1 << 21  # and a few milliseconds
+_LEAST_LOG_DELTA = -600.0
+
+Terms: TypeAlias = tuple[Term, ...]
+Bounds: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A line, the counts that it was drawn for, and the bracket that it gave there."""
+
+    line: Line
+    counts: Array
+    lower: float
+    upper: float
+
+    @property
+    def width(self) -> float:
+        return (self.upper - self.lower) / max(abs(self.upper), 1e-300)
+
+
+@dataclass
+class Lines:
+    """Lines drawn for one direction of one composition and one delta, to be used again."""
+
+    terms: Terms
+    log_delta: float
+    drawn: list[_Drawn] = field(default_factory=list)
+
+    def bounds(self, counts: Array, most: int = MANY_PRODUCTS) -> tuple[Array, Array]:
+        """Bounds on epsilon for each row of counts (Q, J): (lower, upper), each (Q,).
+
+        (-inf, inf) where a line would take too many points.
+        """
+        lower, upper = np.full(len(counts), -math.inf), np.full(len(counts), math.inf)
+        open_rows = np.ones(len(counts), dtype=bool)
+        for drawn in self.drawn:
+            self._try(drawn, counts, lower, upper, open_rows)
+        while open_rows.any():
+            row = int(np.flatnonzero(open_rows)[np.argmin(counts[open_rows].sum(axis=1))])
+            near = open_rows & (np.abs(np.log(counts / counts[row])).max(axis=1) <= math.log(_SPREAD))
+            middle = np.flatnonzero(near)[np.argsort(counts[near].sum(axis=1))[near.sum() // 2]]
+            open_rows[middle] = False
+            try:
+                drawn = _draw(self.terms, counts[middle], self.log_delta, most)
+            except TooDear:
+                continue
+            self.drawn = [*self.drawn[1 - _KEPT :], drawn]
+            lower[middle], upper[middle] = drawn.lower, drawn.upper
+            self._try(drawn, counts, lower, upper, open_rows)
+        return lower, upper
+
+    def _try(self, drawn: _Drawn, counts: Array, lower: Array, upper: Array, open_rows: Array) -> None:
+        """Close the rows, in place, whose bracket on this line is as narrow as one can ask."""
+        near = open_rows & (np.abs(np.log(counts / drawn.counts)).max(axis=1) <= math.log(_SPREAD))
+        if not near.any():
+            return
+        below, above = drawn.line.epsilon(counts[near], self.log_delta, np.full(near.sum(), drawn.upper))
+        good = above - below <= max(_FINE, 2.0 * drawn.width) * np.abs(above)  # false where nan
+        rows = np.flatnonzero(near)[good]
+        lower[rows], upper[rows], open_rows[rows] = below[good], above[good], False
+
+
+@lru_cache(maxsize=128)
+def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: int) -> _Drawn:
+    """The best line for these counts.
+
+    Drawn anew around what the first one found where the estimate was far off, and with more accurate sums
+    where it was not.
+    """
+    row = np.array(counts)
+    saddle, accurate = saddle_at_delta(terms, row, log_delta), False
+    best: _Drawn | None = None
+    for _ in range(_ROUNDS):
+        line = draw(terms, row, saddle, most, accurate=accurate)
+        below, above = line.epsilon(row[None], log_delta, np.array([saddle.epsilon]))
+        if not above[0] < math.inf:
+            break
+        drawn = _Drawn(line, row, float(np.nan_to_num(below[0], nan=-math.inf)), float(above[0]))
+        best = drawn if best is None or drawn.width < best.width else best
+        if drawn.width <= _FINE:
+            break
+        if drawn.lower == -math.inf or abs(drawn.upper - saddle.epsilon) > _FAR * drawn.upper:
+            saddle = Saddle(saddle_at_epsilon(terms, row, drawn.upper).tilt, drawn.upper, log_delta)
+        elif accurate:
+            break
+        else:
+            accurate = True
+    if best is None:
+        raise TooDear("no bound found along the line")
+    return best
+
+
+def _draw(terms: Terms, counts: Array, log_delta: float, most: int) -> _Drawn:
+    return _draw_once(terms, tuple(counts.tolist()), log_delta, most)
+
+
+@lru_cache(maxsize=128)
+def _at_most(terms: Terms, counts: tuple[float, ...], log_delta: float, tilt: float, epsilon: float) -> bool:
+    """Whether a coarse line at ``tilt`` is enough to prove that delta(epsilon) <= e^log_delta."""
+    row = np.array(counts)
+    with suppress(TooDear):
+        line = draw(terms, row, Saddle(tilt, epsilon, log_delta), share=_COARSE)
+        return bool(line.log_delta(row[None], np.array([epsilon]))[1][0] <= log_delta)
+    return False
+
+
+@dataclass(frozen=True)
+class ContourPrice(Price):
+    """``ways`` are the terms by direction, ``counts`` how often each is performed (mu^2 for the plain one).
+
+    ``grid`` prices the same event on a grid, for the few compositions whose transform decays too slowly: a
+    handful of steps, or tiny sampling rates; ``fine`` on a dearer one, if there is one.
+    """
+
+    ways: Mapping[str, Terms]
+    counts: tuple[float, ...]
+    grid: Price
+    fine: Price | None = None
+
+    def epsilon_bounds(self, delta: float) -> Bounds:
+        found = self._bounds(delta, MANY_PRODUCTS)
+        if _wider(found, _NARROW):
+            found = _both(found, self.grid.epsilon_bounds(delta))
+        if self.fine is not None and _wider(found, _NARROW) and not _wider(found, _HOPELESS):
+            found = _both(found, self.fine.epsilon_bounds(delta))
+        if _wider(found, _WIDE):
+            found = _both(found, self._bounds(delta, _DEAREST))
+        return found
+
+    def _bounds(self, delta: float, most: int) -> Bounds:
+        """The larger direction's; (0, inf) where a line would be too dear.
+
+        The second direction need only be shown to be below the first, for which a coarse line is enough.
+        """
+        lower, upper, tilt = 0.0, 0.0, math.nan
+        try:
+            for terms in self.ways.values():
+                if lower > 0.0 and _at_most(terms, self.counts, math.log(delta), tilt, lower):
+                    continue
+                drawn = _draw(terms, np.array(self.counts), math.log(delta), most)
+                lower, upper, tilt = max(lower, drawn.lower), max(upper, drawn.upper), drawn.line.tilt
+        except TooDear:
+            return 0.0, math.inf
+        return lower, upper
+
+    def _by_way(self, delta: float, most: int) -> dict[str, Bounds]:
+        row = np.array(self.counts)
+        drawn = {way: _draw(terms, row, math.log(delta), most) for way, terms in self.ways.items()}
+        return {way: (line.lower, line.upper) for way, line in drawn.items()}
+
+    def epsilon(self, delta: float) -> float:
+        return self.epsilon_bounds(delta)[1]
+
+    def estimate(self, delta: float) -> float:
+        """epsilon to a percent or so on either side, in a millisecond.  Not a bound."""
+        row = np.array(self.counts)
+        return max(0.0, *(estimate(terms, row, math.log(delta)) for terms in self.ways.values()))
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        try:
+            return {way: max(0.0, upper) for way, (_, upper) in self._by_way(delta, MANY_PRODUCTS).items()}
+        except TooDear:
+            return self.grid.by_direction(delta)
+
+    def delta_bounds(self, epsilon: float) -> Bounds:
+        """The larger of the directions."""
+        lower, upper = 0.0, 0.0
+        for terms in self.ways.values():
+            below, above = (
+                float(end[0]) for end in _deltas(terms, np.array(self.counts), np.array([epsilon]))
+            )
+            if math.isnan(above):
+                below, above = self.grid.delta_bounds(epsilon)
+            lower, upper = max(lower, below), max(upper, above)
+        return lower, upper
+
+    def delta(self, epsilon: float) -> float:
+        return self.delta_bounds(epsilon)[1]
+
+    def deltas(self, epsilons: Array) -> Array:
+        """Along lines; all on the grid where one of these were dear, for there one composition serves all."""
+        upper = np.zeros(epsilons.shape)
+        for terms in self.ways.values():
+            above = _deltas(terms, np.array(self.counts), epsilons, _CHEAP)[1]
+            if np.isnan(above).any():
+                return self.grid.deltas(epsilons)
+            upper = np.maximum(upper, above)
+        return upper
+
+    def epsilons(self, deltas: Array) -> Array:
+        """Along lines where these are cheap, else on the grid."""
+        found = [self._bounds(float(delta), _CHEAP) for delta in deltas]
+        upper = np.array([above for _, above in found], dtype=np.float64)
+        dear = np.array([_wider(bounds, _NARROW) for bounds in found], dtype=bool)
+        if dear.any():
+            upper[dear] = np.minimum(upper[dear], self.grid.epsilons(deltas[dear]))
+        return upper
+
+    def error_budget(self, delta: float) -> ErrorBudget:
+        lower, upper = self.epsilon_bounds(delta)
+        try:
+            row = np.array(self.counts)
+            lines = [_draw(terms, row, math.log(delta), MANY_PRODUCTS) for terms in self.ways.values()]
+        except TooDear:
+            return self.grid.error_budget(delta)
+        largest = max(lines, key=lambda drawn: drawn.upper)
+        parts = largest.line.error_parts(row, largest.upper) if largest.upper > 0.0 else {}
+        return ErrorBudget(delta, lower, upper, parts)
+
+
+def _wider(found: Bounds, share: float) -> bool:
+    return found[1] == math.inf or found[1] - found[0] > share * found[1]
+
+
+def _both(first: Bounds, second: Bounds) -> Bounds:
+    """What two brackets of the same number say together."""
+    return max(first[0], second[0]), min(first[1], second[1])
+
+
+def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODUCTS) -> tuple[Array, Array]:
+    """Bounds on delta of one direction; all nan as soon as one line would be too dear.  A line serves its
+    neighbours."""
+    lower, upper = np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
+    open_points = np.ones(epsilons.shape, dtype=bool)
+    order = np.argsort(epsilons)
+    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # what is dear is soon found out
+    for index in np.concatenate([*first, order]):
+        if not open_points[index]:
+            continue
+        open_points[index] = False
+        saddle = saddle_at_epsilon(terms, counts, float(epsilons[index]))
+        if saddle.log_delta < _LEAST_LOG_DELTA:
+            lower[index], upper[index] = 0.0, _faint(terms, counts, saddle, float(epsilons[index]))
+            continue
+        try:
+            line = _line_at(terms, counts, saddle, most)
+        except TooDear:
+            return np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
+        tried = np.append(np.flatnonzero(open_points), index)
+        below, above = line.log_delta(np.tile(counts, (tried.size, 1)), epsilons[tried])
+        good = (above - below <= _FINE) | (tried == index)
+        rows = tried[good]
+        with np.errstate(under="ignore"):
+            lower[rows], upper[rows] = np.exp(below[good]), np.exp(np.minimum(above[good], 0.0))
+        open_points[rows] = False
+    return lower, upper
+
+
+def _line_at(terms: Terms, counts: Array, saddle: Saddle, most: int) -> Line:
+    """A line for delta at the saddle's epsilon, with more accurate sums where they are needed."""
+    line = draw(terms, counts, saddle, most)
+    lower, upper = line.log_delta(counts[None], np.array([saddle.epsilon]))
+    if upper[0] - lower[0] <= _NARROW:
+        return line
+    return draw(terms, counts, saddle, most, accurate=True)
+
+
+def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float:
+    """Chernoff's bound on a delta that need not be resolved: epsilon is near or beyond the largest loss."""
+    log_bounds = [0.0]
+    for factor in (1.0, 0.1, 0.01, 1e-3):
+        with suppress(TooDear):
+            log_bounds.append(log_chernoff(terms, counts, saddle.tilt * factor, epsilon))
+    return math.exp(min(log_bounds))
+
+
+def epsilons_along(prices: Sequence[ContourPrice], delta: float) -> list[float]:
+    """Upper bounds on epsilon of many compositions of the same terms: a run after each of many steps.
+
+    One line serves all counts near those it was drawn for, so that the next costs some ten microseconds.
+    """
+    counts = np.array([price.counts for price in prices])
+    upper, lower = np.zeros(len(counts)), np.zeros(len(counts))
+    for terms in prices[0].ways.values():
+        below, above = Lines(terms, math.log(delta)).bounds(counts)
+        lower, upper = np.maximum(lower, below), np.maximum(upper, above)
+    narrow = np.isfinite(upper) & (upper - lower <= _NARROW * upper)
+    return [
+        float(above) if good else price.epsilon(delta)
+        for price, above, good in zip(prices, upper, narrow, strict=True)
+    ]

@@ -1,0 +1,209 @@
+"""The privacy loss of each base mechanism, from its dominating pair.
+
+What noise does is in ``pairs_noise``, what sampling makes of any pair in ``pair``, Gaussians of random
+sensitivity in ``pairs_mixture``.  A mechanism that has no proven pair is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from tacit.accounting.closed_form.pure import exchanged
+from tacit.accounting.flatten import Base
+from tacit.accounting.pld.pair import (
+    Array,
+    Direction,
+    Loss,
+    Pair,
+    log_mixture,
+    poisson_sampled,
+    sampled_without_replacement,
+    unsampled,
+)
+from tacit.accounting.pld.pairs_bins import LEAST_BIN_NOISE, balls_in_bins
+from tacit.accounting.pld.pairs_mixture import (
+    gaussian_mixture,
+    gaussian_replaced,
+    laplace_replaced,
+    truncated,
+)
+from tacit.accounting.pld.pairs_noise import (
+    bounded_range_pair,
+    discrete_gaussian_pair,
+    discrete_laplace_pair,
+    gaussian_pair,
+    laplace_pair,
+    private_pair,
+    response_pair,
+)
+from tacit.accounting.scales import LEAST_NOISE, NoiseOutOfRange
+from tacit.errors import UnsupportedEvent
+from tacit.events import (
+    Adjacency,
+    ApproximateDP,
+    BallsInBins,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    PoissonSampled,
+    RandomizedResponse,
+    SparseVector,
+    TruncatedPoissonSampled,
+    WithoutReplacement,
+)
+
+__all__ = ["Array", "Direction", "Loss", "directions", "log_mixture", "loss_of"]
+
+_LARGEST_SHIFT = 1 << 20  # of discrete noise: so many outcomes at least
+
+
+def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
+    """The dominating pairs that ``adjacency`` asks for; the larger price counts.
+
+    Replacing is symmetric, so one direction does.  Zeroing out a contribution gives the pair of
+    removing the record, and its reverse (Kairouz et al. 2021, 2103.00039, section 2).
+    """
+    return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
+
+
+def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
+    """The loss of ``base``; mechanisms without sampling are already in units of the adjacency.
+
+    :param tail: P-mass that may be cut off on either side, where outcomes are unbounded.
+    :raises UnsupportedEvent: if there is no proven dominating pair.
+    """
+    if isinstance(base, BallsInBins):
+        return _loss_of_bins(base, direction, tail)
+    return _loss_of(base, direction, tail)
+
+
+@lru_cache(maxsize=12)  # megabytes each
+def _loss_of_bins(base: BallsInBins, direction: Direction, tail: float) -> Loss:
+    match base:
+        case BallsInBins(bins, Gaussian(sigma)):
+            _check_bins(base, sigma, direction)
+            return balls_in_bins(bins, sigma, remove=direction == "remove", tail=tail)
+    raise _no_pair(base)
+
+
+@lru_cache(maxsize=256)
+def _loss_of(base: Base, direction: Direction, tail: float) -> Loss:
+    match base:
+        case PoissonSampled(rate, inner):
+            _check_noise(base, inner)
+            return _poisson(base, rate, inner, direction, tail)
+        case TruncatedPoissonSampled(rate, records, largest, Gaussian(sigma) as inner):
+            _check_noise(base, inner)
+
+            def step(q: float, noise: float) -> Loss:
+                return _poisson(base, q, Gaussian(noise), direction, tail)
+
+            return truncated(rate, records, largest, sigma, step, tail)
+        case WithoutReplacement(records, batch_size, inner):
+            # blanking a record is one way of replacing it, so the pair covers zero-out too
+            unit = exchanged(inner, Adjacency.REPLACE_ONE if direction == "replace" else Adjacency.ZERO_OUT)
+            pair = None if unit is None else pair_of(unit, tail)
+            if pair is not None:
+                return sampled_without_replacement(pair, batch_size / records)
+        case GaussianMixture(sigma, sensitivities, probabilities):
+            return gaussian_mixture(sigma, sensitivities, probabilities, direction, tail)
+        case _:
+            pair = pair_of(base, tail)
+            if pair is not None:
+                return unsampled(pair)
+    raise _no_pair(base)
+
+
+def _no_pair(base: Base) -> UnsupportedEvent:
+    return UnsupportedEvent(
+        f"method 'pld' has no proven dominating pair for {base!r}. Use method 'rdp', or state what is proven "
+        "of it as ApproximateDP."
+    )
+
+
+def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: float) -> Loss:
+    """A Poisson sample at ``rate`` of ``inner``."""
+    match inner:
+        case Gaussian(sigma) if direction == "replace":
+            return gaussian_replaced(rate, sigma, tail)
+        case Laplace(scale) if direction == "replace":
+            return laplace_replaced(rate, scale)
+        case RandomizedResponse():
+            pair = None  # everybody sees who does not report
+        case _:
+            pair = pair_of(inner, tail)
+    if pair is None or direction == "replace":
+        raise UnsupportedEvent(
+            f"method 'pld' has no proven dominating pair for {base!r}, direction {direction!r} (which under "
+            "adjacency 'replace-one' is 'replace'). Sample Gaussian or Laplace noise, account under "
+            "'add-remove' or 'zero-out', or do not sample."
+        )
+    return poisson_sampled(pair, rate, direction)
+
+
+def pair_of(base: Event, tail: float) -> Pair | None:
+    """The pair of a mechanism without sampling, its own mirror image; None if there is none."""
+    match base:
+        case Gaussian(sigma):
+            _check_noise(base, base)
+            return gaussian_pair(sigma, tail)
+        case Laplace(scale):
+            _check_noise(base, base)
+            return laplace_pair(scale)
+        case DiscreteGaussian(scale, shift) | DiscreteLaplace(scale, shift):
+            _check_outcomes(base, scale, shift, tail)
+            if isinstance(base, DiscreteGaussian):
+                return discrete_gaussian_pair(scale, shift, tail)
+            return discrete_laplace_pair(scale, shift)
+        case RandomizedResponse(noise, categories):
+            return response_pair(noise, categories)
+        case ApproximateDP(epsilon, delta):
+            return private_pair(epsilon, delta)
+        case SparseVector(threshold, queries):  # Lyu, Su & Li 2017 (1603.01699), Theorem 4
+            return private_pair((threshold + queries) * (1.0 + 1e-15), 0.0)
+        case ExponentialMechanism(epsilon):
+            return bounded_range_pair(epsilon)
+    return None
+
+
+def _check_noise(base: Base, inner: Event) -> None:
+    if isinstance(inner, Gaussian | Laplace) and inner.noise_multiplier < LEAST_NOISE:
+        raise NoiseOutOfRange(
+            f"method 'pld' prices noise multipliers from {LEAST_NOISE:g} upwards in a mixed or sampled "
+            f"composition; got {base!r}, which protects nothing. Use more noise.",
+            too_small=True,
+        )
+
+
+def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
+    if direction == "replace":
+        raise UnsupportedEvent(
+            f"method 'pld' has no proven dominating pair for {base!r} under adjacency 'replace-one'. Account "
+            "under 'add-remove' or 'zero-out', or use Poisson sampling."
+        )
+    if sigma < LEAST_BIN_NOISE:
+        raise NoiseOutOfRange(
+            f"method 'pld' prices balls in bins from noise multiplier {LEAST_BIN_NOISE:g} upwards, as the "
+            f"likelihood ratio has too long a tail below; got {base!r}. Use more noise, or Poisson sampling.",
+            too_small=True,
+        )
+
+
+def _check_outcomes(base: Event, scale: float, shift: int, tail: float) -> None:
+    reach = scale * math.sqrt(-2.0 * math.log(tail)) if isinstance(base, DiscreteGaussian) else 0.0
+    if shift + 2.0 * reach > _LARGEST_SHIFT:
+        raise UnsupportedEvent(
+            f"method 'pld' counts the outcomes of discrete noise one by one, up to {_LARGEST_SHIFT}; "
+            f"{base!r} has more. Use method 'rdp', or round to a coarser unit."
+        )
+    if shift / scale > 10.0 / LEAST_NOISE:
+        raise NoiseOutOfRange(
+            f"method 'pld' prices noise from a hundredth of the sensitivity upwards; got {base!r}, which "
+            "protects nothing. Use more noise.",
+            too_small=True,
+        )

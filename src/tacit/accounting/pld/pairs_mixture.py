@@ -1,0 +1,192 @@
+"""Losses of Gaussians of random sensitivity: samples, groups, truncated batches.
+
+All rest on one inequality.  Let S be any set, a = N(0)(S), with noise of scale sigma in any dimension.  By
+the lemma of Neyman and Pearson, a shift by a vector of length at most s changes the mass of S to something
+between Phi(Phi^{-1}(a) - s/sigma) and Phi(Phi^{-1}(a) + s/sigma), and a half space attains both ends, for all
+s at once, if the shifts lie on one line.  So
+
+    sum_i w_i N(u_i) (S) - e^eps sum_i w_i N(v_i) (S),   |u_i|, |v_i| <= s_i,
+
+is largest on the line, for u_i = s_i and v_i = -s_i (replace-one), or v_i = 0 (remove), or u_i = 0 (add).
+The same holds for Laplace noise, whose likelihood ratios are monotone too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import bdtrc, ndtri
+
+from tacit.accounting.pld.pair import Array, Branch, Direction, Loss, log_mixture, log_ratio, normal
+from tacit.accounting.pld.pairs_noise import gaussian_panels
+from tacit.accounting.scales import NoiseOutOfRange
+
+__all__ = ["gaussian_mixture", "gaussian_replaced", "laplace_replaced", "truncated"]
+
+_NO_ATOMS = np.empty((0, 2))
+_MOST_PANELS = 1_000_000
+_COUNTED = 1e-11  # what the binomial tails may be off by, relative
+
+
+def gaussian_replaced(rate: float, sigma: float, tail: float) -> Loss:
+    """(1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1): L(x) = log m(y(x)) - log m(y(-x)), odd."""
+    reach = -float(ndtri(tail)) * sigma
+    variance = sigma * sigma
+    log_k = math.log1p(-rate) - math.log(rate) + 1.0 / (2.0 * variance)
+
+    def value(x: Array) -> Array:
+        plus, minus = (2.0 * x - 1.0) / (2.0 * variance), (-2.0 * x - 1.0) / (2.0 * variance)
+        return log_mixture(plus, rate) - log_mixture(minus, rate)
+
+    def density(x: Array) -> Array:
+        return (1.0 - rate) * normal(x, 0.0, sigma) + rate * normal(x, 1.0, sigma)
+
+    branch = Branch(
+        value,
+        lambda loss: variance * _replaced_ratio(loss, log_k),
+        density,
+        gaussian_panels(-reach, 1.0 + reach, sigma),
+    )
+    return Loss((branch,), _NO_ATOMS, 0.0, tail, math.inf)
+
+
+def _replaced_ratio(loss: Array, log_k: float) -> Array:
+    """log u, where u solves u/w - w/u = 2 k sinh(L/2) for w = e^{L/2}, k = (1-q) e^{s} / q."""
+    half = np.abs(loss) / 2.0
+    with np.errstate(divide="ignore"):
+        log_s = log_k + half + np.log(-np.expm1(-2.0 * half) / 2.0)
+    grown = np.where(log_s > 300.0, log_s + math.log(2.0), np.arcsinh(np.exp(np.minimum(log_s, 300.0))))
+    return np.sign(loss) * (half + grown)
+
+
+def laplace_replaced(rate: float, scale: float) -> Loss:
+    """(1-q) Lap(0) + q Lap(1) against (1-q) Lap(0) + q Lap(-1), of scale b; the noise itself is x.
+
+    The loss is constant for |x| >= 1, and smooth and increasing on either side of 0.
+    """
+    top = 1.0 / scale
+
+    def value(x: Array) -> Array:
+        near = np.clip(x, -1.0, 1.0)
+        plus = (np.abs(near) - np.abs(near - 1.0)) * top
+        minus = (np.abs(near) - np.abs(near + 1.0)) * top
+        return log_mixture(plus, rate) - log_mixture(minus, rate)
+
+    def position(loss: Array) -> Array:
+        # for x in [0, 1] the second mixture is constant: log m((2x - 1) top) = |L| + log m(-top)
+        y = log_ratio(np.abs(loss) + log_mixture(np.array(-top), rate), rate)
+        return np.sign(loss) * np.clip((y / top + 1.0) / 2.0, 0.0, 1.0)
+
+    def density(x: Array) -> Array:
+        return ((1.0 - rate) * np.exp(-np.abs(x) * top) + rate * np.exp(-np.abs(x - 1.0) * top)) * top / 2.0
+
+    ends = value(np.array([1.0, -1.0]))
+    right = ((1.0 - rate) * math.exp(-top) + rate) / 2.0
+    left = ((1.0 - rate) * math.exp(-top) + rate * math.exp(-2.0 * top)) / 2.0
+    panels = 2 + math.ceil(40.0 * top)
+    halves = (np.linspace(-1.0, 0.0, panels), np.linspace(0.0, 1.0, panels))
+    atoms = np.stack([ends, np.array([right, left])], axis=1)
+    branches = tuple(Branch(value, position, density, half) for half in halves)
+    return Loss(branches, atoms, 0.0, 0.0, float(ends[0]))
+
+
+def gaussian_mixture(
+    sigma: float, shifts: tuple[float, ...], shares: tuple[float, ...], direction: Direction, tail: float
+) -> Loss:
+    """sum_i w_i N(s_i) against N(0), or against sum_i w_i N(-s_i) when replacing.
+
+    Ganesh 2024 (2401.10294), Theorem 3.1, for add and remove.
+    """
+    parts = [(s, math.log(w)) for s, w in zip(shifts, shares, strict=True) if w > 0.0]
+    largest = max(s for s, _ in parts)
+    if largest == 0.0:
+        return Loss((), np.array([[0.0, 1.0]]), 0.0, 0.0, 0.0)
+    reach, variance = -float(ndtri(tail)) * sigma, sigma * sigma
+    if 20.0 * largest * (largest + reach) > _MOST_PANELS * variance:
+        raise NoiseOutOfRange(
+            "method 'pld' resolves a mixture of Gaussians with sensitivities up to some hundred times the "
+            f"noise; got {largest:g} at noise multiplier {sigma:g}, which protects nothing. Use more noise.",
+            too_small=True,
+        )
+    panels = gaussian_panels(-largest - reach, largest + reach, sigma, largest)
+
+    def log_of(x: Array) -> Array:
+        return _log_sum([w + s * (2.0 * x - s) / (2.0 * variance) for s, w in parts])
+
+    def mixed(x: Array) -> Array:
+        return np.exp(_log_sum([w - (x - s) ** 2 / (2.0 * variance) for s, w in parts])) / (
+            sigma * math.sqrt(2.0 * math.pi)
+        )
+
+    value: Callable[[Array], Array]
+    if direction == "remove":
+        value, density = log_of, mixed
+    elif direction == "add":
+        value, density = (lambda x: -log_of(-x)), (lambda x: normal(x, 0.0, sigma))
+    else:
+        value, density = (lambda x: log_of(x) - log_of(-x)), mixed
+    never = sum(math.exp(w) for s, w in parts if s == 0.0)
+    supremum = -math.log(never) if direction == "add" and never > 0.0 else math.inf
+    branch = Branch(value, _inverse(value, panels), density, panels)
+    return Loss((branch,), _NO_ATOMS, 0.0, tail, supremum, _COUNTED)
+
+
+def _log_sum(terms: list[Array]) -> Array:
+    total = terms[0]
+    for term in terms[1:]:
+        total = np.logaddexp(total, term)
+    return total
+
+
+def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array], Array]:
+    """The inverse of an increasing function: regula falsi inside of the panel, by Illinois's rule."""
+    known = value(panels)
+
+    def position(loss: Array) -> Array:
+        right = np.clip(np.searchsorted(known, loss), 1, panels.size - 1)
+        a, b = panels[right - 1], panels[right]
+        f_a, f_b = known[right - 1] - loss, known[right] - loss
+        x = np.where(np.abs(f_a) < np.abs(f_b), a, b)
+        for _ in range(6):
+            width = f_b - f_a
+            x = np.where(width > 0.0, np.clip(b - f_b * (b - a) / np.where(width > 0.0, width, 1.0), a, b), x)
+            f = value(x) - loss
+            low = f <= 0.0
+            # where an end stays for the second time, halve its value
+            f_b, f_a = np.where(low, f_b / 2.0, f), np.where(low, f, f_a / 2.0)
+            a, b = np.where(low, x, a), np.where(low, b, x)
+        return x
+
+    return position
+
+
+def truncated(
+    rate: float, records: int, largest: int, sigma: float, step: Callable[[float, float], Loss], tail: float
+) -> Loss:
+    """Batches cut at ``largest``; ``step(q, sigma)`` is the loss of a Poisson-sampled Gaussian.
+
+    Let m ~ Binomial(n - 1, q) of the others be sampled; whether m >= B depends on them alone, so it may be
+    revealed.  If m < B nothing is cut.  Else the batch without the record is a random B-subset of the
+    others, and with it, with probability p = q B E[1 / (m + 1) | m >= B], the same with one member exchanged
+    for the record: a change of norm at most 2 (Chua et al. 2024, 2411.04205, section 3.2; where a zeroed
+    record keeps its place, the two means are at most 2 from the common one, as under replace-one).
+    """
+    cut = float(bdtrc(largest - 1, records - 1, rate)) if records > largest else 0.0
+    if cut == 0.0:
+        return step(rate, sigma)
+    beyond = float(bdtrc(largest, records, rate))
+    inside = min(1.0, beyond * largest / (cut * records) * (1.0 + _COUNTED))
+    usual, exchanged = step(rate, sigma), gaussian_replaced(inside, sigma / 2.0, tail)
+    return Loss(
+        branches=(
+            *(branch.scaled(1.0 - cut) for branch in usual.branches),
+            *(branch.scaled(cut) for branch in exchanged.branches),
+        ),
+        atoms=_NO_ATOMS,
+        infinite=0.0,
+        tail=tail,
+        supremum=math.inf,
+        mass_error=_COUNTED,
+    )

@@ -1,0 +1,11 @@
+"""Renyi differential privacy, and the accountants that rest on it.
+
+* ``rdp``: the RDP accountant, at any real order.
+* ``divergences``: Renyi divergences of the mechanisms.
+* ``quadrature``: moments of the Poisson-sampled Gaussian, with a bound on the error.
+* ``laws``: dominating pairs as lists of outcomes.
+* ``selection``: the divergence of the best of a random number of runs.
+* ``conversion``: from Renyi divergences to (epsilon, delta).
+* ``moments``: the moments accountant of 2016, as published.
+* ``zcdp``: zero-concentrated differential privacy, one number rho.
+"""

@@ -1,0 +1,212 @@
+"""Renyi divergences of the mechanisms, at any real order alpha > 1 (Mironov 2017, 1702.07476, Definition 4):
+
+eps_RDP(alpha) = log E_Q (P/Q)^alpha / (alpha - 1).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from tacit.accounting.closed_form.pure import exchanged, is_hidden_in, pure_epsilon
+from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
+from tacit.accounting.pld.losses import Array
+from tacit.accounting.renyi.laws import law_of, log_moments_of_law
+from tacit.accounting.renyi.quadrature import (
+    log_moments,
+    log_moments_exchanged,
+    log_moments_of_mixture,
+    points_needed,
+)
+from tacit.accounting.renyi.selection import of_negative_binomial, of_poisson
+from tacit.errors import UnsupportedEvent
+from tacit.events import (
+    Adjacency,
+    DiscreteGaussian,
+    ExponentialMechanism,
+    Gaussian,
+    GaussianMixture,
+    GroupPrivacy,
+    Laplace,
+    PoissonSampled,
+    PrivateSelection,
+    WithoutReplacement,
+    ZeroConcentratedDP,
+)
+
+__all__ = ["largest_order", "renyi", "summed"]
+
+_UP = 1.0 + 1e-12  # rounding, relative
+_MOST_POINTS = 1e5
+
+
+def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
+    """eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up.
+
+    Both directions of add-remove count.  Noise is symmetric: the loss of P against Q and that of Q against P
+    have one law.  Then sampling is dearest where the record is removed (Mironov, Talwar & Zhang 2019,
+    1908.10530, Theorem 5).
+
+    :raises UnsupportedEvent: if there is no proven bound.
+
+    >>> renyi(Gaussian(2.0), np.array([3.0]), Adjacency.ADD_REMOVE).round(9).tolist()  # alpha / (2 sigma^2)
+    [0.375]
+    """
+    match base:
+        case Gaussian(sigma):
+            return _line(0.5, sigma, orders)
+        case DiscreteGaussian(scale, sensitivity):  # Canonne, Kamath & Steinke 2020 (2004.00010), Theorem 4
+            return _line(0.5, scale / sensitivity, orders)
+        case ZeroConcentratedDP(rho):
+            return rho * orders
+        case Laplace(scale):
+            return _laplace(1.0 / scale, orders)
+        case ExponentialMechanism(epsilon):
+            return _bounded_range(epsilon, orders) * _UP
+        case PoissonSampled(rate, Gaussian(sigma)) if adjacency is not Adjacency.REPLACE_ONE:
+            return log_moments(rate, sigma, orders) / (orders - 1.0) * _UP
+        case PoissonSampled(rate, Gaussian(sigma)):
+            return _mixture(GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate)), orders, adjacency)
+        case GaussianMixture():
+            return _mixture(base, orders, adjacency)
+        case PrivateSelection():
+            return _selection(base, orders, adjacency)
+        case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
+            return _group(inner, size, orders, adjacency)
+    found = _by_law(base, orders, adjacency)
+    if found is None:
+        raise UnsupportedEvent(
+            f"method 'rdp' has no proven Renyi divergence for {base!r} under adjacency {adjacency.value!r}. "
+            "Use method 'pld', or describe the mechanism by a guarantee that it has, as ZeroConcentratedDP."
+        )
+    return found
+
+
+def _line(half: float, sigma: float, orders: Array) -> Array:
+    """alpha / (2 sigma^2)."""
+    with np.errstate(over="ignore"):
+        return np.asarray(half * orders / sigma / sigma * _UP)
+
+
+def _laplace(top: float, orders: Array) -> Array:
+    """Mironov 2017, Proposition 6: log(a/(2a-1) e^{(a-1)/b} + (a-1)/(2a-1) e^{-a/b}) / (a-1)."""
+    first = np.log(orders / (2.0 * orders - 1.0)) + (orders - 1.0) * top
+    second = np.log((orders - 1.0) / (2.0 * orders - 1.0)) - orders * top
+    total = np.logaddexp(first, second) + 2.0**-50  # of the logarithms, near 0
+    return np.asarray(np.minimum(np.maximum(0.0, total) / (orders - 1.0), top) * _UP)
+
+
+def _by_law(base: Base, orders: Array, adjacency: Adjacency) -> Array | None:
+    """By the outcomes of a pair, sampled or not."""
+    largest = 2.0 ** math.ceil(math.log2(float(orders.max())))
+    match base:
+        case PoissonSampled(rate, inner):
+            law, fixed_size = None, False
+            if is_hidden_in(inner, adjacency):
+                law = _law(inner, adjacency, largest)
+        case WithoutReplacement(records, batch, inner):
+            unit = exchanged(inner, adjacency)
+            rate, fixed_size = batch / records, True
+            law = None if unit is None else _law(unit, Adjacency.REPLACE_ONE, largest)
+        case _:
+            rate, law, fixed_size = 1.0, _law(base, adjacency, largest), False
+    if law is None:
+        return None
+    return log_moments_of_law(law, rate, orders, exchanged=fixed_size) / (orders - 1.0) * _UP
+
+
+_law = lru_cache(maxsize=64)(law_of)
+
+
+def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Array:
+    """A Gaussian of random sensitivity, in units of the largest one.
+
+    The pairs on a line dominate those in the plane, in both directions of adding and removing, and for an
+    exchange, which has the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
+    """
+    largest = max(base.sensitivities)
+    if largest == 0.0:
+        return np.zeros_like(orders)
+    shifts, sigma = tuple(shift / largest for shift in base.sensitivities), base.noise_multiplier / largest
+    if adjacency is Adjacency.REPLACE_ONE:
+        return log_moments_exchanged(base.probabilities, shifts, sigma, orders) / (orders - 1.0) * _UP
+    remove = log_moments_of_mixture(base.probabilities, shifts, sigma, orders)
+    add = log_moments_of_mixture(base.probabilities, shifts, sigma, 1.0 - orders)
+    return np.maximum(remove, add) / (orders - 1.0) * _UP
+
+
+def _bounded_range(epsilon: float, orders: Array) -> Array:
+    """The largest of log(p e^{(a-1) t} + (1-p) e^{(a-1)(t-eps)}) / (a-1) over t in [0, eps].
+
+    The worst pairs have losses t and t - eps, p = (e^eps - e^t) / (e^eps - 1) (Dong, Durfee & Rogers 2020,
+    1909.13830, Lemma 3.3).  In x = e^t the moment is x^{a-1} (A - B x), largest at x = (a-1) A / (a B); A and
+    B are divided by e^eps / (e^eps - 1) here.  Any order at most alpha eps^2 / 8 (Cesar & Rogers 2021).
+    """
+    a = orders - 1.0
+    log_c = -a * epsilon - epsilon
+    log_a, log_b = np.log(-np.expm1(log_c)), np.log(-np.expm1(-a * epsilon)) - epsilon
+    total = (
+        log_a - math.log(-math.expm1(-epsilon)) - np.log(orders) + a * (np.log(a / orders) + log_a - log_b)
+    )
+    return np.asarray(
+        np.minimum(np.maximum(total + 2.0**-48, 0.0) / a, np.minimum(epsilon, orders * epsilon**2 / 8))
+    )
+
+
+def _group(inner: Base, size: int, orders: Array, adjacency: Adjacency) -> Array:
+    """Mironov 2017, Proposition 2: 3^c eps(2^c alpha) for a group of 2^c, alpha >= 2."""
+    doublings = (size - 1).bit_length()
+    units = in_units_of(adjacency, ((inner, 1),))
+    return 3.0**doublings * summed(units, 2.0**doublings * np.maximum(orders, 2.0), adjacency)
+
+
+def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> Array:
+    units = in_units_of(adjacency, flatten(event.event))
+    most = min((largest_order(base) for base, _ in units), default=1e9)
+    others = 1.0 + np.geomspace(0.2, min(most, 2e3), 32)
+
+    def run(at: Array) -> Array:  # a few orders at a time: all that go together share one grid
+        return np.concatenate([summed(units, at[i : i + 8], adjacency) for i in range(0, at.size, 8)])
+
+    if event.shape is None:
+        return of_poisson(run, event.mean, orders, others)
+    return of_negative_binomial(run, event.mean, event.shape, orders, others)
+
+
+@lru_cache(maxsize=4096)
+def _cached(base: Base, orders: bytes, adjacency: Adjacency) -> Array:
+    """``renyi``: an event with one more step, or another delta, asks for the same orders of the same base."""
+    return renyi(base, np.frombuffer(orders, dtype=np.float64), adjacency)
+
+
+def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
+    """eps_RDP of a composition of ``units``, in units of ``adjacency`` (Mironov 2017, Proposition 1).
+
+    >>> summed(((Gaussian(2.0), 3),), np.array([2.0]), Adjacency.ADD_REMOVE).round(9).tolist()
+    [0.75]
+    """
+    key = orders.tobytes()
+    summed = np.zeros_like(orders)
+    for base, count in units:
+        summed = summed + count * _cached(base, key, adjacency)
+    return summed * _UP
+
+
+def largest_order(base: Base) -> float:
+    """The largest alpha - 1 that is worth its price: beyond, quadrature would take more than 1e5 points.
+
+    >>> largest_order(Gaussian(1.0))
+    1000000000.0
+    """
+    match base:
+        case PoissonSampled(_, Gaussian(sigma)):
+            return max(1.0, _MOST_POINTS / points_needed(sigma, 1e4) * 1e4)
+        case GaussianMixture(sigma, sensitivities):
+            return max(1.0, 0.1 * _MOST_POINTS / points_needed(sigma / max(*sensitivities, 1e-9), 1e4) * 1e4)
+        case PoissonSampled(_, inner) | WithoutReplacement(_, _, inner) | GroupPrivacy(inner):
+            return min(1e4, largest_order(inner))
+        case PrivateSelection(inner):
+            return min((largest_order(part) for part, _ in flatten(inner)), default=1e9)
+    return 1e9
