@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.accounting.directions import Direction
 from tacit.accounting.pld.contour import (
     MANY_PRODUCTS,
     Line,
@@ -23,7 +24,6 @@ from tacit.accounting.pld.contour import (
 )
 from tacit.accounting.pld.decay import EDGES, log_decay
 from tacit.accounting.pld.inversion import ContourPrice, Lines
-from tacit.accounting.pld.losses import Direction
 from tacit.accounting.pld.transform import EXTENDED, Sampled, TooDear
 from tacit.accounting.price import ErrorBudget, Price
 

@@ -13,12 +13,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.pld import two_step_gaussian as twofold
+from tacit.accounting.directions import Direction
+from tacit.accounting.pld import two_step_gaussian
 from tacit.accounting.pld.grid import bracket
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.pair import Direction
-from tacit.accounting.pld.two_step_gaussian import SampledPair, TwofoldPrice
+from tacit.accounting.pld.two_step_gaussian import SampledPair, TwoStepPrice
 from tacit.events import Compose, Gaussian, PoissonSampled, Repeat
 
 WAYS: tuple[Direction, ...] = ("remove", "add", "replace")
@@ -93,7 +93,7 @@ def _delta(q: float, sigma: float, rate: float, noise: float, way: Direction, ep
 def test_delta_against_multi_precision(
     q: float, sigma: float, rate: float, noise: float, way: Direction
 ) -> None:
-    price = TwofoldPrice(((SampledPair(q, sigma, way), SampledPair(rate, noise, way)),))
+    price = TwoStepPrice(((SampledPair(q, sigma, way), SampledPair(rate, noise, way)),))
     exact = _delta(q, sigma, rate, noise, way, 0.2)
     lower, upper = price.delta_bounds(0.2)
     assert lower <= exact * (1 + 1e-11)
@@ -109,7 +109,7 @@ def test_the_order_of_the_steps_does_not_matter(
 ) -> None:
     """The sums have nothing in common but delta: what is an integral here is a closed form there."""
     one, other = SampledPair(q, sigma, way), SampledPair(rate, noise, way)
-    there, back = TwofoldPrice(((one, other),)), TwofoldPrice(((other, one),))
+    there, back = TwoStepPrice(((one, other),)), TwoStepPrice(((other, one),))
     for delta in (1e-3, 1e-6, 1e-12):
         first, second = there.epsilon_bounds(delta), back.epsilon_bounds(delta)
         assert max(first[0], second[0]) <= min(first[1], second[1])
@@ -132,7 +132,7 @@ def test_brackets_meet_those_of_the_grid(
 ) -> None:
     steps = ((PoissonSampled(q, Gaussian(sigma)), 1), (PoissonSampled(rate, Gaussian(noise)), 1))
     grid = PldPrice(steps, (way,)).epsilon_bounds(math.exp(log_delta))
-    price = TwofoldPrice(((SampledPair(q, sigma, way), SampledPair(rate, noise, way)),))
+    price = TwoStepPrice(((SampledPair(q, sigma, way), SampledPair(rate, noise, way)),))
     lower, upper = price.epsilon_bounds(math.exp(log_delta))
     assert lower <= grid[1] + 1e-15
     assert grid[0] <= upper + 1e-15
@@ -179,13 +179,13 @@ def _chord_below(original: Callable[..., tuple[Any, Any]]) -> Callable[..., tupl
 
 
 def test_planted_mistakes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    price = TwofoldPrice(((SampledPair(0.1, 1.0, "remove"), SampledPair(0.5, 2.0, "remove")),))
+    price = TwoStepPrice(((SampledPair(0.1, 1.0, "remove"), SampledPair(0.5, 2.0, "remove")),))
     exact = _delta(0.1, 1.0, 0.5, 2.0, "remove", 0.7)
     assert price.delta_bounds(0.7)[1] >= exact
     with monkeypatch.context() as planted:
-        panels = twofold._Panels
+        panels = two_step_gaussian._Panels
         planted.setattr(panels, "shares", _chord_below(panels.shares))
-        planted.setattr(twofold, "_PANELS", 1 << 10)
+        planted.setattr(two_step_gaussian, "_PANELS", 1 << 10)
         assert price.delta_bounds(0.7)[1] < exact * (1 - 1e-11)
     with monkeypatch.context() as planted:
         planted.setattr(SampledPair, "position", lambda self, loss: np.zeros_like(loss))

@@ -1,36 +1,12 @@
-"""From an event and the name of a method to a privacy curve."""
+"""What an event costs: from an event and the name of a method to a privacy curve."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import MappingProxyType
-
-from tacit.accounting.closed_form import gaussian, gdp
-from tacit.accounting.composition import basic, optimal, strong
-from tacit.accounting.curve import Price, PrivacyCurve
-from tacit.accounting.flatten import Steps, flatten
-from tacit.accounting.pld import accountant as pld
-from tacit.accounting.renyi import moments, rdp, zcdp
-from tacit.accounting.scales import check_noise
-from tacit.errors import check_in
+from tacit.accounting.curve import PrivacyCurve
+from tacit.accounting.methods import price_of
 from tacit.events import Adjacency, Event
 
-__all__ = ["METHODS", "account", "price_of"]
-
-METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingProxyType(
-    {
-        "pld": pld.price,
-        "rdp": rdp.price,
-        "moments": moments.price,
-        "gaussian": gaussian.price,
-        "zcdp": zcdp.price,
-        "gdp": gdp.price,
-        "optimal": optimal.price,
-        "strong": strong.price,
-        "basic": basic.price,
-    }
-)
-"""The accountants by name: each prices a flattened event under an adjacency."""
+__all__ = ["account"]
 
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:
@@ -57,13 +33,3 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     """
     relation = Adjacency.parse(adjacency)
     return PrivacyCurve(method, relation, event, price_of(event, relation, method))
-
-
-def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
-    """What the accountant ``method`` knows of ``event``."""
-    accountant = METHODS[check_in("method", method, tuple(METHODS))]
-    steps = flatten(event)
-    check_noise(steps, method)
-    if not steps:  # nothing is released: exactly 0, whatever the method
-        accountant = gaussian.price
-    return accountant(steps, adjacency)

@@ -20,7 +20,7 @@ import numpy as np
 
 from tacit.accounting.closed_form.pure import amplified, is_hidden_in, pure_epsilon
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
 from tacit.accounting.renyi.zcdp import rho
 from tacit.accounting.scales import check_scale

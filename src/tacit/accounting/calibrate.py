@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from tacit.accounting.account import account, price_of
+from tacit.accounting.account import account
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice
 from tacit.accounting.flatten import flatten
+from tacit.accounting.methods import price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
 from tacit.accounting.price import Price

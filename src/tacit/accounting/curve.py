@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, final, overload
+from typing import final, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacit.accounting.derived import GroupPrice, SumPrice
-from tacit.accounting.price import ErrorBudget, Price
+from tacit.accounting.methods import METHODS, price_of
+from tacit.accounting.price import Array, ErrorBudget, Price
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability, check_real
 from tacit.events import Adjacency, Compose, Event
 
-__all__ = ["ErrorBudget", "Price", "PrivacyCurve"]
-
-Array: TypeAlias = NDArray[np.float64]
+__all__ = ["PrivacyCurve"]
 
 _MOST_RECORDS = 10**6
 
@@ -282,11 +280,9 @@ class PrivacyCurve:
                 f"the other about {theirs}. Account for both events under one adjacency; form groups after."
             )
         event = Compose((self.event, other.event))
-        from tacit.accounting.account import METHODS, account  # it makes curves itself, so not above
-
         if self.method == other.method and self.method in METHODS:
-            together = account(event, adjacency=self.adjacency, method=self.method)
-            return together.group(self.records)
+            together = price_of(event, self.adjacency, self.method)
+            return PrivacyCurve(self.method, self.adjacency, event, together).group(self.records)
         price = SumPrice(self._price, other._price)
         return PrivacyCurve(f"{self.method} + {other.method}", self.adjacency, event, price, self.records)
 

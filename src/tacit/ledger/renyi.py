@@ -16,7 +16,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from tacit.accounting.additive import decimal, renyi_cost, zcdp_cost
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 from tacit.accounting.renyi.conversion import epsilon_at_orders
 from tacit.accounting.renyi.zcdp import curve
 from tacit.errors import InvalidInput, check_real

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Steps, in_units_of, total_mu
+from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian

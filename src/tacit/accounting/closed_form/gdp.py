@@ -17,8 +17,8 @@ from scipy.special import ndtri_exp
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice, gaussian_epsilon
 from tacit.accounting.closed_form.pure import pure_epsilon
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Base, Steps, in_units_of
+from tacit.accounting.price import Price
 from tacit.errors import UnsupportedEvent, check_integer, check_probability, check_real
 from tacit.events import Adjacency, Gaussian, GroupPrivacy
 

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from tacit.accounting.closed_form.gaussian import gaussian_delta_above, gaussian_epsilon
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Base
+from tacit.accounting.price import Price
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, Laplace, PoissonSampled
 

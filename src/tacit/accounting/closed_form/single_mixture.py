@@ -15,7 +15,8 @@ import math
 import numpy as np
 from scipy.special import log_ndtr
 
-from tacit.accounting.pld.losses import Array, Direction, directions
+from tacit.accounting.directions import Direction, directions
+from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
 from tacit.events import Adjacency, GaussianMixture
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tacit.accounting.composition.per_mechanism import own_epsilon, shared_out
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Steps, in_units_of
+from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
 from tacit.events import Adjacency
 

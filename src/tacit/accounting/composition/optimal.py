@@ -20,9 +20,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from tacit.accounting.composition.per_mechanism import least_delta, least_value, own_epsilon, shared_out
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Steps, in_units_of
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array, Price
 from tacit.events import Adjacency
 
 __all__ = ["Coins", "optimal_composition", "price"]

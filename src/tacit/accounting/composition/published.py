@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tacit.accounting.account import account
+from tacit.accounting.composition import strong
+from tacit.accounting.flatten import flatten
+from tacit.accounting.scales import check_noise
 from tacit.errors import check_integer, check_probability, check_real
 from tacit.events import Adjacency, Gaussian, PoissonSampled, Repeat
 
@@ -95,5 +97,7 @@ def valid_strong_composition(
     >>> [round(valid_strong_composition(steps), 2) for steps in (10_000, 40_000)]
     [16.84, 50.74]
     """
-    event = Repeat(PoissonSampled(sampling_rate, Gaussian(noise_multiplier)), steps)
-    return account(event, adjacency=Adjacency.ADD_REMOVE, method="strong").epsilon(delta)
+    target = check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    event = flatten(Repeat(PoissonSampled(sampling_rate, Gaussian(noise_multiplier)), steps))
+    check_noise(event, "strong")
+    return strong.price(event, Adjacency.ADD_REMOVE).epsilon(target)

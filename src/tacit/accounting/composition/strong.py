@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from tacit.accounting.composition.basic import BasicPrice
 from tacit.accounting.composition.per_mechanism import least_delta, least_value, own_epsilon, shared_out
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Steps, in_units_of
+from tacit.accounting.price import Price
 from tacit.events import Adjacency
 
 __all__ = ["advanced_composition", "price"]

@@ -14,16 +14,16 @@ import numpy as np
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
+from tacit.accounting.directions import Direction, directions
 from tacit.accounting.flatten import Base, Steps, in_units_of, total_mu
 from tacit.accounting.pld.contour import Plain, Term
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
-from tacit.accounting.pld.losses import directions, loss_of
-from tacit.accounting.pld.pair import Array, Direction
+from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Sampled
-from tacit.accounting.pld.two_step_gaussian import SampledPair, TwofoldPrice
-from tacit.accounting.price import Price
+from tacit.accounting.pld.two_step_gaussian import SampledPair, TwoStepPrice
+from tacit.accounting.price import Array, Price
 from tacit.accounting.scales import LEAST_NOISE
 from tacit.events import Adjacency, BallsInBins, Gaussian, PoissonSampled
 
@@ -89,7 +89,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
         return SinglePrice(others[0][0])
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
     plain = PldPrice(merged, directions(adjacency))
-    grid: Price = _twofold(merged, plain) or plain
+    grid: Price = _two_steps(merged, plain) or plain
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
     if all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
@@ -103,7 +103,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     return grid
 
 
-def _twofold(steps: Steps, grid: PldPrice) -> TwofoldPrice | None:
+def _two_steps(steps: Steps, grid: PldPrice) -> TwoStepPrice | None:
     """The price of just two steps of sampled Gaussians, which are harder than many, beside their ``grid``."""
     flat = [base for base, count in steps for _ in range(min(count, 3))]
     match flat:
@@ -111,7 +111,7 @@ def _twofold(steps: Steps, grid: PldPrice) -> TwofoldPrice | None:
             min(sigma, noise) >= LEAST_NOISE
         ):
             pairs = ((SampledPair(q, sigma, way), SampledPair(rate, noise, way)) for way in grid.ways)
-            return TwofoldPrice(tuple(pairs), grid)
+            return TwoStepPrice(tuple(pairs), grid)
     return None
 
 

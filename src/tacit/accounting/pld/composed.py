@@ -12,12 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld.convolve import Composition, Window, compose, directly
 from tacit.accounting.pld.grid import Masses, aligned, bracket, dominating, lattice
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.pair import Array, Direction
 from tacit.accounting.pld.saddle import Saddle, cumulant_of, narrowest, samples, tail_of
+from tacit.accounting.price import Array
 
 __all__ = ["composition", "dominating_composition"]
 

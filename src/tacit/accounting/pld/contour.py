@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
 from tacit.accounting.pld.decay import EDGES, log_decay
-from tacit.accounting.pld.losses import Array
 from tacit.accounting.pld.transform import EXTENDED, UNIT, Sampled, Tilted, TooDear
+from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
 
 __all__ = [

@@ -19,7 +19,7 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from tacit.accounting.pld.grid import MASS_ERROR, UNIT, Masses
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 
 __all__ = ["Composition", "Window", "compose", "directly"]
 

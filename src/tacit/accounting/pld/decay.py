@@ -15,8 +15,9 @@ import math
 
 import numpy as np
 
-from tacit.accounting.pld.losses import Array, log_mixture
+from tacit.accounting.pld.pair import log_mixture
 from tacit.accounting.pld.transform import Sampled
+from tacit.accounting.price import Array
 
 __all__ = ["EDGES", "log_decay"]
 

@@ -20,7 +20,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.pld.pair import Array, Branch, Loss
+from tacit.accounting.pld.pair import Branch, Loss
+from tacit.accounting.price import Array
 
 __all__ = ["MASS_ERROR", "Masses", "aligned", "bracket", "dominating", "lattice", "snapped"]
 

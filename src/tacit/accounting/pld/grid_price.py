@@ -14,15 +14,15 @@ from typing import Literal
 
 import numpy as np
 
+from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Steps
 from tacit.accounting.pld import profile
 from tacit.accounting.pld.composed import composition
 from tacit.accounting.pld.convolve import Composition
 from tacit.accounting.pld.grid import snapped
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.pair import Array, Direction
 from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, saddle_at_delta, tail_of
-from tacit.accounting.price import Price
+from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import brent
 
 __all__ = ["PldPrice"]

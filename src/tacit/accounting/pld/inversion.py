@@ -27,9 +27,8 @@ from tacit.accounting.pld.contour import (
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from tacit.accounting.pld.losses import Array
 from tacit.accounting.pld.transform import TooDear
-from tacit.accounting.price import ErrorBudget, Price
+from tacit.accounting.price import Array, ErrorBudget, Price
 
 __all__ = ["ContourPrice", "Lines", "epsilons_along"]
 

@@ -10,13 +10,11 @@ import math
 from functools import lru_cache
 
 from tacit.accounting.closed_form.pure import exchanged
+from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Base
 from tacit.accounting.pld.pair import (
-    Array,
-    Direction,
     Loss,
     Pair,
-    log_mixture,
     poisson_sampled,
     sampled_without_replacement,
     unsampled,
@@ -57,18 +55,9 @@ from tacit.events import (
     WithoutReplacement,
 )
 
-__all__ = ["Array", "Direction", "Loss", "directions", "log_mixture", "loss_of"]
+__all__ = ["loss_of"]
 
 _LARGEST_SHIFT = 1 << 20  # of discrete noise: so many outcomes at least
-
-
-def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
-    """The dominating pairs that ``adjacency`` asks for; the larger price counts.
-
-    Replacing is symmetric, so one direction does.  Zeroing out a contribution gives the pair of
-    removing the record, and its reverse (Kairouz et al. 2021, 2103.00039, section 2).
-    """
-    return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
 
 
 def loss_of(base: Base, direction: Direction, tail: float) -> Loss:

@@ -18,15 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+
+from tacit.accounting.directions import Direction
+from tacit.accounting.price import Array
 
 __all__ = [
-    "Array",
     "Branch",
-    "Direction",
     "Loss",
     "Pair",
     "atoms_of",
@@ -37,9 +36,6 @@ __all__ = [
     "sampled_without_replacement",
     "unsampled",
 ]
-
-Array: TypeAlias = NDArray[np.float64]
-Direction: TypeAlias = Literal["remove", "add", "replace"]
 
 
 @dataclass(frozen=True)

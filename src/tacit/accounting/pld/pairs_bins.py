@@ -27,8 +27,9 @@ import scipy.fft
 from scipy.special import ndtr, ndtri
 
 from tacit.accounting.pld.grid import UNIT
-from tacit.accounting.pld.pair import Array, Loss, unsampled
+from tacit.accounting.pld.pair import Loss, unsampled
 from tacit.accounting.pld.pairs_noise import gaussian_pair
+from tacit.accounting.price import Array
 
 __all__ = ["LEAST_BIN_NOISE", "balls_in_bins"]
 

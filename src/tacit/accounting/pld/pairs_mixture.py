@@ -19,8 +19,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import bdtrc, ndtri
 
-from tacit.accounting.pld.pair import Array, Branch, Direction, Loss, log_mixture, log_ratio, normal
+from tacit.accounting.directions import Direction
+from tacit.accounting.pld.pair import Branch, Loss, log_mixture, log_ratio, normal
 from tacit.accounting.pld.pairs_noise import gaussian_panels
+from tacit.accounting.price import Array
 from tacit.accounting.scales import NoiseOutOfRange
 
 __all__ = ["gaussian_mixture", "gaussian_replaced", "laplace_replaced", "truncated"]

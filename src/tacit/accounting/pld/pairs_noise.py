@@ -7,7 +7,8 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
-from tacit.accounting.pld.pair import Array, Pair, atoms_of, normal
+from tacit.accounting.pld.pair import Pair, atoms_of, normal
+from tacit.accounting.price import Array
 
 __all__ = [
     "bounded_range_pair",

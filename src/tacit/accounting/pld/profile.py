@@ -14,10 +14,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Steps
 from tacit.accounting.pld.composed import dominating_composition
-from tacit.accounting.pld.pair import Array, Direction
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, saddle_at, tail_of
+from tacit.accounting.price import Array
 
 __all__ = ["Profile", "deltas", "epsilon"]
 

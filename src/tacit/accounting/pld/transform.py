@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
-from tacit.accounting.pld.losses import Array, Direction, log_mixture
+from tacit.accounting.directions import Direction
+from tacit.accounting.pld.pair import log_mixture
+from tacit.accounting.price import Array
 
 __all__ = ["EXTENDED", "MOST_POINTS", "UNIT", "Sampled", "Tilted", "TooDear"]
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from tacit.accounting.pld.pair import Array, Direction, log_mixture, log_ratio
+from tacit.accounting.directions import Direction
+from tacit.accounting.pld.pair import log_mixture, log_ratio
 from tacit.accounting.pld.pairs_mixture import gaussian_replaced
-from tacit.accounting.price import Price
+from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import brent
 
-__all__ = ["SampledPair", "TwofoldPrice"]
+__all__ = ["SampledPair", "TwoStepPrice"]
 
 UNIT = 2.0**-53
 _WIDTH, _CELLS = 2e-2, 1 << 11  # of a coarse panel: at most so much of L, at least so many
@@ -198,7 +199,7 @@ def _cut(ends: Array, parts: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class TwofoldPrice(Price):
+class TwoStepPrice(Price):
     """``pairs``: for each direction of the adjacency, the first and the second step.  ``many``, a price of
     the same, answers many questions at once, where there is one.
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 
 __all__ = ["epsilon_at_orders", "log_delta_at_orders"]
 

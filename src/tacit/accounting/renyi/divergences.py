@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit.accounting.closed_form.pure import exchanged, is_hidden_in, pure_epsilon
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 from tacit.accounting.renyi.laws import law_of, log_moments_of_law
 from tacit.accounting.renyi.quadrature import (
     log_moments,

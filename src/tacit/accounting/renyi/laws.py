@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 
 from tacit.accounting.closed_form.pure import pure_epsilon
 from tacit.accounting.flatten import Base
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 from tacit.events import (
     Adjacency,
     DiscreteGaussian,

@@ -17,9 +17,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import logsumexp
 
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Base, Steps, in_units_of, refuse_sampled_replacement
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array, Price
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, PoissonSampled
 

@@ -22,7 +22,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tacit.accounting.pld.losses import Array, log_mixture
+from tacit.accounting.pld.pair import log_mixture
+from tacit.accounting.price import Array
 
 __all__ = ["log_moments", "log_moments_exchanged", "log_moments_of_mixture", "points_needed"]
 

@@ -13,9 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Steps, in_units_of
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array, Price
 from tacit.accounting.renyi.conversion import epsilon_at_orders, log_delta_at_orders
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
 from tacit.events import Adjacency

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tacit.accounting.pld.losses import Array
+from tacit.accounting.price import Array
 from tacit.accounting.renyi.conversion import log_delta_at_orders
 from tacit.accounting.roots import brent
 

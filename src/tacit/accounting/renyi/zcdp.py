@@ -8,8 +8,8 @@ of one order.
 from __future__ import annotations
 
 from tacit.accounting.closed_form.pure import pure_epsilon
-from tacit.accounting.curve import Price
 from tacit.accounting.flatten import Base, Steps, in_units_of
+from tacit.accounting.price import Price
 from tacit.accounting.renyi.rdp import RenyiPrice
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
