@@ -18,7 +18,7 @@ from tacit.errors import InvalidInput
 from tacit.events import Gaussian, Repeat, event_from_json
 from tacit.plan import LossReport, Plan
 from tacit.report import Statement, group_epsilon, make_statement
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 from tacit.sampling import FullBatch, ShuffledBatches
 
 

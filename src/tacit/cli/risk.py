@@ -16,7 +16,7 @@ from tacit.events import Adjacency, ApproximateDP, event_from_json
 from tacit.report.canvas import figure_path
 from tacit.report.described import check_fields, read_event, read_statement
 from tacit.report.risk import RiskSheet, risk_sheet
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 
 __all__ = ["command"]
 

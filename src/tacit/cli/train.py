@@ -122,7 +122,7 @@ def _balance(run: Run) -> dict[str, object] | None:
 
 
 def _show_balance(run: Run, when: str) -> None:
-    from tacit.report.statement import round_up
+    from tacit.report.rounding import round_up
 
     status = _status(run)
     if status is not None:
@@ -149,7 +149,7 @@ def run_to_end(run: Run, config: Path, title: str, options: Sequence[str] = ()) 
 
 
 def _announce(run: Run) -> None:
-    from tacit.report.statement import round_up
+    from tacit.report.rounding import round_up
 
     plan, done = run.plan, run.session.steps_done
     console.print(
@@ -169,7 +169,7 @@ def _announce(run: Run) -> None:
 
 def show_outcome(outcome: Outcome) -> None:
     """Print the statement, the score and where things lie."""
-    from tacit.report.statement import round_up
+    from tacit.report.rounding import round_up
 
     console.print()
     console.print(outcome.statement.to_text(), soft_wrap=True)

@@ -23,7 +23,8 @@ from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
 from tacit.ledger import Anchor, Budget, Cost, Entry, Ledger, Policy
 from tacit.ledger.budgets import budget_from_data
 from tacit.report import certificate_page, certificate_text
-from tacit.report.certificate_lines import STATEMENTS, checklist, pair, read_event
+from tacit.report.certificate_lines import STATEMENTS, checklist, read_event
+from tacit.report.rounding import pair
 from tacit.report.signing import sign
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 

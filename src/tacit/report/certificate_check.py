@@ -17,7 +17,8 @@ from tacit import __version__
 from tacit.errors import InvalidInput, TacitError
 from tacit.ledger import Anchor, Ledger, Policy
 from tacit.report.certificate import guarantee_of, method_of, recorded, run_of
-from tacit.report.certificate_lines import checklist, pair, read_event
+from tacit.report.certificate_lines import checklist, read_event
+from tacit.report.rounding import pair
 from tacit.report.schema import check_against, read_schema
 from tacit.report.signing import signature_holds
 

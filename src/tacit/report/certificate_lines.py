@@ -22,9 +22,9 @@ from tacit.events import (
     event_from_json,
 )
 from tacit.report.events_in_words import in_words, parts
-from tacit.report.statement import round_up
+from tacit.report.rounding import pair, round_up
 
-__all__ = ["GRADES", "NOT_STATED", "SECTIONS", "STATEMENTS", "checklist", "pair", "read_event"]
+__all__ = ["GRADES", "NOT_STATED", "SECTIONS", "STATEMENTS", "checklist", "read_event"]
 
 Facts = Mapping[str, Any]
 Line = tuple[str, str | None, str]  # name, value, grade
@@ -91,18 +91,6 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
         for name, value, grade in (*make(facts), *_stated(facts, section)):
             found.append({"section": section, "name": name, "value": value, "grade": grade})
     return found
-
-
-def pair(figures: Facts, digits: int = 4) -> str:
-    """An epsilon with its delta, rounded up; there is no epsilon without one.
-
-    >>> pair({"epsilon": 1.00001, "delta": 1e-6})
-    'ε = 1.001 at δ = 1e-06'
-    """
-    delta = f"{float(round_up(figures['delta'], 6)):.6g}" if figures["delta"] else "0"
-    if figures["epsilon"] is None:
-        return f"no finite ε at δ = {delta}"
-    return f"ε = {round_up(figures['epsilon'], digits)} at δ = {delta}"
 
 
 def _stated(facts: Facts, section: str) -> Iterator[Line]:

@@ -12,7 +12,7 @@ from typing import Any
 from tacit.report.chart import Axis, Chart
 from tacit.report.document import document
 from tacit.report.remembered_page import remembered_charts, remembered_section, remembered_sentence
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 
 __all__ = ["charts_of", "page", "summary"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import MissingExtra
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 from tacit.training.files import write_atomically
 from tacit.training.loop import Row
 

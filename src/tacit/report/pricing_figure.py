@@ -15,7 +15,7 @@ from tacit.accounting import account
 from tacit.events import Event, Repeat
 from tacit.report.canvas import empty_figure, write_figure
 from tacit.report.pricing import Pricing, unheard
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

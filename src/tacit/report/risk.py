@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import InvalidInput, check_real
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 
 __all__ = ["Chance", "RiskSheet", "risk_sheet"]
 

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from tacit.accounting import PrivacyCurve
 from tacit.report.canvas import empty_figure, write_figure
 from tacit.report.risk import RiskSheet
-from tacit.report.statement import round_up
+from tacit.report.rounding import round_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

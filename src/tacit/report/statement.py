@@ -6,7 +6,6 @@ STATED rather than leaving the line out.
 
 from __future__ import annotations
 
-import decimal
 import json
 import math
 import platform
@@ -22,8 +21,9 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, event_to_json
 from tacit.ledger import ChargedRun
 from tacit.plan import Plan
+from tacit.report.rounding import round_up
 
-__all__ = ["Statement", "group_epsilon", "make_statement", "round_up"]
+__all__ = ["Statement", "group_epsilon", "make_statement"]
 
 _FORMAT = 1
 _GROUPS = (2, 4)
@@ -300,16 +300,6 @@ def _ledger_line(ledger: str | dict[str, Any]) -> str:
 
 def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
     return textwrap.wrap(text, 79, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-
-
-def round_up(value: float, digits: int = 4) -> str:
-    """``value`` with that many significant digits, never less than it is.
-
-    >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
-    ('2.001', '3', '0', '12350000')
-    """
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return f"{context.create_decimal(repr(float(value))).normalize():f}"
 
 
 def _shown(epsilon: float | None, digits: int = 4) -> str:
