@@ -30,11 +30,11 @@ from tacit.ledger import (
 )
 from tacit.ledger.blocks import added
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
-from tacit.report.certificate import Certificate, certificate_of
-from tacit.report.certificate_check import check_certificate
-from tacit.report.certificate_lines import SECTIONS, STATEMENTS
+from tacit.report.certificate.certificate import Certificate, certificate_of
+from tacit.report.certificate.check import check_certificate
+from tacit.report.certificate.lines import SECTIONS, STATEMENTS
 from tacit.report.curator import dataset_view
-from tacit.report.curator_page import curator_chart
+from tacit.report.pages.curator_page import curator_chart
 
 PAGE = Path(__file__).parent / "certificate.md"
 CHART = Path(__file__).parent / "budget.svg"

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from tacit.report.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import empty_figure, write_figure
 
 __all__ = ["PLAIN", "scaling", "steps"]
 

@@ -19,7 +19,7 @@ from tacit.audits.regression import NotedRows, Recorder, check_accounting, noise
 from tacit.noise import gaussian as gaussian_module
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.statement import make_statement
+from tacit.report.statement.statement import make_statement
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence

@@ -38,12 +38,12 @@ from tacit.ledger import (
     ZeroConcentratedBudget,
     charge_key,
 )
-from tacit.report.certificate import Certificate, group_of, make_certificate
-from tacit.report.certificate_check import CertificateCheck, check_certificate, read_certificate
-from tacit.report.certificate_lines import GRADES, SECTIONS, STATEMENTS, checklist
-from tacit.report.events_in_words import in_words
+from tacit.report.certificate.certificate import Certificate, group_of, make_certificate
+from tacit.report.certificate.check import CertificateCheck, check_certificate, read_certificate
+from tacit.report.certificate.events_in_words import in_words
+from tacit.report.certificate.lines import GRADES, SECTIONS, STATEMENTS, checklist
+from tacit.report.certificate.signing import make_key, public_key_of
 from tacit.report.schema import check_against, read_schema
-from tacit.report.signing import make_key, public_key_of
 
 Data = dict[str, Any]
 
@@ -302,7 +302,7 @@ def test_without_a_signature_what_figures_follow_from_is_still_found() -> None:
 
 def forged(change: Callable[[Data], None]) -> Data:
     """A certificate whose mechanisms were changed and all that follows from them was made again."""
-    from tacit.report.certificate import guarantee_of, run_of
+    from tacit.report.certificate.certificate import guarantee_of, run_of
 
     data = copy.deepcopy(TYPICAL.data)
     change(data)

@@ -23,7 +23,7 @@ from tacit.ledger import (
 )
 from tacit.plan import Plan
 from tacit.report import make_statement
-from tacit.report.charged_check import against_its_ledger
+from tacit.report.statement.charged_check import against_its_ledger
 
 Data = dict[str, Any]
 PLAN = Plan.with_noise(

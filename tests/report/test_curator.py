@@ -11,7 +11,7 @@ from tacit.events import DiscreteLaplace, Event, Gaussian, PoissonSampled, Repea
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, PureBudget, Refused, RenyiBudget
 from tacit.ledger.identity import current_user
 from tacit.report.curator import curator_view
-from tacit.report.curator_page import curator_chart, curator_page
+from tacit.report.pages.curator_page import curator_chart, curator_page
 
 COUNT = DiscreteLaplace(scale=20.0)
 TRAINING = Repeat(PoissonSampled(0.01, Gaussian(2.0)), 100)

@@ -16,10 +16,10 @@ from scipy.stats import norm
 from tacit.accounting import account
 from tacit.errors import InvalidInput, MissingExtra, UnsupportedEvent
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
-from tacit.report import canvas, pricing_figure
-from tacit.report.canvas import figure_path, write_figure
+from tacit.report.pages import canvas, pricing_figure
+from tacit.report.pages.canvas import figure_path, write_figure
+from tacit.report.pages.pricing_figure import draw_pricing, prepare_drawing
 from tacit.report.pricing import Pricing, price_event
-from tacit.report.pricing_figure import draw_pricing, prepare_drawing
 from tacit.report.rounding import round_up
 
 RUN = Repeat(Gaussian(30.0), 100)
@@ -182,6 +182,6 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports_on_prices_need_no_torch() -> None:
-    code = "import sys, tacit.report.pricing_figure; print({'torch', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, tacit.report.pages.pricing_figure; print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

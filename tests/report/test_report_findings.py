@@ -19,7 +19,6 @@ from tacit.attacks import Scores
 from tacit.audits import AuditResult
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian
-from tacit.report.chart import Axis, Chart, grey_picture
 from tacit.report.findings import (
     AttackedModel,
     Planted,
@@ -28,9 +27,10 @@ from tacit.report.findings import (
     membership_found,
     risk_found,
 )
-from tacit.report.page import charts_of, page, summary
+from tacit.report.pages.chart import Axis, Chart, grey_picture
+from tacit.report.pages.run_page import charts_of, page, summary
+from tacit.report.pages.written import write_report
 from tacit.report.risk import risk_sheet
-from tacit.report.written import write_report
 
 CURVE = account(
     Gaussian(1.0), adjacency="add-remove"

@@ -13,7 +13,7 @@ from PIL import Image
 from tacit.accounting import account
 from tacit.errors import MissingExtra
 from tacit.events import Gaussian, Repeat
-from tacit.report import plots
+from tacit.report.pages import plots
 from tacit.training.loop import Row
 
 ROWS = [Row(10 * n, 0.1 * n, 2.0 / n, 0.5 + 0.01 * n, 1.0) for n in range(1, 11)]

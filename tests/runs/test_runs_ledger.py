@@ -25,8 +25,8 @@ from tacit.cli.app import run as tacit
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.report.described import read_statement
-from tacit.report.verification import verify_statement
+from tacit.report.statement.described import read_statement
+from tacit.report.statement.verification import verify_statement
 from tacit.runs import Run, prepare, runner
 from tacit.runs.attacking import open_run
 from tacit.testing import seeded_generator

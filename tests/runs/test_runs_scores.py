@@ -20,10 +20,10 @@ from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
 from tacit.ledger import ApproximateBudget, Budget, Conflict, Ledger, Policy, RenyiBudget
-from tacit.report import plots
-from tacit.report.described import read_statement
-from tacit.report.plots import plot_progress
-from tacit.report.verification import verify_statement
+from tacit.report.pages import plots
+from tacit.report.pages.plots import plot_progress
+from tacit.report.statement.described import read_statement
+from tacit.report.statement.verification import verify_statement
 from tacit.runs import Run, prepare, runner
 from tacit.runs.attacking import open_run
 from tacit.runs.build import make_plan, prepared_data

@@ -19,9 +19,9 @@ from tacit.errors import PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
 from tacit.queries import Compare, Count, PrivateTable, Query, register_table
 from tacit.report import make_certificate
-from tacit.report.certificate_check import check_certificate
-from tacit.report.described import read_statement
-from tacit.report.verification import verify_statement
+from tacit.report.certificate.check import check_certificate
+from tacit.report.statement.described import read_statement
+from tacit.report.statement.verification import verify_statement
 from tacit.runs import prepare, runner
 from tacit.training import Row
 

@@ -30,8 +30,8 @@ from tacit.ledger import (
 )
 from tacit.plan import Plan, ScoreReport
 from tacit.report import make_statement
-from tacit.report.charged_check import against_its_ledger
-from tacit.report.verification import verify_statement
+from tacit.report.statement.charged_check import against_its_ledger
+from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, score_held_out, scoring
 from tacit.training.evaluation import record_scores

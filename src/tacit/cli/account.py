@@ -268,7 +268,7 @@ def _can_draw(figure: Path | None) -> Path | None:
     """The path, once it is known that a figure can be drawn at all: before the long work."""
     if figure is None:
         return None
-    from tacit.report.canvas import empty_figure, figure_path
+    from tacit.report.pages.canvas import empty_figure, figure_path
 
     path = figure_path(figure)
     empty_figure(1.0, 1.0)
@@ -276,7 +276,7 @@ def _can_draw(figure: Path | None) -> Path | None:
 
 
 def _draw(pricing: Pricing, path: Path, progress: Preparations) -> None:
-    from tacit.report.pricing_figure import draw_pricing, prepare_drawing
+    from tacit.report.pages.pricing_figure import draw_pricing, prepare_drawing
 
     draw_pricing(prepare_drawing(pricing, progress), path)
 

@@ -80,8 +80,8 @@ def look_at(
 
 def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
     """Write the report, print what was found, and return 1 if the promise is contradicted."""
-    from tacit.report.page import summary
-    from tacit.report.written import write_report
+    from tacit.report.pages.run_page import summary
+    from tacit.report.pages.written import write_report
 
     written = write_report(data, folder)
     contradicted = any(kind.endswith("!") for kind, _ in summary(data))

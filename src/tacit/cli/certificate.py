@@ -11,9 +11,9 @@ import typer
 from tacit.cli.show import console, messages
 from tacit.errors import InvalidInput
 from tacit.ledger import Ledger
-from tacit.report.certificate import make_certificate
-from tacit.report.certificate_lines import STATEMENTS
-from tacit.report.described import read_statement
+from tacit.report.certificate.certificate import make_certificate
+from tacit.report.certificate.lines import STATEMENTS
+from tacit.report.statement.described import read_statement
 
 __all__ = ["command"]
 

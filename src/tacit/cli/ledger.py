@@ -22,7 +22,7 @@ from tacit.ledger import Anchor, Entry, Ledger
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy_file import policy_template, read_policy, table_columns
 from tacit.report.curator import curator_view
-from tacit.report.curator_page import curator_page, spent_in_words
+from tacit.report.pages.curator_page import curator_page, spent_in_words
 
 __all__ = ["COMMANDS", "SUMMARY"]
 
@@ -314,7 +314,7 @@ def key(
 
     Example:  tacit ledger key curator.pem
     """
-    from tacit.report.signing import make_key
+    from tacit.report.certificate.signing import make_key
 
     public = make_key(file)
     _say(f"Private key: {file}, for its owner alone. Public key, to hand out:")

@@ -15,8 +15,8 @@ from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.planner import Advice, Option, Question, advise
-from tacit.report.batches import plot_advice
-from tacit.report.canvas import figure_path
+from tacit.report.pages.batches import plot_advice
+from tacit.report.pages.canvas import figure_path
 
 __all__ = ["command"]
 

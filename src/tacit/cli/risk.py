@@ -13,10 +13,10 @@ from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, ApproximateDP, event_from_json
-from tacit.report.canvas import figure_path
-from tacit.report.described import check_fields, read_event, read_statement
+from tacit.report.pages.canvas import figure_path
 from tacit.report.risk import RiskSheet, risk_sheet
 from tacit.report.rounding import round_up
+from tacit.report.statement.described import check_fields, read_event, read_statement
 
 __all__ = ["command"]
 
@@ -63,7 +63,7 @@ def command(
     with messages.status("pricing the event"):
         sheet = _sheet(run, epsilon, event, delta, adjacency, unit)
         if figure is not None:
-            from tacit.report.risk_figure import draw_risk
+            from tacit.report.pages.risk_figure import draw_risk
 
             draw_risk(sheet, figure)
     if as_json:

@@ -13,15 +13,15 @@ from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.integrations.dp_accounting import google_epsilon
-from tacit.report.certificate_check import (
+from tacit.report.certificate.check import (
     CertificateCheck,
     check_certificate,
     is_certificate,
     read_certificate,
 )
-from tacit.report.charged_check import against_its_ledger
-from tacit.report.described import read_statement
-from tacit.report.verification import Verification, verify_statement
+from tacit.report.statement.charged_check import against_its_ledger
+from tacit.report.statement.described import read_statement
+from tacit.report.statement.verification import Verification, verify_statement
 
 __all__ = ["command"]
 

@@ -19,7 +19,7 @@ from tacit.accounting.composition.published import (
 )
 from tacit.events import Event, Gaussian, PoissonSampled, Repeat
 from tacit.experiments.base import DELTA, Request, Row, write_results
-from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 __all__ = ["run"]
 

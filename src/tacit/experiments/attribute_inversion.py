@@ -28,7 +28,7 @@ from tacit.datasets import Dataset
 from tacit.datasets.adult import load_adult
 from tacit.errors import MissingExtra
 from tacit.experiments.base import Request, Row, write_results
-from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
 from tacit.datasets import Dataset, load
 from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.models import MLP
-from tacit.report.plots import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 __all__ = ["run"]

@@ -37,7 +37,7 @@ from tacit.experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, poole
 from tacit.experiments.base import DELTA, Request, Row, write_results
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.plots import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

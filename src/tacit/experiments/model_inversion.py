@@ -28,7 +28,7 @@ from tacit.datasets.faces import load_faces
 from tacit.experiments.base import Request, Row, Setting, write_results
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
-from tacit.report.plots import new_figure, save_figure
+from tacit.report.pages.plots import new_figure, save_figure
 
 __all__ = ["run"]
 

@@ -35,7 +35,7 @@ from tacit.datasets.text import token_pair
 from tacit.experiments.base import DELTA, Request, Row, write_results
 from tacit.models import WindowModel
 from tacit.plan import Plan
-from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
 from tacit.runs.losses import text_loss
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, texts

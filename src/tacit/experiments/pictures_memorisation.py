@@ -26,7 +26,7 @@ from tacit.attacks.memorisation import regenerated
 from tacit.datasets import load
 from tacit.experiments.base import DELTA, Request, Row, write_results
 from tacit.plan import Plan
-from tacit.report.plots import new_figure, save_figure
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import PrivateSession
 from tacit.training.augmentation import Augmentation
 

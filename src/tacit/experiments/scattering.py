@@ -21,7 +21,7 @@ from tacit.experiments.linear_on_features import UNLIMITED, Recipe, choose, repe
 from tacit.experiments.public_rows import public_pictures, scattering_rows
 from tacit.models import scattering_cnn, scattering_features, scattering_linear
 from tacit.plan import Plan
-from tacit.report.plots import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation
 
 __all__ = ["run"]

@@ -29,7 +29,7 @@ from tacit.errors import InvalidInput
 from tacit.experiments.attacked import attacked
 from tacit.experiments.base import Request, Row, write_results
 from tacit.noise.generator import Generator
-from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 __all__ = ["run"]
 

@@ -17,7 +17,7 @@ from tacit.datasets import Dataset, load
 from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.models import TemperedSigmoid, papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan
-from tacit.report.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 __all__ = ["run"]

@@ -40,7 +40,7 @@ from tacit.events import (
     ZeroConcentratedDP,
     check_event,
 )
-from tacit.report.verification import Opinion
+from tacit.report.statement.verification import Opinion
 
 __all__ = ["from_dp_accounting", "google_epsilon", "to_dp_accounting"]
 

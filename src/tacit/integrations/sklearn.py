@@ -28,7 +28,7 @@ from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.report.statement import Statement, make_statement
+from tacit.report.statement.statement import Statement, make_statement
 from tacit.training import PrivateSession, Row, StepCharges, train
 
 try:

@@ -1,8 +1,27 @@
-"""What is left for people to read: statements, certificates and pictures."""
+"""What is left for people to read: statements, certificates and pictures.
 
-from tacit.report.certificate import Certificate, make_certificate
-from tacit.report.certificate_check import check_certificate
-from tacit.report.statement import Statement, group_epsilon, make_statement
+* ``statement``: the privacy statement of a run, and its verification.
+* ``certificate``: the certificate of a data set, and its check.
+* ``pages``: HTML pages and pictures.
+
+What pages and commands show, as plain data:
+
+* ``findings``: what attacks and audits found on a run.
+* ``remembered``: what a language model remembers.
+* ``risk``: what a guarantee means for one person.
+* ``pricing``: what an event costs, by accountant.
+* ``curator``: the curator's view of a ledger.
+* ``spending``: the charges of a data set.
+
+And what they share:
+
+* ``rounding``: figures, rounded up.
+* ``schema``: plain data against a JSON Schema.
+"""
+
+from tacit.report.certificate.certificate import Certificate, make_certificate
+from tacit.report.certificate.check import check_certificate
+from tacit.report.statement.statement import Statement, group_epsilon, make_statement
 
 __all__ = [
     "Certificate",

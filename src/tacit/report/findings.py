@@ -18,8 +18,8 @@ from tacit.accounting import PrivacyCurve
 from tacit.attacks import Scores, clopper_pearson, measure, operating_point
 from tacit.audits import AuditResult
 from tacit.errors import InvalidInput
+from tacit.report.pages.risk_figure import two_worlds
 from tacit.report.risk import RiskSheet
-from tacit.report.risk_figure import two_worlds
 
 __all__ = [
     "AttackedModel",

@@ -43,10 +43,10 @@ from tacit.datasets import Alphabet, Dataset, TensorPair
 from tacit.errors import InvalidInput, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.chart import grey_picture
-from tacit.report.described import check_fields, read_event, read_statement
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
+from tacit.report.pages.chart import grey_picture
 from tacit.report.risk import risk_sheet
+from tacit.report.statement.described import check_fields, read_event, read_statement
 from tacit.runs.build import make_plan, new_model, new_optimizer, prepared_data, session_on
 from tacit.runs.canaries import read_canaries, with_canaries
 from tacit.runs.config import AuditSection, Config, read_config, read_text

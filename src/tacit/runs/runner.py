@@ -30,8 +30,8 @@ from tacit.datasets import Dataset
 from tacit.errors import MissingExtra, PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.plots import plot_privacy_curve, plot_progress
-from tacit.report.statement import Statement, make_statement
+from tacit.report.pages.plots import plot_privacy_curve, plot_progress
+from tacit.report.statement.statement import Statement, make_statement
 from tacit.runs.build import Progress, make_plan, make_session
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.charging import check_scores, make_charges

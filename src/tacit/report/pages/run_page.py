@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tacit.report.chart import Axis, Chart
-from tacit.report.document import document
-from tacit.report.remembered_page import remembered_charts, remembered_section, remembered_sentence
+from tacit.report.pages.chart import Axis, Chart
+from tacit.report.pages.document import document
+from tacit.report.pages.remembered_page import remembered_charts, remembered_section, remembered_sentence
 from tacit.report.rounding import round_up
 
 __all__ = ["charts_of", "page", "summary"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.planner import NEAR_FLOOR, Advice
-from tacit.report.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import empty_figure, write_figure
 
 __all__ = ["plot_advice"]
 

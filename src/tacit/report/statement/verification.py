@@ -16,7 +16,7 @@ from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import Adjacency, Event
-from tacit.report.described import against_the_plan, check_fields, read_event
+from tacit.report.statement.described import against_the_plan, check_fields, read_event
 
 __all__ = ["Accountant", "Opinion", "Verification", "verify_statement"]
 
@@ -150,7 +150,8 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
     """Check a statement: price its event anew, put its plan together again, and ask others.
 
-    :param data: from :func:`tacit.report.described.read_statement`, or ``data`` of a :class:`Statement`.
+    :param data: from :func:`~tacit.report.statement.described.read_statement`, or ``data`` of a
+        :class:`Statement`.
     :param opinions: others to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
     :raises InvalidInput: if a field is missing or is not what it should be, or the event is unknown.
 

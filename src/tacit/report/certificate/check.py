@@ -16,11 +16,11 @@ from typing import Any
 from tacit import __version__
 from tacit.errors import InvalidInput, TacitError
 from tacit.ledger import Anchor, Ledger, Policy
-from tacit.report.certificate import guarantee_of, method_of, recorded, run_of
-from tacit.report.certificate_lines import checklist, read_event
+from tacit.report.certificate.certificate import guarantee_of, method_of, recorded, run_of
+from tacit.report.certificate.lines import checklist, read_event
+from tacit.report.certificate.signing import signature_holds
 from tacit.report.rounding import pair
 from tacit.report.schema import check_against, read_schema
-from tacit.report.signing import signature_holds
 
 __all__ = ["CertificateCheck", "check_certificate", "is_certificate", "read_certificate"]
 

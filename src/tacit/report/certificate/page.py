@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from tacit.report.certificate_lines import NOT_STATED, SECTIONS
-from tacit.report.certificate_text import headline, signature_line
-from tacit.report.document import document
+from tacit.report.certificate.lines import NOT_STATED, SECTIONS
+from tacit.report.certificate.text import headline, signature_line
+from tacit.report.pages.document import document
 from tacit.report.rounding import pair
 
 __all__ = ["to_html"]

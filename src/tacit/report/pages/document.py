@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from tacit.report.chart import STYLE
+from tacit.report.pages.chart import STYLE
 
 __all__ = ["document"]
 

@@ -21,7 +21,7 @@ from tacit.events import (
     PrivateSelection,
     event_from_json,
 )
-from tacit.report.events_in_words import in_words, parts
+from tacit.report.certificate.events_in_words import in_words, parts
 from tacit.report.rounding import pair, round_up
 
 __all__ = ["GRADES", "NOT_STATED", "SECTIONS", "STATEMENTS", "checklist", "read_event"]

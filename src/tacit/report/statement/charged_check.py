@@ -7,9 +7,9 @@ from typing import Any
 
 from tacit.events import Adjacency
 from tacit.ledger import Anchor, Cost, Ledger, Policy
-from tacit.report.described import read_event
 from tacit.report.schema import check_against
 from tacit.report.spending import spendings
+from tacit.report.statement.described import read_event
 
 __all__ = ["against_its_ledger"]
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-6  # relative: what two computers may differ by in the same compu
 def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
     """What in a statement does not fit the ledger, each in a sentence; nothing if the run was paid for.
 
-    :param data: a statement that :func:`tacit.report.verification.verify_statement` has read.
+    :param data: a statement that :func:`tacit.report.statement.verification.verify_statement` has read.
     :raises InvalidInput: if what it says of its ledger cannot be read.
 
     **Guarantee**

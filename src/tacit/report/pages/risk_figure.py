@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from tacit.accounting import PrivacyCurve
-from tacit.report.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import empty_figure, write_figure
 from tacit.report.risk import RiskSheet
 from tacit.report.rounding import round_up
 

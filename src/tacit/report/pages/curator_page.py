@@ -7,8 +7,8 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from tacit.report.chart import Axis, Chart
-from tacit.report.document import document
+from tacit.report.pages.chart import Axis, Chart
+from tacit.report.pages.document import document
 from tacit.report.rounding import pair
 
 __all__ = ["curator_chart", "curator_page", "spent_in_words"]

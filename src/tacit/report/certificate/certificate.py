@@ -22,10 +22,11 @@ from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
 from tacit.ledger import Anchor, Budget, Cost, Entry, Ledger, Policy
 from tacit.ledger.budgets import budget_from_data
-from tacit.report import certificate_page, certificate_text
-from tacit.report.certificate_lines import STATEMENTS, checklist, read_event
+from tacit.report.certificate import page as certificate_page
+from tacit.report.certificate import text as certificate_text
+from tacit.report.certificate.lines import STATEMENTS, checklist, read_event
+from tacit.report.certificate.signing import sign
 from tacit.report.rounding import pair
-from tacit.report.signing import sign
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 
 __all__ = [
@@ -87,7 +88,7 @@ def make_certificate(
 
     :param run: the id of a training run, whose part is then shown.
     :param statements: what the ledger cannot know, by the keys of
-        :data:`~tacit.report.certificate_lines.STATEMENTS`.
+        :data:`~tacit.report.certificate.lines.STATEMENTS`.
     :raises InvalidInput: if there is no such data set or run, or a statement claims what nothing proves.
 
     >>> from tacit.events import DiscreteLaplace

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.report.certificate_lines import NOT_STATED, SECTIONS
+from tacit.report.certificate.lines import NOT_STATED, SECTIONS
 from tacit.report.rounding import pair
 
 __all__ = ["headline", "signature_line", "to_text"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting import account
 from tacit.events import Event, Repeat
-from tacit.report.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import empty_figure, write_figure
 from tacit.report.pricing import Pricing, unheard
 from tacit.report.rounding import round_up
 

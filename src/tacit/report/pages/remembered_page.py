@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tacit.report.chart import Axis, Chart
+from tacit.report.pages.chart import Axis, Chart
 
 __all__ = ["remembered_charts", "remembered_section", "remembered_sentence"]
 

@@ -1,0 +1,10 @@
+"""Certificates of data sets: what is promised for all releases from one, and whether a certificate is true.
+
+* ``certificate``: the certificate of a data set, from its ledger.
+* ``lines``: the checklist of a certificate, from its figures.
+* ``events_in_words``: mechanisms in words.
+* ``text``: a certificate as plain text.
+* ``page``: a certificate as one HTML page.
+* ``signing``: Ed25519 signatures over certificates.
+* ``check``: whether figures follow from mechanisms, and lines from figures.
+"""
