@@ -29,7 +29,7 @@ from rich.table import Table
 
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import Count, Mean, Query, Sum, register_table
-from tacit.queries.door import PrivateTable
+from tacit.queries.private_table import PrivateTable
 
 KEYS, PERSONS = 100, 2_000_000
 UNITS = {"row": 1, "person, 10 rows": 10, "person, 5 rows": 5}

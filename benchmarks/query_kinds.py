@@ -33,11 +33,11 @@ from tacit.queries import (
     Sum,
     Variance,
 )
-from tacit.queries.answers import Answer, content_of, read_content
-from tacit.queries.compiling import Compiled, compile_query
+from tacit.queries.answer import Answer, content_of, read_content
 from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.noise import OwnSampler
-from tacit.queries.releasing import RawTable, collect, release_all
+from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.release import RawTable, collect, release_all
 
 __all__ = [
     "Kind",

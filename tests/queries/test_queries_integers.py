@@ -20,7 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.algebra import (
+from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
+from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.query import (
     OPERATORS,
     And,
     Compare,
@@ -39,10 +42,7 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.compiling import Compiled, compile_query
-from tacit.queries.engines.duckdb import DuckDBEngine
-from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
-from tacit.queries.releasing import RawTable, collect
+from tacit.queries.release import RawTable, collect
 from tacit.queries.statements import SOURCE, syntax
 
 COLUMNS = {

@@ -40,15 +40,15 @@ from tacit.queries import (
     StandardDeviation,
     Sum,
     Variance,
-    bounding,
-    compiling,
+    contribution_bounding,
     measures,
+    plan,
     statements,
 )
-from tacit.queries.algebra import OPERATORS
-from tacit.queries.compiling import Compiled, Release, compile_query
 from tacit.queries.measures import Bins, Regular
-from tacit.queries.releasing import RawTable, bins_in, collect
+from tacit.queries.plan import Compiled, Release, compile_query
+from tacit.queries.query import OPERATORS
+from tacit.queries.release import RawTable, bins_in, collect
 from tacit.queries.statements import SOURCE, syntax
 
 Row = dict[str, Any]
@@ -386,7 +386,7 @@ def test_a_bound_that_is_stated_too_small_is_found(monkeypatch: pytest.MonkeyPat
     halved = lambda measure, policy, **facts: replace(real(measure, policy, **facts), whole=300)  # noqa: E731
     query = Query((Sum("age"),))
     assert max(check(query, PER_PERSON, "laplace", FIVE_ROWS, []).values()) == 1.0
-    monkeypatch.setattr(compiling, "bound", halved)
+    monkeypatch.setattr(plan, "bound", halved)
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(query, PER_PERSON, "laplace", FIVE_ROWS, [])
 
@@ -394,9 +394,11 @@ def test_a_bound_that_is_stated_too_small_is_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("item", [Count(), CountUnits()])
 def test_rows_that_are_not_bounded_are_found(item: Aggregate, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are kept, or none is left out."""
-    monkeypatch.setattr(statements, "kept", lambda columns, *_: bounding.every(columns))
+    monkeypatch.setattr(statements, "kept", lambda columns, *_: contribution_bounding.every(columns))
     monkeypatch.setattr(
-        statements, "left_out", lambda columns, *_: bounding.every(columns).where("FALSE", copy=False)
+        statements,
+        "left_out",
+        lambda columns, *_: contribution_bounding.every(columns).where("FALSE", copy=False),
     )
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(Query((item,), by=("ward",)), PER_PERSON, "laplace", [*FIVE_ROWS, *MIXED], [])
@@ -412,14 +414,14 @@ def test_rows_chosen_by_a_look_at_other_units_are_found(
     ]
     query = Query((item,), by=("ward",))
     assert check(query, PER_PERSON, "laplace", rows, [])
-    real = bounding._window
+    real = contribution_bounding._window
 
     def of_all(function: Any, order: list[Any]) -> Any:
         window = real(function, order)
         window.set("partition_by", [])
         return window
 
-    monkeypatch.setattr(bounding, "_window", of_all)
+    monkeypatch.setattr(contribution_bounding, "_window", of_all)
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(query, PER_PERSON, "laplace", rows, [])
 
@@ -458,7 +460,7 @@ def test_half_of_the_noise_under_replace_one_is_found(monkeypatch: pytest.Monkey
     )
     rows, replacement = [ROW | {"cost": 3.0}, OTHER], [LOW | {"cost": 0.0}]
     assert check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
-    monkeypatch.setattr(compiling, "bound", halved)
+    monkeypatch.setattr(plan, "bound", halved)
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
 

@@ -18,8 +18,8 @@ import pytest
 from tacit.errors import TacitError
 from tacit.ledger import ApproximateBudget, Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.answers import Answer
-from tacit.queries.estimating import Estimate
+from tacit.queries.answer import Answer
+from tacit.queries.estimate import Estimate
 
 N = 4_000
 EPSILON = 200.0

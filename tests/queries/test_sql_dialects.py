@@ -20,7 +20,11 @@ from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.algebra import (
+from tacit.queries.dialects import PostgresEngine, SparkEngine
+from tacit.queries.engines import Engine, EngineFailure
+from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.plan import compile_query
+from tacit.queries.query import (
     Aggregate,
     And,
     Compare,
@@ -38,10 +42,6 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.compiling import compile_query
-from tacit.queries.dialects import PostgresEngine, SparkEngine
-from tacit.queries.engines import Engine, EngineFailure
-from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.statements import Statement, syntax
 from tacit.queries.table_check import check_table
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.algebra import (
+from tacit.queries.canonical import query_to_json
+from tacit.queries.query import (
     And,
     Compare,
     Count,
@@ -36,7 +37,6 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.canonical import query_to_json
 from tacit.queries.sql import describe_columns, parse
 from tacit.queries.sql.aggregates import SUPPORTED, read_aggregate
 from tacit.queries.sql.conditions import read_condition

@@ -23,8 +23,8 @@ from tacit.errors import InvalidInput
 if TYPE_CHECKING:
     from tacit.ledger import Ledger
     from tacit.queries import Query
-    from tacit.queries.answers import Answer
-    from tacit.queries.door import PrivateTable, Quote
+    from tacit.queries.answer import Answer
+    from tacit.queries.private_table import PrivateTable, Quote
 
 __all__ = ["command"]
 
@@ -141,7 +141,7 @@ def _opened(
     ledger: Ledger, dataset: str, data: str, block: str | None, table: str | None
 ) -> Iterator[PrivateTable]:
     """The table, whose content is read once for its fingerprint."""
-    from tacit.queries.door import PrivateTable
+    from tacit.queries.private_table import PrivateTable
 
     with table_at(data, table, default=dataset) as source:
         with messages.status("reading the table"):

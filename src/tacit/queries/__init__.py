@@ -1,6 +1,28 @@
-"""Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL."""
+"""Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
-from tacit.queries.algebra import (
+* ``private_table``: a private table, which is asked, and which charges the ledger.
+* ``query``: what can be asked, as frozen data; ``canonical``: its form in JSON.
+* ``sql``: a closed subset of SQL, read into a ``Query``.
+* ``checking``: whether a query fits the policy.
+* ``plan``: the integers to measure, the noise for each, and the event that is charged.
+* ``measures``: what is measured, and how far one unit can move it.
+* ``quantiles``: quantiles by the exponential mechanism.
+* ``thresholds``: groups whose names are not public.
+* ``pricing``: from a share of the budget to the scale of the noise.
+* ``statements``: the SQL that an engine runs, from ``expressions`` over one row.
+* ``contribution_bounding``: which rows of a unit count.
+* ``engines``, ``dialects``: DuckDB, PostgreSQL, Spark.
+* ``release``: where noise is added; ``noise``: its draws, and how far they reach.
+* ``estimate``: from noisy integers to values with intervals.
+* ``answer``: what an answer looks like.
+* ``table_check``: the curator's check of a table, without which nothing is asked.
+"""
+
+from tacit.queries.answer import Answer, Row
+from tacit.queries.canonical import query_from_json, query_to_json
+from tacit.queries.estimate import Estimate
+from tacit.queries.private_table import PrivateTable, Quote
+from tacit.queries.query import (
     Aggregate,
     And,
     Compare,
@@ -19,10 +41,6 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.answers import Answer, Row
-from tacit.queries.canonical import query_from_json, query_to_json
-from tacit.queries.door import PrivateTable, Quote
-from tacit.queries.estimating import Estimate
 from tacit.queries.table_check import Finding, TableCheck, check_table, register_table
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.queries.algebra import AGGREGATES, PREDICATES, And, Compare, In, Not, Or, Predicate, Query
+from tacit.queries.query import AGGREGATES, PREDICATES, And, Compare, In, Not, Or, Predicate, Query
 
 __all__ = ["query_from_json", "query_to_json"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger.policy import Column, Policy
-from tacit.queries.algebra import (
+from tacit.queries.query import (
     Compare,
     Count,
     CountUnits,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
-from tacit.queries.algebra import Query
-from tacit.queries.bounding import UNIT, every, kept, left_out, named, ranks_groups, with_units
+from tacit.queries.contribution_bounding import UNIT, every, kept, left_out, named, ranks_groups, with_units
 from tacit.queries.expressions import (
     bin_of,
     binned_column,
@@ -32,6 +31,7 @@ from tacit.queries.expressions import (
     whole,
 )
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
+from tacit.queries.query import Query
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -86,7 +86,8 @@ def _key_name(place: int) -> str:
 def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
     """The statement that measures ``measures`` together; bins stand alone.
 
-    Rows are kept by the predicate, by declared keys, and then, per unit, by :mod:`~tacit.queries.bounding`.
+    Rows are kept by the predicate, by declared keys, and then, per unit, by
+    :mod:`~tacit.queries.contribution_bounding`.
     Most units keep all their rows, as a rule, so that what is left out is taken off the sums over all rows,
     where it can be: not off a number of units, nor where whole groups are left out.
     """

@@ -1,4 +1,4 @@
-"""SQL as a way to write a :class:`~tacit.queries.algebra.Query`: a closed subset, read and never executed.
+"""SQL as a way to write a :class:`~tacit.queries.query.Query`: a closed subset, read and never executed.
 
 The text of a statement reaches no engine.  It is cut into words, each of which must be one that a supported
 statement may hold (``words``); the words are parsed by sqlglot; and the tree is read into a query

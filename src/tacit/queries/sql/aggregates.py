@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tacit.queries.algebra import (
+from tacit.queries.query import (
     Aggregate,
     Count,
     CountUnits,

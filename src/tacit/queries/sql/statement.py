@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
-from tacit.queries.algebra import Aggregate, Query
+from tacit.queries.query import Aggregate, Query
 from tacit.queries.sql.aggregates import SUPPORTED, read_aggregate
 from tacit.queries.sql.conditions import read_condition
 from tacit.queries.sql.reader import Node, Reader

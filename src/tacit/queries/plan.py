@@ -33,21 +33,8 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger.policy import Policy
-from tacit.queries.algebra import (
-    Aggregate,
-    Count,
-    CountUnits,
-    Histogram,
-    Mean,
-    Quantile,
-    Query,
-    StandardDeviation,
-    Sum,
-    Variance,
-)
 from tacit.queries.canonical import query_to_json
 from tacit.queries.checking import check_query
-from tacit.queries.choosing import Choice, bins_of, choice_of
 from tacit.queries.measures import (
     Bins,
     Bound,
@@ -63,6 +50,19 @@ from tacit.queries.measures import (
     most_groups,
 )
 from tacit.queries.pricing import exact, gaussian_sigma, laplace_scale, rho_within, root_down, rounded_down
+from tacit.queries.quantiles import Choice, bins_of, choice_of
+from tacit.queries.query import (
+    Aggregate,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
 from tacit.queries.statements import Statement, statement
 from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
 

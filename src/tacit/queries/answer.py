@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.queries.algebra import Histogram, Mean, StandardDeviation, Variance
-from tacit.queries.compiling import Compiled, Release
-from tacit.queries.estimating import LEVEL, Estimate, Reading, estimate
+from tacit.queries.estimate import LEVEL, Estimate, Reading, estimate
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
-from tacit.queries.releasing import Noisy, bins_in
+from tacit.queries.plan import Compiled, Release
+from tacit.queries.query import Histogram, Mean, StandardDeviation, Variance
+from tacit.queries.release import Noisy, bins_in
 
 __all__ = ["Answer", "Row", "content_of", "describe", "foreseen", "read_content"]
 

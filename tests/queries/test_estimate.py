@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 from scipy import integrate
 
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries import estimating
-from tacit.queries.algebra import (
+from tacit.queries.answer import content_of
+from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.estimate import Estimate, Reading, _plain, estimate
+from tacit.queries.measures import Measure, Present
+from tacit.queries.noise import laplace_sum_reach, sampler
+from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.query import (
     Aggregate,
     Compare,
     Count,
@@ -28,13 +33,7 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.answers import content_of
-from tacit.queries.compiling import Compiled, compile_query
-from tacit.queries.engines.duckdb import DuckDBEngine
-from tacit.queries.estimating import Estimate, Reading, estimate
-from tacit.queries.measures import Measure, Present
-from tacit.queries.noise import laplace_sum_reach, sampler
-from tacit.queries.releasing import RawTable, collect, release_all
+from tacit.queries.release import RawTable, collect, release_all
 
 FRAME = pd.DataFrame(
     {"age": [(7 * row) % 101 + 0.25 for row in range(60)], "kids": [row % 5 for row in range(60)]}
@@ -120,7 +119,7 @@ def test_intervals_hold_under_replace_one_too(name: str) -> None:
 
 
 def test_an_interval_for_a_lower_level_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimating, "LEVEL", 0.85)
+    monkeypatch.setattr("tacit.queries.estimate.LEVEL", 0.85)
     assert misses(estimates(Sum("age"), policy(), NOISE["laplace"]), float(FRAME.age.sum())) > 52
 
 
@@ -233,8 +232,8 @@ def test_values_lie_in_their_intervals() -> None:
 
 
 def test_halves_are_shown_as_such() -> None:
-    assert estimating._plain(Fraction(7, 2)) == 3.5
-    assert isinstance(estimating._plain(Fraction(8, 2)), int)
+    assert _plain(Fraction(7, 2)) == 3.5
+    assert isinstance(_plain(Fraction(8, 2)), int)
 
 
 def test_what_is_stored_is_plain_data() -> None:

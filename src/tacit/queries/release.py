@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.noise.discrete import exponential_choice
-from tacit.queries.compiling import Compiled, Key, Release
 from tacit.queries.measures import Bins, Measure, Regular, largest_cell
 from tacit.queries.noise import Sampler
+from tacit.queries.plan import Compiled, Key, Release
 
 __all__ = ["Noisy", "RawTable", "bins_in", "collect", "release_all"]
 

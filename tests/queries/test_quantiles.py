@@ -19,9 +19,9 @@ from scipy import stats
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.noise.discrete import exponential_choice
-from tacit.queries.algebra import Quantile
-from tacit.queries.choosing import Choice, bins_of, choice_of
 from tacit.queries.measures import Bins, Regular
+from tacit.queries.quantiles import Choice, bins_of, choice_of
+from tacit.queries.query import Quantile
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100),

@@ -20,7 +20,10 @@ from functools import lru_cache
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.queries.algebra import (
+from tacit.queries.measures import Measure, Present, Rows, Squares, Total, in_units
+from tacit.queries.noise import gaussian_interval, laplace_interval, laplace_sum_reach, normal_sum_reach
+from tacit.queries.plan import Compiled, Release, bins_between, centred, count_of_units
+from tacit.queries.query import (
     Aggregate,
     Count,
     CountUnits,
@@ -31,9 +34,6 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.compiling import Compiled, Release, bins_between, centred, count_of_units
-from tacit.queries.measures import Measure, Present, Rows, Squares, Total, in_units
-from tacit.queries.noise import gaussian_interval, laplace_interval, laplace_sum_reach, normal_sum_reach
 
 __all__ = ["LEVEL", "Estimate", "Reading", "estimate"]
 

@@ -30,8 +30,8 @@ from fractions import Fraction
 from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
-from tacit.queries.algebra import Quantile
 from tacit.queries.measures import Bins, Grid, Regular, in_units
+from tacit.queries.query import Quantile
 
 __all__ = ["Choice", "bins_of", "choice_of"]
 

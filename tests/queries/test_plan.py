@@ -20,7 +20,9 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.algebra import (
+from tacit.queries.measures import Rows, Units
+from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.query import (
     And,
     Compare,
     Count,
@@ -33,8 +35,6 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.compiling import Compiled, compile_query
-from tacit.queries.measures import Rows, Units
 from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
 
 COLUMNS = {

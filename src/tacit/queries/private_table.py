@@ -13,12 +13,12 @@ from typing import Any, Self, final
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
 from tacit.ledger import Charge, Ledger, Policy, Price, StillRunning
-from tacit.queries.algebra import Query
-from tacit.queries.answers import Answer, content_of, describe, foreseen, read_content
-from tacit.queries.compiling import Compiled, compile_query
+from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
 from tacit.queries.engines.base import EngineFailure
 from tacit.queries.noise import Sampler, sampler
-from tacit.queries.releasing import collect, release_all
+from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.query import Query
+from tacit.queries.release import collect, release_all
 from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
 

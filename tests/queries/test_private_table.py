@@ -44,9 +44,9 @@ from tacit.queries import (
     Variance,
     register_table,
 )
-from tacit.queries.answers import Answer
-from tacit.queries.door import PrivateTable
+from tacit.queries.answer import Answer
 from tacit.queries.engines import Engine, EngineFailure
+from tacit.queries.private_table import PrivateTable
 from tacit.queries.statements import Statement
 
 COLUMNS = {

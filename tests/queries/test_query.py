@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
-from tacit.queries.algebra import (
+from tacit.queries.canonical import query_from_json, query_to_json
+from tacit.queries.query import (
     AGGREGATES,
     OPERATORS,
     PREDICATES,
@@ -34,7 +35,6 @@ from tacit.queries.algebra import (
     Sum,
     Variance,
 )
-from tacit.queries.canonical import query_from_json, query_to_json
 
 values = st.one_of(
     st.integers(-(1 << 53), 1 << 53),
