@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.noise.generator import Generator
 from tacit.sampling import PoissonSampling
-from tacit.training.reading import ReadAhead, Request
+from tacit.training.prefetch import ReadAhead, Request
 from tacit.training.records import Data, Records, as_records
 
 __all__ = ["Cost", "cost", "loaders"]

@@ -25,7 +25,7 @@ from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 from tacit.training import session as session_module
 from tacit.training import step as step_module
-from tacit.training.moving import Mover
+from tacit.training.guarded_optimizer import Mover
 
 LEVEL = 1e-3
 N, D, B, STEPS = 200, 10, 40, 60

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training import Augmentation, FlipAndCrop, PrivateSession, releases
+from tacit.training import Augmentation, FlipAndCrop, PrivateSession, noise_reuse
 from tacit.training.identity import Identity
 
 KEY = bytes(range(16))
@@ -560,7 +560,7 @@ def test_planted_bug_without_the_loss_in_the_state_the_noise_cancels(
     session().save(tmp_path / "state")
     released = []
     for loss in (losses, smoother):
-        monkeypatch.setattr(releases, "_TRACES", {})  # as in another process, which knows of no other
+        monkeypatch.setattr(noise_reuse, "_TRACES", {})  # as in another process, which knows of no other
         run = session(loss)
         run.load(tmp_path / "state")
         released.append(step_of(run))

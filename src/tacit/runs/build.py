@@ -26,12 +26,12 @@ from tacit.runs.charging import check_test_records
 from tacit.runs.config import Config, DataSection, ModelSection, OptimizerSection, TrainingSection
 from tacit.runs.losses import losses_of
 from tacit.sampling import FullBatch, Sampling, ShuffledBatches
+from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
-from tacit.training.charges import StepCharges
 from tacit.training.evaluation import evaluation_mode
+from tacit.training.ledger_charges import StepCharges
 from tacit.training.records import as_records
 from tacit.training.session import PrivateSession
-from tacit.training.slots import AuditSlots
 
 __all__ = [
     "Progress",

@@ -17,7 +17,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.config import Config, LedgerSection
 from tacit.training import StepCharges
-from tacit.training.charges import register
+from tacit.training.ledger_charges import register
 from tacit.training.records import as_records
 
 __all__ = ["check_scores", "check_test_records", "make_charges"]

@@ -54,9 +54,9 @@ from tacit.runs.folder import (
     sole_user,
 )
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
-from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
+from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.processes import check_one_process
 from tacit.training.scoring import score_held_out

@@ -2,7 +2,7 @@
 
 Tensors, NumPy arrays and memory maps give a batch by one gather, without a look at single records.  A
 map-style data set is asked for its records, by ``__getitems__`` where it has it, and
-:mod:`tacit.training.reading` asks ahead.
+:mod:`tacit.training.prefetch` asks ahead.
 
 Letters: N records; n records of a batch.
 """

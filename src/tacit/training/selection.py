@@ -33,9 +33,9 @@ from tacit.events import PrivateSelection
 from tacit.ledger import Ledger
 from tacit.ledger.chain import Json
 from tacit.plan import Plan
-from tacit.training.charges import register
+from tacit.training.ledger_charges import register
+from tacit.training.policy_check import check_promise, delta_to_charge
 from tacit.training.processes import check_one_process
-from tacit.training.promise import check_promise, delta_to_charge
 from tacit.training.session import PrivateSession
 
 __all__ = ["Selected", "draw_trials", "law_of_trials", "select"]

@@ -41,18 +41,18 @@ from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import Indices
+from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
-from tacit.training.charges import StepCharges, resume_charges
 from tacit.training.files import load_state, save_state
+from tacit.training.guarded_optimizer import Mover
 from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
-from tacit.training.moving import Mover
+from tacit.training.ledger_charges import StepCharges, resume_charges
+from tacit.training.noise_reuse import check_release
+from tacit.training.prefetch import ReadAhead, Request
 from tacit.training.processes import check_one_process
-from tacit.training.reading import ReadAhead, Request
 from tacit.training.records import Data, DatasetRecords, Records, as_records
-from tacit.training.releases import check_release
-from tacit.training.slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.step import noisy_step, requests
 
 __all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]

@@ -42,8 +42,8 @@ from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
+from tacit.training.prefetch import Request
 from tacit.training.processes import check_one_process
-from tacit.training.reading import Request
 from tacit.training.records import Records
 from tacit.training.values import without_numbers
 

@@ -49,8 +49,8 @@ from tacit.ledger import (
 from tacit.ledger.chain import Json
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
+from tacit.training.policy_check import check_promise, chunk_size, delta_to_charge
 from tacit.training.processes import check_one_process
-from tacit.training.promise import check_promise, chunk_size, delta_to_charge
 
 __all__ = ["StepCharges", "register", "resume_charges"]
 

@@ -25,7 +25,7 @@ from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
-from tacit.training.reading import ReadAhead, Request
+from tacit.training.prefetch import ReadAhead, Request
 from tacit.training.records import ArrayRecords, DatasetRecords, as_records
 
 N, D = 40, 6
@@ -232,7 +232,7 @@ def test_items_are_asked_for_together_where_the_data_set_can() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_item_that_cannot_be_read_is_named(workers: int) -> None:
     with pytest.raises(
-        InvalidInput, match="record 11 of the data set could not be read: OSError in test_training_reading"
+        InvalidInput, match="record 11 of the data set could not be read: OSError in test_training_prefetch"
     ):
         run(Decoded(fails_at=11), workers=workers)
     assert not multiprocessing.active_children()

@@ -23,7 +23,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, releases, select
+from tacit.training import PrivateSession, StepCharges, noise_reuse, select
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 
 N = 60
@@ -88,7 +88,7 @@ def test_two_sessions_on_one_charge_are_refused(ledger: Ledger) -> None:
 
 def test_planted_bug_without_the_check_the_noise_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refused: the difference of two noisy sums has far less than the noise of two."""
-    monkeypatch.setattr(releases, "_ROUNDING", float("inf"))
+    monkeypatch.setattr(noise_reuse, "_ROUNDING", float("inf"))
     generator = Generator.from_os()
     one, two = (walk(session(rate, generator=generator), 2)[1] for rate in (0.1, 1.0))
     assert float((one - two).std()) < 0.3 * 2.0 * 0.5 * 2**0.5
@@ -274,7 +274,7 @@ AWAKE = """
 import time
 import torch
 from tacit.noise.generator import Generator
-from tacit.training.releases import check_release
+from tacit.training.noise_reuse import check_release
 
 generator, gradients = Generator.from_os(), {str(i): torch.ones(64) for i in range(400)}
 for step in range(20):
