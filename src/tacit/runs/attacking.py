@@ -47,21 +47,22 @@ from tacit.report.findings import AttackedModel, default_rates, membership_found
 from tacit.report.pages.chart import grey_picture
 from tacit.report.risk import risk_sheet
 from tacit.report.statement.described import check_fields, read_event, read_statement
-from tacit.runs.build import make_plan, new_model, new_optimizer, prepared_data, session_on
+from tacit.runs.build import make_plan, session_on
 from tacit.runs.canaries import read_canaries, with_canaries
 from tacit.runs.config import AuditSection, Config, read_config, read_text
 from tacit.runs.drawing import drawn_classes, is_picture
 from tacit.runs.folder import canary_file
+from tacit.runs.load import Progress, prepared_data
 from tacit.runs.losses import losses_of
+from tacit.runs.model import new_model, new_optimizer
 from tacit.runs.remembering import memory_found, texts
 from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.evaluation import evaluate, evaluation_mode
 
-__all__ = ["FinishedRun", "Progress", "attack_findings", "open_run", "without_dp"]
+__all__ = ["FinishedRun", "attack_findings", "open_run", "without_dp"]
 
 Array: TypeAlias = NDArray[np.float64]
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
 _LOSS = "loss threshold"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tacit.report.findings import Planted, audits_found
-from tacit.runs.attacking import FinishedRun, Progress
+from tacit.runs.attacking import FinishedRun
+from tacit.runs.load import Progress
 from tacit.runs.slots import FolderAudit, audit_folder
 
 __all__ = ["audit_findings"]

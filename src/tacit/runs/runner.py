@@ -32,7 +32,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.runs.build import Progress, make_plan, make_session
+from tacit.runs.build import make_plan, make_session
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.charging import check_scores, make_charges
 from tacit.runs.config import (
@@ -53,6 +53,7 @@ from tacit.runs.folder import (
     slot_files,
     sole_user,
 )
+from tacit.runs.load import Progress
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically

@@ -24,8 +24,8 @@ from tacit.datasets import Dataset, TensorPair
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.runs.build import new_model
 from tacit.runs.config import Config
+from tacit.runs.model import new_model
 from tacit.sampling import FullBatch
 
 __all__ = ["AtOnce", "Perceptron", "at_once", "perceptron_of"]

@@ -1,0 +1,92 @@
+"""The data that a configuration names, and the features that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table, load_text
+from tacit.datasets.tables import parse_schema
+from tacit.errors import InvalidInput
+from tacit.models.scattering import scattering_features
+from tacit.runs.config import Config, DataSection
+
+__all__ = ["Progress", "load_data", "prepared_data"]
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told of long work, as (title, done, total)."""
+
+_SOURCES = ("name", "table", "images", "text")
+
+
+def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
+    """The data that the configuration names, with the features that it asks for."""
+    return _features(config, load_data(config, progress), progress)
+
+
+def load_data(config: Config, progress: Progress | None = None) -> Dataset:
+    """The data that the configuration names, before any features are made of it."""
+    section, unit = config.data, config.privacy.unit
+    given = [name for name in _SOURCES if getattr(section, name) is not None]
+    if len(given) != 1:
+        raise InvalidInput(
+            f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(given) or 'none of them'}."
+        )
+    if section.text is not None:
+        return _load_text(section, unit)
+    if section.table is not None:
+        if section.target is None:
+            raise InvalidInput("[data] target is missing: the column to be predicted.")
+        return load_table(
+            Path(section.table),
+            target=section.target,
+            schema=parse_schema(section.columns),
+            test_fraction=section.test_fraction,
+            test_path=None if section.test_table is None else Path(section.test_table),
+            missing=section.missing,
+            unit=unit,
+        )
+    if section.images is not None:
+        if len(section.size) != 2:
+            raise InvalidInput("[data] size = [height, width] is needed for images, in pixels.")
+        return load_image_folder(
+            Path(section.images),
+            size=(section.size[0], section.size[1]),
+            classes=tuple(section.classes),
+            colours=section.colours,
+            test_fraction=section.test_fraction,
+            unit=unit,
+            progress=None if progress is None else partial(progress, "reading pictures"),
+        )
+    folder = None if section.folder is None else Path(section.folder)
+    return load(str(section.name), folder=folder, download=section.download)
+
+
+def _load_text(section: DataSection, unit: str) -> Dataset:
+    if section.alphabet is None or section.longest is None:
+        raise InvalidInput(
+            "[data] text needs alphabet, every character that a line may hold, and longest, the most "
+            "characters of a line. Declare what is known without the data."
+        )
+    return load_text(
+        Path(str(section.text)),
+        alphabet=section.alphabet,
+        longest=section.longest,
+        test_fraction=section.test_fraction,
+        test_path=None if section.test_text is None else Path(section.test_text),
+        unit=unit,
+    )
+
+
+def _features(config: Config, data: Dataset, progress: Progress | None) -> Dataset:
+    """Scattering features in place of pictures, where asked for: fixed filters, so they cost nothing."""
+    if config.data.features == "raw":
+        return data
+    parts = []
+    for title, pair in (("features of train", data.train), ("features of test", data.test)):
+        callback = None if progress is None else partial(progress, title)
+        parts.append(TensorPair(scattering_features(pair.inputs, progress=callback), pair.targets))
+    return replace(data, train=parts[0], test=parts[1], source=f"{data.source}; scattering features")
