@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tacit.cli.app import run
-from tacit.runs import runner
+from tacit.runs import train as runner
 from tacit.training import files
 
 # A small table; its numbers follow from the row number, so that no file is needed.

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from tacit import __version__
 from tacit.cli import show, train
 from tacit.cli.app import run
-from tacit.runs import Outcome, prepare, runner
+from tacit.runs import Outcome, prepare
+from tacit.runs import train as runner
 from tacit.testing import seeded_generator
 from tacit.training import Row
 

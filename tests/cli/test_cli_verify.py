@@ -21,7 +21,7 @@ from tacit.integrations import dp_accounting as google
 from tacit.plan import LossReport, Plan
 from tacit.report import Statement, make_statement
 from tacit.report.statement.verification import Opinion, Verification, verify_statement
-from tacit.runs import runner
+from tacit.runs import train as runner
 from tacit.sampling import ShuffledBatches
 
 Data = dict[str, Any]

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 
 from tacit.datasets import load_image_folder
 from tacit.errors import MissingExtra
-from tacit.runs import Outcome, prepare, runner
+from tacit.runs import Outcome, prepare
+from tacit.runs import train as runner
 from tacit.testing import seeded_generator
 from tacit.training import evaluate
 from tacit.training.loop import History, Row

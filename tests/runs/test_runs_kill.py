@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.runs import Run, prepare, runner
+from tacit.runs import Run, prepare
+from tacit.runs import train as runner
 from tacit.testing import seeded_generator
 from tacit.training import Row, session
 

@@ -27,8 +27,9 @@ from tacit.events import ApproximateDP
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import verify_statement
-from tacit.runs import Run, prepare, runner
-from tacit.runs.attacking import open_run
+from tacit.runs import Run, prepare
+from tacit.runs import train as runner
+from tacit.runs.attack import open_run
 from tacit.testing import seeded_generator
 from tacit.training import Row, StepCharges
 

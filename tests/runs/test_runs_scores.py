@@ -24,8 +24,9 @@ from tacit.report.pages import plots
 from tacit.report.pages.plots import plot_progress
 from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import verify_statement
-from tacit.runs import Run, prepare, runner
-from tacit.runs.attacking import open_run
+from tacit.runs import Run, prepare
+from tacit.runs import train as runner
+from tacit.runs.attack import open_run
 from tacit.runs.build import make_plan
 from tacit.runs.config import parse_config
 from tacit.runs.load import prepared_data

@@ -14,8 +14,9 @@ from tacit import models
 from tacit.attacks.stacked import StackedMLPs
 from tacit.datasets import TensorPair
 from tacit.noise.generator import Generator
-from tacit.runs import attacking, prepare, stacking
-from tacit.runs.attacking import FinishedRun, open_run
+from tacit.runs import attack as attacking
+from tacit.runs import prepare, stacking
+from tacit.runs.attack import FinishedRun, open_run
 from tacit.runs.stacking import at_once, perceptron_of
 
 CONFIG = """

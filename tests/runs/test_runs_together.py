@@ -22,7 +22,8 @@ from tacit.report import make_certificate
 from tacit.report.certificate.check import check_certificate
 from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import verify_statement
-from tacit.runs import prepare, runner
+from tacit.runs import prepare
+from tacit.runs import train as runner
 from tacit.training import Row
 
 CLIENTS, QUESTIONS, KILLINGS = 20, 4, 3

@@ -1,7 +1,20 @@
-"""From a configuration file to the folder of a finished run."""
+"""From a configuration file to the folder of a finished run, and what attacks find on it.
+
+* ``config``: the configuration file.
+* ``load``: the data that it names.
+* ``model``: the model and the optimizer; ``losses``: the loss, by the kind of the data.
+* ``build``: the plan and the session.
+* ``charging``: what the run charges to a ledger.
+* ``canaries``: planted lines of text.
+* ``train``: one run from its configuration to its folder.
+* ``folder``: the folder of a run; ``watchers``: its metrics.
+* ``attack``: a finished run under attack; ``stacking``: its shadow models, trained at once.
+* ``remembering``: what a language model remembers; ``drawing``: what a classifier draws.
+* ``auditing``: planted experiments on a run; ``slots``: the audit of its slots.
+"""
 
 from tacit.runs.build import make_session
 from tacit.runs.config import Config, read_config
-from tacit.runs.runner import Outcome, Run, prepare
+from tacit.runs.train import Outcome, Run, prepare
 
 __all__ = ["Config", "Outcome", "Run", "make_session", "prepare", "read_config"]

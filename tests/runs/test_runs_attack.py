@@ -16,7 +16,7 @@ from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.runs import prepare
-from tacit.runs.attacking import attack_findings, open_run
+from tacit.runs.attack import attack_findings, open_run
 from tacit.testing import seeded_generator
 
 CONFIG = """
@@ -96,7 +96,7 @@ def test_the_risk_sheet_of_a_run(mine: Path, capsys: pytest.CaptureFixture[str])
 def test_an_interrupted_attack_goes_on_with_the_shadows_that_it_has(
     mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tacit.runs import attacking
+    from tacit.runs import attack as attacking
 
     trained: list[int] = []
     real = attacking._train_privately
