@@ -23,6 +23,7 @@ Inversion along a contour, for compositions of Gaussians, sampled or not:
 
 * ``transform``: the characteristic function of one step's loss, with a bound on its error.
 * ``decay``: a bound on the characteristic function where the integral is cut off.
+* ``contour_saddle``: where the contour goes.
 * ``contour``: the integral along the contour and its errors.
 * ``inversion``: the price by inversion.
 

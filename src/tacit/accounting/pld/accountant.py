@@ -16,7 +16,7 @@ from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
 from tacit.accounting.directions import Direction, directions
 from tacit.accounting.flatten import Base, Steps, in_units_of, total_mu
-from tacit.accounting.pld.contour import Plain, Term
+from tacit.accounting.pld.contour_saddle import Plain, Term
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.losses import loss_of
