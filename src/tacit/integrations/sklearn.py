@@ -9,27 +9,19 @@ Letters: n records; d columns; k classes.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from tacit.errors import InvalidInput, MissingExtra, check_real
+from tacit.errors import InvalidInput, MissingExtra
 from tacit.events import Adjacency
 from tacit.integrations.cells import checked
-from tacit.ledger import Ledger
-from tacit.models import MLP, Logistic
-from tacit.noise.generator import Generator, Purpose
-from tacit.plan import Plan
-from tacit.report.statement.statement import Statement, make_statement
-from tacit.training import PrivateSession, Row, StepCharges, train
+from tacit.integrations.declared import bounds_of, class_numbers, declared_classes, scaled
+from tacit.integrations.sklearn_fit import cross_entropy, make_plan, squared_error, train_model
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -39,13 +31,6 @@ except ImportError:
     raise MissingExtra("scikit-learn", "sklearn", "a scikit-learn estimator") from None
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
-
-_DEFAULT_EPOCHS = 30.0
-_ROWS = 10
-_NOTES = (
-    "a transformer that was fitted on the same records before this estimator is not covered",
-    "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up",
-)
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -174,9 +159,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return values, labels
 
         values, labels = checked(check, X)
-        classes = _declared_classes(self.classes)
-        numbers = _class_numbers(labels, classes)
-        _train(self, values, torch.from_numpy(numbers), outputs=len(classes), loss=_cross_entropy)
+        classes = declared_classes(self.classes)
+        numbers = class_numbers(labels, classes)
+        _train(self, values, torch.from_numpy(numbers), outputs=len(classes), loss=cross_entropy)
         self.classes_ = classes
         return self
 
@@ -294,15 +279,15 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return values, targets.astype(np.float64)
 
         values, targets = checked(check, X, y)
-        low, high = _bounds("target_bounds", self.target_bounds, 1)
-        scaled = _scaled(targets[:, None], low, high)
-        _train(self, values, torch.from_numpy(scaled), outputs=1, loss=_squared_error)
+        low, high = bounds_of("target_bounds", self.target_bounds, 1)
+        between = scaled(targets[:, None], low, high)
+        _train(self, values, torch.from_numpy(between), outputs=1, loss=squared_error)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predictions (n,) for ``X`` (n, d), within ``target_bounds``; free, as post-processing."""
         outputs = _outputs(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
-        low, high = _bounds("target_bounds", self.target_bounds, 1)
+        low, high = bounds_of("target_bounds", self.target_bounds, 1)
         found: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
         return found
 
@@ -318,15 +303,6 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(inputs), targets, reduction="none")
-
-
-def _squared_error(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    errors: Tensor = (model(inputs) - targets).square().squeeze(1)
-    return errors
-
-
 def _train(
     estimator: PrivateClassifier | PrivateRegressor,
     values: NDArray[np.float64],
@@ -336,110 +312,11 @@ def _train(
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> None:
     """Train on raw ``values`` (n, d); set the attributes that end in an underscore."""
-    plan = _plan(estimator, len(values))
+    plan = make_plan(estimator, len(values))
     inputs = _inputs(estimator, values)
-    generator = Generator.from_os()
-    model = _model(estimator, inputs.shape[1], outputs, generator)
-    rate = check_real("learning_rate", estimator.learning_rate, low=0.0, open_low=True)
-    momentum = check_real("momentum", estimator.momentum, low=0.0, high=1.0, open_high=True)
-    with _charged(estimator, plan, generator) as charges:
-        session = PrivateSession(
-            model,
-            torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-            (inputs, targets if outputs > 1 else targets.float()),
-            plan,
-            loss=loss,
-            engine=estimator.engine,
-            physical_batch_size=estimator.physical_batch_size,
-            charges=charges,
-            generator=generator,
-        )
-        if estimator.verbose:
-            train(session, rows=_ROWS, watchers=(_Progress(plan.steps),))
-        else:
-            for batch in session.batches():
-                session.step(batch)
-        statement = _statement(session, inputs.shape[1], model)
-    # The session goes, and with it the key of the noise: a pickled estimator may be released.
-    estimator.model_, estimator.plan_ = model, plan
-    estimator.statement_, estimator.epsilon_ = statement, statement.epsilon
-
-
-@contextmanager
-def _charged(
-    estimator: PrivateClassifier | PrivateRegressor, plan: Plan, generator: Generator
-) -> Iterator[StepCharges | None]:
-    """One charge of the whole plan: a fit that is cut short leaves nothing to go on with."""
-    if (estimator.ledger is None) != (estimator.dataset is None):
-        raise InvalidInput(
-            f"ledger and dataset go together, the ledger and the name of the records in it; got ledger="
-            f"{estimator.ledger!r} and dataset={estimator.dataset!r}. Give both, or neither."
-        )
-    if estimator.ledger is None or estimator.dataset is None:
-        yield None
-        return
-    with closing(Ledger.open(estimator.ledger)) as ledger:
-        yield StepCharges(ledger, estimator.dataset, plan, chunk=plan.steps, generator=generator)
-
-
-def _plan(estimator: PrivateClassifier | PrivateRegressor, rows: int) -> Plan:
-    adjacency = Adjacency.parse(estimator.adjacency)
-    records = estimator.records
-    if records is None:
-        if adjacency is Adjacency.ADD_REMOVE:
-            raise InvalidInput(
-                "records is missing: under add-remove the number of rows of X is a secret, and reading it "
-                f"would leak whether one {estimator.unit} is there. Give a public figure for it, such as "
-                'records=1000, or choose adjacency="replace-one", under which the number is public.'
-            )
-        records = rows
-    unset = estimator.epochs is None and estimator.steps is None
-    return Plan.calibrate(
-        epsilon=estimator.epsilon,
-        delta=estimator.delta,
-        records=records,
-        clipping=estimator.clipping_norm,
-        adjacency=adjacency,
-        unit=estimator.unit,
-        batch_size=estimator.batch_size,
-        epochs=_DEFAULT_EPOCHS if unset else estimator.epochs,
-        steps=estimator.steps,
-    )
-
-
-def _model(
-    estimator: PrivateClassifier | PrivateRegressor, columns: int, outputs: int, generator: Generator
-) -> nn.Module:
-    """(n, d) to (n, outputs); a linear one starts at zero, others at weights from the run's own key."""
-    try:
-        hidden = tuple(estimator.hidden)
-    except TypeError:
-        raise InvalidInput(
-            f"hidden must be a sequence of widths, such as (64,); got {estimator.hidden!r}."
-        ) from None
-    if not hidden:
-        return Logistic(columns, outputs, normalise=estimator.normalise)
-    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        network = MLP(columns, outputs, hidden=hidden, activation=estimator.activation)
-    if not estimator.normalise:
-        return network
-    return nn.Sequential(nn.LayerNorm(columns, elementwise_affine=False), network)
-
-
-def _statement(session: PrivateSession, columns: int, model: nn.Module) -> Statement:
-    parameters = sum(p.numel() for p in model.parameters())
-    return make_statement(
-        session.plan,
-        steps_done=session.steps_done,
-        randomness=session.randomness,
-        private=session.private,
-        data_source=f"arrays with {columns} columns, clamped to declared bounds and scaled to [-1, 1]",
-        model=f"{type(model).__name__}, {parameters:,} parameters",
-        notes=_NOTES,
-        ledger=None if session.charges is None else session.charges.so_far(),
-    )
+    found = train_model(estimator, plan, inputs, targets, outputs=outputs, loss=loss)
+    estimator.model_, estimator.plan_ = found.model, found.plan
+    estimator.statement_, estimator.epsilon_ = found.statement, found.statement.epsilon
 
 
 def _inputs(estimator: PrivateClassifier | PrivateRegressor, values: NDArray[np.float64]) -> Tensor:
@@ -450,8 +327,8 @@ def _inputs(estimator: PrivateClassifier | PrivateRegressor, values: NDArray[np.
             "them by a fixed rule such as SimpleImputer(strategy='constant'); a mean or median of the data "
             "would leak."
         )
-    low, high = _bounds("bounds", estimator.bounds, values.shape[1])
-    return torch.from_numpy(_scaled(values, low, high))
+    low, high = bounds_of("bounds", estimator.bounds, values.shape[1])
+    return torch.from_numpy(scaled(values, low, high))
 
 
 def _outputs(estimator: PrivateClassifier | PrivateRegressor, X: ArrayLike) -> Tensor:
@@ -464,78 +341,3 @@ def _outputs(estimator: PrivateClassifier | PrivateRegressor, X: ArrayLike) -> T
     with torch.no_grad():
         outputs: Tensor = estimator.model_(inputs).double()
     return outputs
-
-
-def _scaled(
-    values: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    """Clamp (n, d) to [low, high], (d,) each, and scale that to [-1, 1]."""
-    clamped = np.clip(values, low, high)
-    return ((clamped - low) / (high - low) * 2 - 1).astype(np.float32)
-
-
-def _bounds(
-    name: str, bounds: ArrayLike | None, columns: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A pair (2,) or an array (d, 2) to lower and upper bounds, (d,) each."""
-    if bounds is None:
-        raise InvalidInput(
-            f"{name} is missing: the range of the values must be a public figure, because a range that is "
-            "read from the data leaks the extreme records exactly. Give the range that anyone who knows the "
-            f"quantity would declare, such as {name}=(0, 16), wide enough for nearly all values; what lies "
-            "outside is clamped."
-        )
-    try:
-        pairs = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must hold numbers; got {bounds!r}.") from None
-    if pairs.shape not in ((2,), (columns, 2)):
-        wanted = "one pair (low, high)" + (f" or an array ({columns}, 2)" if name == "bounds" else "")
-        raise InvalidInput(f"{name} must be {wanted}; got shape {pairs.shape}.")
-    low, high = np.broadcast_to(pairs, (columns, 2)).T
-    if not (np.isfinite(pairs).all() and (low < high).all()):
-        raise InvalidInput(f"{name} must be finite numbers with low < high; got {pairs.tolist()}.")
-    return low, high
-
-
-def _declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[Any]:
-    """The declared classes, sorted, (k,)."""
-    if classes is None:
-        raise InvalidInput(
-            "classes is missing: the labels that may occur must be declared, because a class that is read "
-            "from y tells that a record of that class is there. Give all that are possible, such as "
-            "classes=[0, 1] or classes=range(10)."
-        )
-    given = np.asarray(list(classes))
-    found = np.unique(given)
-    if given.ndim != 1 or len(found) != len(given) or len(found) < 2:
-        raise InvalidInput(f"classes must be two or more different labels; got {classes!r}.")
-    return found
-
-
-def _class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """(n,) labels to (n,) positions in ``classes``."""
-    positions = {label: position for position, label in enumerate(classes.tolist())}
-    found = np.array([positions.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-    if (found < 0).any():
-        raise InvalidInput(
-            f"y holds labels that are not among the declared classes {classes.tolist()}. Declare every "
-            "label that may occur, or remove such records by a rule that does not look at the others."
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """Steps and epsilon on one line of the standard error stream."""
-
-    steps: int
-
-    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Nothing: there are ten lines in all."""
-
-    def on_row(self, row: Row) -> None:
-        """Write the position."""
-        end = "\n" if row.steps == self.steps else ""
-        sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")
-        sys.stderr.flush()

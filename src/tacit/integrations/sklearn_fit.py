@@ -1,0 +1,203 @@
+"""One call of fit: from an estimator's arguments to a plan, a private session, and a trained model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency
+from tacit.ledger import Ledger
+from tacit.models import MLP, Logistic
+from tacit.noise.generator import Generator, Purpose
+from tacit.plan import Plan
+from tacit.report.statement.statement import Statement, make_statement
+from tacit.training import PrivateSession, Row, StepCharges, train
+
+__all__ = ["Settings", "Trained", "cross_entropy", "make_plan", "squared_error", "train_model"]
+
+_DEFAULT_EPOCHS = 30.0
+_ROWS = 10
+_NOTES = (
+    "a transformer that was fitted on the same records before this estimator is not covered",
+    "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up",
+)
+
+
+class Settings(Protocol):
+    """The arguments that both estimators share; see :mod:`tacit.integrations.sklearn`."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: Adjacency | str
+    records: int | None
+    normalise: bool
+    hidden: Sequence[int]
+    activation: str
+    clipping_norm: float
+    batch_size: int | None
+    epochs: float | None
+    steps: int | None
+    learning_rate: float
+    momentum: float
+    engine: str
+    physical_batch_size: int
+    verbose: bool
+    ledger: str | None
+    dataset: str | None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model that a call of fit trained, the plan that was performed, and its privacy statement."""
+
+    model: nn.Module
+    plan: Plan
+    statement: Statement
+
+
+def cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """(n,) losses of a classifier."""
+    return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def squared_error(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """(n,) losses of a regressor."""
+    errors: Tensor = (model(inputs) - targets).square().squeeze(1)
+    return errors
+
+
+def train_model(
+    settings: Settings,
+    plan: Plan,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    outputs: int,
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+) -> Trained:
+    """Train on ``inputs`` (n, d) in [-1, 1] by ``plan``.
+
+    The session ends here, and with it the key of the noise: a pickled estimator may be released.
+    """
+    generator = Generator.from_os()
+    model = _model(settings, inputs.shape[1], outputs, generator)
+    rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
+    momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
+    with _charged(settings, plan, generator) as charges:
+        session = PrivateSession(
+            model,
+            torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
+            (inputs, targets if outputs > 1 else targets.float()),
+            plan,
+            loss=loss,
+            engine=settings.engine,
+            physical_batch_size=settings.physical_batch_size,
+            charges=charges,
+            generator=generator,
+        )
+        if settings.verbose:
+            train(session, rows=_ROWS, watchers=(_Progress(plan.steps),))
+        else:
+            for batch in session.batches():
+                session.step(batch)
+        statement = _statement(session, inputs.shape[1], model)
+    return Trained(model, plan, statement)
+
+
+def make_plan(settings: Settings, rows: int) -> Plan:
+    """The plan of one call of fit on ``rows`` records."""
+    adjacency = Adjacency.parse(settings.adjacency)
+    records = settings.records
+    if records is None:
+        if adjacency is Adjacency.ADD_REMOVE:
+            raise InvalidInput(
+                "records is missing: under add-remove the number of rows of X is a secret, and reading it "
+                f"would leak whether one {settings.unit} is there. Give a public figure for it, such as "
+                'records=1000, or choose adjacency="replace-one", under which the number is public.'
+            )
+        records = rows
+    unset = settings.epochs is None and settings.steps is None
+    return Plan.calibrate(
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        records=records,
+        clipping=settings.clipping_norm,
+        adjacency=adjacency,
+        unit=settings.unit,
+        batch_size=settings.batch_size,
+        epochs=_DEFAULT_EPOCHS if unset else settings.epochs,
+        steps=settings.steps,
+    )
+
+
+@contextmanager
+def _charged(settings: Settings, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
+    """One charge of the whole plan: a fit that is cut short leaves nothing to go on with."""
+    if (settings.ledger is None) != (settings.dataset is None):
+        raise InvalidInput(
+            f"ledger and dataset go together, the ledger and the name of the records in it; got ledger="
+            f"{settings.ledger!r} and dataset={settings.dataset!r}. Give both, or neither."
+        )
+    if settings.ledger is None or settings.dataset is None:
+        yield None
+        return
+    with closing(Ledger.open(settings.ledger)) as ledger:
+        yield StepCharges(ledger, settings.dataset, plan, chunk=plan.steps, generator=generator)
+
+
+def _model(settings: Settings, columns: int, outputs: int, generator: Generator) -> nn.Module:
+    """(n, d) to (n, outputs); a linear one starts at zero, others at weights from the run's own key."""
+    try:
+        hidden = tuple(settings.hidden)
+    except TypeError:
+        raise InvalidInput(
+            f"hidden must be a sequence of widths, such as (64,); got {settings.hidden!r}."
+        ) from None
+    if not hidden:
+        return Logistic(columns, outputs, normalise=settings.normalise)
+    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        network = MLP(columns, outputs, hidden=hidden, activation=settings.activation)
+    if not settings.normalise:
+        return network
+    return nn.Sequential(nn.LayerNorm(columns, elementwise_affine=False), network)
+
+
+def _statement(session: PrivateSession, columns: int, model: nn.Module) -> Statement:
+    parameters = sum(p.numel() for p in model.parameters())
+    return make_statement(
+        session.plan,
+        steps_done=session.steps_done,
+        randomness=session.randomness,
+        private=session.private,
+        data_source=f"arrays with {columns} columns, clamped to declared bounds and scaled to [-1, 1]",
+        model=f"{type(model).__name__}, {parameters:,} parameters",
+        notes=_NOTES,
+        ledger=None if session.charges is None else session.charges.so_far(),
+    )
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """Steps and epsilon on one line of the standard error stream."""
+
+    steps: int
+
+    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
+        """Nothing: there are ten lines in all."""
+
+    def on_row(self, row: Row) -> None:
+        """Write the position."""
+        end = "\n" if row.steps == self.steps else ""
+        sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")
+        sys.stderr.flush()
