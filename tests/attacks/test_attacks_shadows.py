@@ -26,13 +26,8 @@ from tacit.attacks.membership import (
     vulnerability,
 )
 from tacit.attacks.shadows import one_by_one, paired_halves, train_shadows
-from tacit.attacks.stacked import (
-    StackedMLPs,
-    StackedModels,
-    StackedModules,
-    train_plainly,
-    train_privately,
-)
+from tacit.attacks.stacked import StackedMLPs, StackedModels, StackedModules
+from tacit.attacks.stacked_training import train_plainly, train_privately
 from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.noise.generator import Generator

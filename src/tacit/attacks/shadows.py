@@ -2,7 +2,7 @@
 
 :func:`paired_halves` says which records each shadow model is trained on; :func:`train_shadows` trains them
 group by group, saves what each group says of every record, and after an interruption goes on from there.
-How a group is trained is a function: :mod:`tacit.attacks.stacked` trains many small models at once, and
+How a group is trained is a function: ``stacked_training`` trains many small models at once, and
 :func:`one_by_one` makes such a function of any ``train(indices) -> scores``.
 
 Letters: K models, n records, g models of a group.
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks.stacked import Progress
+from tacit.attacks.stacked_training import Progress
 from tacit.errors import InvalidInput, check_integer
 from tacit.training.files import write_atomically
 

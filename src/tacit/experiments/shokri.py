@@ -22,7 +22,8 @@ from torch.nn.functional import avg_pool2d
 
 from tacit.attacks.membership import log_probability, loss_threshold, shokri
 from tacit.attacks.shadows import paired_halves, train_shadows
-from tacit.attacks.stacked import StackedMLPs, train_plainly
+from tacit.attacks.stacked import StackedMLPs
+from tacit.attacks.stacked_training import train_plainly
 from tacit.datasets import load
 from tacit.datasets.adult import load_adult
 from tacit.errors import InvalidInput
