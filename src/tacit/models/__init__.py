@@ -1,6 +1,7 @@
 """Reference networks, tempered sigmoids, scattering features, DP-PCA."""
 
 from tacit.models.activations import TemperedSigmoid, activation_layer
+from tacit.models.by_name import build, names
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
 from tacit.models.language import WindowModel
 from tacit.models.networks import (
@@ -9,9 +10,7 @@ from tacit.models.networks import (
     Logistic,
     abadi_cifar_cnn,
     abadi_mnist_mlp,
-    build,
     group_normalise,
-    names,
     papernot_cifar_cnn,
     papernot_mnist_cnn,
     scattering_cnn,

@@ -1,21 +1,18 @@
-"""The networks of the papers, as plain modules without cross-example layers, and a registry by name.
+"""The networks of the papers, as plain modules without cross-example layers.
 
-Every network takes a batch (n, *input_shape) to logits (n, classes); window takes text to logits of each
-next character.
+Every network takes a batch (n, *input_shape) to logits (n, classes).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacit.errors import InvalidInput, check_in, check_integer
+from tacit.errors import InvalidInput, check_integer
 from tacit.models.activations import activation_layer
-from tacit.models.language import WindowModel
 
 __all__ = [
     "MLP",
@@ -23,9 +20,7 @@ __all__ = [
     "Logistic",
     "abadi_cifar_cnn",
     "abadi_mnist_mlp",
-    "build",
     "group_normalise",
-    "names",
     "papernot_cifar_cnn",
     "papernot_mnist_cnn",
     "scattering_cnn",
@@ -33,7 +28,7 @@ __all__ = [
 ]
 
 Temper = tuple[float, float, float]
-_TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
+TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
 
 
 class Logistic(nn.Sequential):
@@ -72,7 +67,7 @@ class MLP(nn.Sequential):
         *,
         hidden: Sequence[int] = (128,),
         activation: str = "tanh",
-        temper: Temper = _TANH_TEMPER,
+        temper: Temper = TANH_TEMPER,
     ) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
         width = _positive("inputs", inputs)
@@ -119,7 +114,7 @@ def group_normalise(features: Tensor, *, groups: int) -> Tensor:
 
 
 def papernot_mnist_cnn(
-    *, classes: int = 10, channels: int = 1, activation: str = "tanh", temper: Temper = _TANH_TEMPER
+    *, classes: int = 10, channels: int = 1, activation: str = "tanh", temper: Temper = TANH_TEMPER
 ) -> nn.Sequential:
     """The convolutional network for MNIST and Fashion-MNIST of Papernot et al. (2007.14191).
 
@@ -143,7 +138,7 @@ def papernot_mnist_cnn(
 
 
 def papernot_cifar_cnn(
-    *, classes: int = 10, channels: int = 3, activation: str = "tanh", temper: Temper = _TANH_TEMPER
+    *, classes: int = 10, channels: int = 3, activation: str = "tanh", temper: Temper = TANH_TEMPER
 ) -> nn.Sequential:
     """The convolutional network for CIFAR-10 of Papernot et al. (2007.14191).
 
@@ -184,7 +179,7 @@ def scattering_cnn(
     classes: int = 10,
     groups: int = 27,
     activation: str = "tanh",
-    temper: Temper = _TANH_TEMPER,
+    temper: Temper = TANH_TEMPER,
 ) -> nn.Sequential:
     """The small convolutional networks on scattering features (Tramèr and Boneh, 2011.11660).
 
@@ -254,172 +249,6 @@ def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> 
         *(nn.Linear(384, 384), nn.ReLU()),
         nn.Linear(384, _positive("classes", classes)),
     )
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The options of :func:`build` with their values, None where the user gave none."""
-
-    activation: str
-    temper: Temper
-    hidden: tuple[int, ...]
-    groups: int
-    normalise: bool
-
-
-def build(
-    name: str,
-    *,
-    input_shape: Sequence[int],
-    classes: int,
-    activation: str | None = None,
-    temper: Sequence[float] | None = None,
-    hidden: Sequence[int] | None = None,
-    groups: int | None = None,
-    normalise: bool | None = None,
-) -> nn.Module:
-    """Build a network by its name, as a configuration file does; see :func:`names`.
-
-    * ``activation``: "relu", "tanh" or "tempered-sigmoid", for mlp, papernot-* and scattering-cnn;
-    * ``temper``: (scale, inverse temperature, offset) of "tempered-sigmoid";
-    * ``hidden``: widths of the hidden layers of mlp; of window, which has one, that one in a list;
-    * ``groups``: groups of the normalisation of scattering-*;
-    * ``normalise``: whether logistic brings each record to mean 0 and variance 1 first.
-
-    Errors: :class:`InvalidInput` for an unknown name, an option that the network does not have, or a shape
-    that does not fit it.
-
-    >>> build("mlp", input_shape=(1, 8, 8), classes=10, hidden=[32])[1]
-    Linear(in_features=64, out_features=32, bias=True)
-    """
-    entry = _NETWORKS[check_in("model", name, names())]
-    given = {
-        "activation": activation,
-        "temper": temper,
-        "hidden": hidden,
-        "groups": groups,
-        "normalise": normalise,
-    }
-    for option, value in given.items():
-        if value is not None and option not in entry.options:
-            raise InvalidInput(
-                f"the network {name!r} has no option {option!r}; it has {', '.join(entry.options) or 'none'}."
-            )
-    shape = tuple(_positive("input_shape", size) for size in input_shape)
-    if temper is not None and (activation != "tempered-sigmoid" or len(temper) != 3):
-        raise InvalidInput(
-            "temper must be the three numbers (scale, inverse temperature, offset), beside "
-            f"activation 'tempered-sigmoid'; got {temper!r} with activation {activation!r}."
-        )
-    options = _Options(
-        activation=activation or "tanh",
-        temper=_TANH_TEMPER if temper is None else (temper[0], temper[1], temper[2]),
-        hidden=(128,) if hidden is None else tuple(hidden),
-        groups=27 if groups is None else groups,
-        normalise=bool(normalise),
-    )
-    return entry.make(_Shape(name, shape), _positive("classes", classes), options)
-
-
-def names() -> tuple[str, ...]:
-    """The names that :func:`build` knows.
-
-    >>> names()[:2]
-    ('logistic', 'mlp')
-    """
-    return tuple(_NETWORKS)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """The shape of one record, with the name of the network for error messages."""
-
-    network: str
-    sizes: tuple[int, ...]
-
-    @property
-    def values(self) -> int:
-        return math.prod(self.sizes)
-
-    def images(self) -> tuple[int, int, int]:
-        if len(self.sizes) != 3:
-            raise InvalidInput(
-                f"{self.network} takes (channels, height, width); got input_shape {self.sizes}."
-            )
-        channels, height, width = self.sizes
-        return channels, height, width
-
-    def channels_of(self, side: int) -> int:
-        channels, height, width = self.images()
-        if (height, width) != (side, side):
-            raise InvalidInput(f"{self.network} takes images of {side}x{side}; got input_shape {self.sizes}.")
-        return channels
-
-    def square(self) -> int:
-        _, height, width = self.images()
-        if height != width:
-            raise InvalidInput(f"{self.network} takes square images; got input_shape {self.sizes}.")
-        return height
-
-
-@dataclass(frozen=True)
-class _Network:
-    make: Callable[[_Shape, int, _Options], nn.Module]
-    options: tuple[str, ...] = ()
-
-
-_NETWORKS: dict[str, _Network] = {
-    "logistic": _Network(
-        lambda shape, classes, o: Logistic(shape.values, classes, normalise=o.normalise), ("normalise",)
-    ),
-    "mlp": _Network(
-        lambda shape, classes, o: MLP(
-            shape.values, classes, hidden=o.hidden, activation=o.activation, temper=o.temper
-        ),
-        ("hidden", "activation", "temper"),
-    ),
-    "papernot-mnist-cnn": _Network(
-        lambda shape, classes, o: papernot_mnist_cnn(
-            classes=classes, channels=shape.channels_of(28), activation=o.activation, temper=o.temper
-        ),
-        ("activation", "temper"),
-    ),
-    "papernot-cifar-cnn": _Network(
-        lambda shape, classes, o: papernot_cifar_cnn(
-            classes=classes, channels=shape.channels_of(32), activation=o.activation, temper=o.temper
-        ),
-        ("activation", "temper"),
-    ),
-    "scattering-linear": _Network(
-        lambda shape, classes, o: scattering_linear(
-            input_shape=shape.images(), classes=classes, groups=o.groups
-        ),
-        ("groups",),
-    ),
-    "scattering-cnn": _Network(
-        lambda shape, classes, o: scattering_cnn(
-            input_shape=shape.images(),
-            classes=classes,
-            groups=o.groups,
-            activation=o.activation,
-            temper=o.temper,
-        ),
-        ("groups", "activation", "temper"),
-    ),
-    "window": _Network(lambda _, classes, o: WindowModel(classes, hidden=_only(o.hidden)), ("hidden",)),
-    "abadi-mnist-mlp": _Network(lambda shape, classes, _: abadi_mnist_mlp(shape.values, 1000, classes)),
-    "abadi-cifar-cnn": _Network(
-        lambda shape, classes, _: abadi_cifar_cnn(
-            size=shape.square(), classes=classes, channels=shape.images()[0]
-        )
-    ),
-}
-
-
-def _only(hidden: tuple[int, ...]) -> int:
-    if len(hidden) != 1:
-        raise InvalidInput(f"window has one hidden layer; got hidden={list(hidden)}.")
-    return hidden[0]
 
 
 def _positive(name: str, value: object) -> int:
