@@ -19,8 +19,9 @@ from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries.engines import EngineFailure
 from tacit.queries.engines.duckdb import _LOCK, DuckDBEngine
 from tacit.queries.plan import compile_query
+from tacit.queries.predicates import Compare, IsNull
 from tacit.queries.private_table import PrivateTable
-from tacit.queries.query import Compare, Count, IsNull, Query, Sum
+from tacit.queries.query import Count, Query, Sum
 from tacit.queries.release import collect
 from tacit.queries.statements import SOURCE
 from tacit.queries.table_check import check_table, register_table

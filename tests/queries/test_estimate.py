@@ -21,9 +21,9 @@ from tacit.queries.estimate import Estimate, Reading, _plain, estimate
 from tacit.queries.measures import Measure, Present
 from tacit.queries.noise import laplace_sum_reach, sampler
 from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.predicates import Compare
 from tacit.queries.query import (
     Aggregate,
-    Compare,
     Count,
     CountUnits,
     Histogram,

@@ -22,9 +22,8 @@ from tacit.events import (
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.measures import Rows, Units
 from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.predicates import And, Compare
 from tacit.queries.query import (
-    And,
-    Compare,
     Count,
     CountUnits,
     Histogram,

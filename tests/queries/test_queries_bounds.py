@@ -12,7 +12,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.measures import Grid
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.query import Compare, Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
+from tacit.queries.predicates import Compare
+from tacit.queries.query import Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),

@@ -23,19 +23,12 @@ from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.predicates import OPERATORS, And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
-    OPERATORS,
-    And,
-    Compare,
     Count,
     CountUnits,
     Histogram,
-    In,
-    IsNull,
     Mean,
-    Not,
-    Or,
-    Predicate,
     Quantile,
     Query,
     StandardDeviation,

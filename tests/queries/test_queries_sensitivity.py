@@ -47,7 +47,7 @@ from tacit.queries import (
 )
 from tacit.queries.measures import Bins, Regular
 from tacit.queries.plan import Compiled, Release, compile_query
-from tacit.queries.query import OPERATORS
+from tacit.queries.predicates import OPERATORS
 from tacit.queries.release import RawTable, bins_in, collect
 from tacit.queries.statements import SOURCE, syntax
 

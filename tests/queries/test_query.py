@@ -13,22 +13,14 @@ from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
 from tacit.queries.canonical import query_from_json, query_to_json
+from tacit.queries.predicates import OPERATORS, PREDICATES, And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
     AGGREGATES,
-    OPERATORS,
-    PREDICATES,
     Aggregate,
-    And,
-    Compare,
     Count,
     CountUnits,
     Histogram,
-    In,
-    IsNull,
     Mean,
-    Not,
-    Or,
-    Predicate,
     Quantile,
     Query,
     StandardDeviation,

@@ -19,18 +19,12 @@ from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
 from tacit.queries.canonical import query_to_json
+from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
-    And,
-    Compare,
     Count,
     CountUnits,
     Histogram,
-    In,
-    IsNull,
     Mean,
-    Not,
-    Or,
-    Predicate,
     Quantile,
     Query,
     StandardDeviation,

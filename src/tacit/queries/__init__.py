@@ -1,7 +1,8 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
 * ``private_table``: a private table, which is asked, and which charges the ledger.
-* ``query``: what can be asked, as frozen data; ``canonical``: its form in JSON.
+* ``query``: what can be asked, as frozen data, with ``predicates`` and checked ``fields``.
+* ``canonical``: the form of a query in JSON.
 * ``sql``: a closed subset of SQL, read into a ``Query``.
 * ``checking``: whether a query fits the policy.
 * ``plan``: the integers to measure, the noise for each, and the event that is charged.
@@ -21,20 +22,14 @@
 from tacit.queries.answer import Answer, Row
 from tacit.queries.canonical import query_from_json, query_to_json
 from tacit.queries.estimate import Estimate
+from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.private_table import PrivateTable, Quote
 from tacit.queries.query import (
     Aggregate,
-    And,
-    Compare,
     Count,
     CountUnits,
     Histogram,
-    In,
-    IsNull,
     Mean,
-    Not,
-    Or,
-    Predicate,
     Quantile,
     Query,
     StandardDeviation,

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.queries.query import AGGREGATES, PREDICATES, And, Compare, In, Not, Or, Predicate, Query
+from tacit.queries.predicates import PREDICATES, And, Compare, In, Not, Or, Predicate
+from tacit.queries.query import AGGREGATES, Query
 
 __all__ = ["query_from_json", "query_to_json"]
 

@@ -11,19 +11,17 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger.policy import Column, Policy
+from tacit.queries.fields import Value
+from tacit.queries.predicates import Compare, In, IsNull
 from tacit.queries.query import (
-    Compare,
     Count,
     CountUnits,
     Histogram,
-    In,
-    IsNull,
     Mean,
     Quantile,
     Query,
     StandardDeviation,
     Sum,
-    Value,
     Variance,
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Grid, Measure, Regular, Squares, Total
-from tacit.queries.query import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 
 __all__ = [
     "alias",

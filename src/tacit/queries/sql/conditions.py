@@ -9,7 +9,7 @@ read as ``age >= 5 AND ward <> 'A'``, and a NULL satisfies neither form.
 from __future__ import annotations
 
 from tacit.errors import TacitError
-from tacit.queries.query import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.sql.reader import NUMERIC, Node, Reader, called
 
 __all__ = ["read_condition"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Column, Policy
-from tacit.queries.query import Value
+from tacit.queries.fields import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
 __all__ = ["NUMERIC", "Reader", "called", "describe_columns"]

@@ -1,0 +1,187 @@
+"""Which rows a query keeps, as frozen data.
+
+Predicates have two values.  A comparison with a missing value (NULL or NaN) is false, also with ``!=``;
+``Not`` turns true into false and false into true.  That is where they differ from SQL, whose NOT leaves
+a missing value missing: ``Not(Compare("age", ">", 65))`` keeps the rows without an age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tacit.errors import InvalidInput, check_in
+from tacit.queries.fields import Value, column_name, plain_value, put, sequence_of
+
+__all__ = [
+    "OPERATORS",
+    "PREDICATES",
+    "And",
+    "Compare",
+    "In",
+    "IsNull",
+    "Not",
+    "Or",
+    "Predicate",
+    "as_predicate",
+    "check_size",
+    "leaves_of",
+]
+
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
+"""The comparisons."""
+
+_DEEPEST, _MOST_LEAVES = 64, 10_000  # of a predicate: no recursion limit and no planner is put to the test
+
+
+class Predicate:
+    """Which rows are kept: true or false for each row by itself.  The interface of all predicates."""
+
+    __slots__ = ()
+
+
+def _order(value: Value) -> tuple[str, float, str]:
+    """Orders values of every type; True is not 1."""
+    if isinstance(value, str):
+        return "text", 0.0, value
+    return ("boolean" if isinstance(value, bool) else "number"), float(value), ""
+
+
+def _distinct(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    return tuple({_order(value): value for value in values}.values())
+
+
+@dataclass(frozen=True)
+class Compare(Predicate):
+    """``column op value``; false where the column is missing.
+
+    >>> Compare("age", ">", 65.0)
+    Compare(column='age', op='>', value=65)
+    """
+
+    column: str
+    op: str
+    value: Value
+
+    def __post_init__(self) -> None:
+        column_name("column", self.column)
+        check_in("op", self.op, OPERATORS)
+        put(self, "value", plain_value("value", self.value))
+
+
+@dataclass(frozen=True)
+class IsNull(Predicate):
+    """The column is missing: NULL, or NaN in a column of numbers."""
+
+    column: str
+
+    def __post_init__(self) -> None:
+        column_name("column", self.column)
+
+
+@dataclass(frozen=True)
+class In(Predicate):
+    """The column is one of ``values``; false where it is missing."""
+
+    column: str
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        column_name("column", self.column)
+        values = tuple(plain_value("values", value) for value in sequence_of("values", self.values))
+        if not values:
+            raise InvalidInput("values must be one or more values to look for; got none.")
+        if len(values) > _MOST_LEAVES:
+            raise InvalidInput(f"values must be at most {_MOST_LEAVES} values; got {len(values)}.")
+        put(self, "values", tuple(sorted(_distinct(values), key=_order)))
+
+
+def _parts(name: str, parts: object) -> tuple[Predicate, ...]:
+    found = tuple(as_predicate(part) for part in sequence_of(f"the parts of {name}", parts))
+    if not found:
+        raise InvalidInput(f"{name} takes one or more predicates; got none.")
+    return found
+
+
+def as_predicate(part: object) -> Predicate:
+    """``part``, if it is a predicate.
+
+    :raises InvalidInput: if it is none.
+    """
+    if not isinstance(part, Predicate):
+        raise InvalidInput(f"a predicate must be one of {', '.join(PREDICATES)}; got {part!r}.")
+    return part
+
+
+@dataclass(frozen=True)
+class And(Predicate):
+    """Every one of ``parts``."""
+
+    parts: tuple[Predicate, ...]
+
+    def __post_init__(self) -> None:
+        put(self, "parts", _parts("And", self.parts))
+
+
+@dataclass(frozen=True)
+class Or(Predicate):
+    """At least one of ``parts``."""
+
+    parts: tuple[Predicate, ...]
+
+    def __post_init__(self) -> None:
+        put(self, "parts", _parts("Or", self.parts))
+
+
+@dataclass(frozen=True)
+class Not(Predicate):
+    """Not ``part``: true where it is false, for a missing value too."""
+
+    part: Predicate
+
+    def __post_init__(self) -> None:
+        as_predicate(self.part)
+
+
+PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
+    {kind.__name__: kind for kind in (Compare, IsNull, In, And, Or, Not)}
+)
+"""The predicates by name: all that there are."""
+
+
+def leaves_of(predicate: Predicate) -> Iterator[Compare | IsNull | In]:
+    """The comparisons that a predicate consists of."""
+    match predicate:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from leaves_of(part)
+        case Not(part):
+            yield from leaves_of(part)
+        case Compare() | IsNull() | In():
+            yield predicate
+
+
+def check_size(predicate: Predicate) -> None:
+    """Refuse a predicate that is too deep or too large, without recursion.
+
+    :raises InvalidInput: with the limits.
+    """
+    level, leaves, depth = [predicate], 0, 0
+    while level:
+        depth += 1
+        below: list[Predicate] = []
+        for item in level:
+            match item:
+                case And(parts) | Or(parts):
+                    below.extend(parts)
+                case Not(part):
+                    below.append(part)
+                case _:
+                    leaves += 1
+        if depth > _DEEPEST or leaves > _MOST_LEAVES:
+            raise InvalidInput(
+                f"where must be at most {_DEEPEST} levels deep with at most {_MOST_LEAVES} comparisons."
+            )
+        level = below
