@@ -6,6 +6,7 @@
 * ``sql``: a closed subset of SQL, read into a ``Query``.
 * ``checking``: whether a query fits the policy.
 * ``plan``: the integers to measure, the noise for each, and the event that is charged.
+* ``needs``: the measures that an aggregate is computed from.
 * ``measures``: what is measured, and how far one unit can move it.
 * ``quantiles``: quantiles by the exponential mechanism.
 * ``thresholds``: groups whose names are not public.

@@ -38,30 +38,17 @@ from tacit.queries.checking import check_query
 from tacit.queries.measures import (
     Bins,
     Bound,
-    Grid,
     Measure,
-    Present,
     Regular,
-    Rows,
-    Squares,
-    Total,
-    Units,
     bound,
     most_groups,
 )
+from tacit.queries.needs import count_of_units, needs_of
 from tacit.queries.pricing import exact, gaussian_sigma, laplace_scale, rho_within, root_down, rounded_down
-from tacit.queries.quantiles import Choice, bins_of, choice_of
+from tacit.queries.quantiles import Choice, choice_of
 from tacit.queries.query import (
-    Aggregate,
-    Count,
-    CountUnits,
-    Histogram,
-    Mean,
     Quantile,
     Query,
-    StandardDeviation,
-    Sum,
-    Variance,
 )
 from tacit.queries.statements import Statement, statement
 from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
@@ -71,10 +58,7 @@ __all__ = [
     "Key",
     "Release",
     "Threshold",
-    "bins_between",
-    "centred",
     "compile_query",
-    "count_of_units",
 ]
 
 Key: TypeAlias = tuple[str | int | bool, ...]
@@ -235,6 +219,7 @@ def compile_query(
 
     >>> from tacit.ledger.policy import Policy
     >>> from tacit.ledger import PureBudget
+    >>> from tacit.queries.query import Count
     >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
     >>> compile_query(Query((Count(),)), policy, epsilon=0.1).event
     DiscreteLaplace(scale=10.0, sensitivity=1)
@@ -242,7 +227,7 @@ def compile_query(
     check_query(query, policy)
     check_in("mechanism", mechanism, ("laplace", "gaussian"))
     groups = _declared(query, policy)
-    needed = [need for item in query.aggregates for need in _needs(item, policy)]
+    needed = [need for item in query.aggregates for need in needs_of(item, policy)]
     gate: Measure | None = None
     if groups is None:
         gate = count_of_units(policy)
@@ -267,50 +252,6 @@ def compile_query(
         parameters=_parameters(mechanism, epsilon, rho, delta),
         charge_delta=delta if mechanism == "gaussian" and parts else None,
     )
-
-
-_Need: TypeAlias = tuple[Measure, Quantile | None]  # what is measured; the quantile that chooses by it
-
-
-def _needs(item: Aggregate, policy: Policy) -> list[_Need]:
-    """The measures that an aggregate is computed from."""
-    match item:
-        case Count(None):
-            return [(Rows(), None)]
-        case Count(str(column)):
-            return [(Present(column), None)]
-        case CountUnits():
-            return [(count_of_units(policy), None)]
-        case Sum(column):
-            return [(centred(column, policy, centre=0), None)]
-        case Mean(column):
-            return [(centred(column, policy), None), (Present(column), None)]
-        case Variance(column) | StandardDeviation(column):
-            total = centred(column, policy)
-            squares = Squares(column, total.grid, total.centre)
-            return [(squares, None), (total, None), (Present(column), None)]
-        case Histogram(column, edges):
-            return [(bins_between(column, edges), None)]
-        case Quantile():
-            return [(bins_of(item, policy), item)]
-    raise InvalidInput(f"unknown aggregate {item!r}.")
-
-
-def count_of_units(policy: Policy) -> Measure:
-    """The number of units: of rows, where a row is one."""
-    return Rows() if policy.unit_column is None else Units()
-
-
-def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
-    """The sum of the distances from ``centre``, by default the middle of the bounds, from where one value
-    weighs least."""
-    grid = Grid.of(column, policy.columns[column])
-    return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
-
-
-def bins_between(column: str, edges: tuple[float, ...]) -> Bins:
-    """The bins of a histogram: bin 0 and the last one are outside; the last edge is inside."""
-    return Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))
 
 
 def _declared(query: Query, policy: Policy) -> tuple[Key, ...] | None:
