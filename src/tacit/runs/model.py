@@ -43,6 +43,10 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def device_of(name: str) -> torch.device:
+    """The device of that name.
+
+    :raises InvalidInput: if it cannot be used.
+    """
     try:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
