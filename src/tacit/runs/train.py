@@ -55,13 +55,14 @@ from tacit.runs.folder import (
 )
 from tacit.runs.load import Progress
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
+from tacit.training.checkpointing import saved_generator
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.processes import check_one_process
 from tacit.training.scoring import score_held_out
-from tacit.training.session import PrivateSession, saved_generator
+from tacit.training.session import PrivateSession
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare"]
 

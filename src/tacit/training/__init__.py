@@ -10,7 +10,7 @@
 * ``noise_reuse``: the same noise never lies on two different sums.
 * ``averaging``: an average of the weights, as post-processing.
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
-* ``files``: files written whole or not at all, and the resume state among them.
+* ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
 * ``processes``: one run, one process.
 * ``evaluation``: how well a model does; ``scoring``: one noisy score on the data set's own records.
 * ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether it may.

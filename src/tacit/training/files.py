@@ -1,21 +1,15 @@
-"""Files that are written whole or not at all, and the resume state among them."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import torch
-
-from tacit.errors import InvalidInput
-
-__all__ = ["load_state", "remove_leftovers", "save_state", "write_atomically"]
+__all__ = ["remove_leftovers", "write_atomically"]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
@@ -50,29 +44,3 @@ def remove_leftovers(path: Path) -> None:
     """Remove what killed processes left beside ``path``; only where nobody else writes it now."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)
-
-
-def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Save a resume state, readable by its owner alone, because it holds the key of the noise."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    buffer = io.BytesIO()  # torch would hide what goes wrong with a file, such as a full disk
-    torch.save(state, buffer)
-    write_atomically(path, lambda file: file.write(buffer.getbuffer()), mode=0o600)
-
-
-def load_state(path: Path, expected_format: int) -> dict[str, Any]:
-    """Load a resume state; nothing in it is executed."""
-    try:
-        content = io.BytesIO(path.read_bytes())  # what goes wrong from here on is the content's fault
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no resume state at {path}. Was the run ever saved?") from None
-    try:
-        state = torch.load(content, weights_only=True, map_location="cpu")
-    except (RuntimeError, EOFError, OSError, LookupError, TypeError, ValueError, pickle.UnpicklingError):
-        raise InvalidInput(
-            f"{path} is not a readable resume state: it is damaged, or something else wrote it. Put back a "
-            "copy of the file, or start a new run."
-        ) from None
-    if not isinstance(state, dict) or state.get("format") != expected_format:
-        raise InvalidInput(f"{path} is not a resume state that this version of Tacit can read.")
-    return state

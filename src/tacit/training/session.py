@@ -44,9 +44,9 @@ from tacit.sampling import Indices
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
-from tacit.training.files import load_state, save_state
+from tacit.training.checkpointing import check_same_run, load_state, save_state
 from tacit.training.guarded_optimizer import Mover
-from tacit.training.identity import Identity, differences
+from tacit.training.identity import Identity
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
 from tacit.training.noise_reuse import check_release
@@ -55,9 +55,8 @@ from tacit.training.processes import check_one_process
 from tacit.training.records import Data, DatasetRecords, Records, as_records
 from tacit.training.step import noisy_step, requests
 
-__all__ = ["Batch", "PrivateSession", "StepReport", "saved_generator"]
+__all__ = ["Batch", "PrivateSession", "StepReport"]
 
-_STATE_FORMAT = 6
 _TRIED = 4  # records on which a data set and an augmentation are tried
 
 
@@ -375,7 +374,6 @@ class PrivateSession:
         save_state(
             Path(path),
             {
-                "format": _STATE_FORMAT,
                 "run": json.dumps(self._identity(key)),
                 "key": key,
                 "secure": secure,
@@ -409,15 +407,9 @@ class PrivateSession:
                 use the same noise on different sums, which lets it be subtracted.  Or the versions of Python
                 or of the libraries differ; or it is charged elsewhere.
         """
-        state = load_state(Path(path), _STATE_FORMAT)
+        state = load_state(Path(path))
         generator = Generator(state["key"], secure=state["secure"])
-        if differing := differences(json.loads(state["run"]), self._identity(state["key"])):
-            raise PrivacyRefusal(
-                f"the resume state {path} belongs to another run. What differs: {', '.join(differing)}. "
-                "Going on with it would put the same noise on different sums, and the difference of the two "
-                "would be free of noise. Let all be as it was when that run's session was made, or start a "
-                "new run."
-            )
+        check_same_run(path, json.loads(state["run"]), self._identity(state["key"]))
         resume_charges(self._charges, state.get("charges"), generator)
         self._generator = generator
         self._done, self._torn = state["done"], False
@@ -503,9 +495,3 @@ def _make_engine(
             'Leave it out, or take engine="fast".'
         )
     return ReferenceEngine(model, loss, plan.clipping, views=plan.views)
-
-
-def saved_generator(path: Path | str) -> Generator:
-    """The generator of a saved run: from it, what is random in a model can be made again as it was."""
-    state = load_state(Path(path), _STATE_FORMAT)
-    return Generator(state["key"], secure=state["secure"])

@@ -1,0 +1,71 @@
+"""The resume state of a run: written whole, readable by its owner alone, and of use to that run alone."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.noise.generator import Generator
+from tacit.training.files import write_atomically
+from tacit.training.identity import differences
+
+__all__ = ["check_same_run", "load_state", "save_state", "saved_generator"]
+
+_FORMAT = 6
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Save a resume state, readable by its owner alone, because it holds the key of the noise."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    buffer = io.BytesIO()  # torch would hide what goes wrong with a file, such as a full disk
+    torch.save({"format": _FORMAT, **state}, buffer)
+    write_atomically(path, lambda file: file.write(buffer.getbuffer()), mode=0o600)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Load a resume state; nothing in it is executed.
+
+    Raises:
+        InvalidInput: there is none, it is damaged, or another version of Tacit wrote it.
+    """
+    try:
+        content = io.BytesIO(path.read_bytes())  # what goes wrong from here on is the content's fault
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no resume state at {path}. Was the run ever saved?") from None
+    try:
+        state = torch.load(content, weights_only=True, map_location="cpu")
+    except (RuntimeError, EOFError, OSError, LookupError, TypeError, ValueError, pickle.UnpicklingError):
+        raise InvalidInput(
+            f"{path} is not a readable resume state: it is damaged, or something else wrote it. Put back a "
+            "copy of the file, or start a new run."
+        ) from None
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise InvalidInput(f"{path} is not a resume state that this version of Tacit can read.")
+    return state
+
+
+def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse the state at ``path`` where the facts of the run are others ``now`` than ``before``.
+
+    Raises:
+        PrivacyRefusal: the message says which.
+    """
+    if differing := differences(before, now):
+        raise PrivacyRefusal(
+            f"the resume state {path} belongs to another run. What differs: {', '.join(differing)}. "
+            "Going on with it would put the same noise on different sums, and the difference of the two "
+            "would be free of noise. Let all be as it was when that run's session was made, or start a "
+            "new run."
+        )
+
+
+def saved_generator(path: Path | str) -> Generator:
+    """The generator of a saved run: from it, what is random in a model can be made again as it was."""
+    state = load_state(Path(path))
+    return Generator(state["key"], secure=state["secure"])
