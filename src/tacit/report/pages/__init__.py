@@ -2,7 +2,7 @@
 
 * ``document``: one HTML page that needs no network.
 * ``chart``: charts as SVG text.
-* ``run_page``: the report on a run.
+* ``run_page``: the report on a run; ``run_charts``: its charts.
 * ``remembered_page``: its section on what a language model remembers.
 * ``curator_page``: the curator's view of a ledger.
 * ``written``: a report in a folder.

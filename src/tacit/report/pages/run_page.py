@@ -1,4 +1,4 @@
-"""The report on a run: one HTML page that needs no network, and its charts; made of plain data alone.
+"""The report on a run: one HTML page that needs no network, made of plain data alone.
 
 The data are those of :mod:`tacit.report.findings`; parts that are missing are left out.
 """
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tacit.report.pages.chart import Axis, Chart
 from tacit.report.pages.document import document
-from tacit.report.pages.remembered_page import remembered_charts, remembered_section, remembered_sentence
+from tacit.report.pages.remembered_page import remembered_section, remembered_sentence
+from tacit.report.pages.run_charts import charts_of
 from tacit.report.rounding import round_up
 
-__all__ = ["charts_of", "page", "summary"]
+__all__ = ["page", "summary"]
 
 Data = Mapping[str, Any]
 
@@ -28,8 +28,6 @@ _WORDS = {
     "exposure": "How far ahead of all that it might have been a planted secret stands, in bits.",
     "canary": "A made-up record, planted by a coin toss, to see whether its traces can be found.",
 }
-
-
 _WORLDS = (
     "Two worlds, with and without one {unit}: how strong an attacker’s evidence is, at best. Where the "
     "curves overlap he cannot know in which world he is."
@@ -89,18 +87,6 @@ def summary(data: Data) -> list[tuple[str, str]]:
         kind = "audit!" if worst["claim_rejected"] else "audit"
         found.append((kind, _proven(worst)))
     return found
-
-
-def charts_of(data: Data) -> dict[str, Chart]:
-    """The charts by name, each also good for a file of its own."""
-    charts = {"two-worlds": _worlds(data["risk"])}
-    if membership := data.get("membership"):
-        charts["attacks"] = _roc(membership, data["risk"])
-    if exposed := data.get("exposed"):
-        charts["exposed"] = _sorted(exposed)
-    if remembered := data.get("remembered"):
-        charts |= remembered_charts(remembered)
-    return charts
 
 
 # --- the parts of the page --------------------------------------------------------------------------------
@@ -349,53 +335,3 @@ def _bar(words: str, value: float, top: float, colour: str) -> str:
         f"<div>ε {escape(words)}: <b>{value:.2f}</b></div>"
         f'<div class="bar"><i style="width: {width:.1f}%; background: var(--{colour})"></i></div>'
     )
-
-
-def _worlds(risk: Data) -> Chart:
-    worlds = risk["two_worlds"]
-    top = 100.0 * max(*worlds["without"], *worlds["with"])
-    worlds_axis = Axis("strength of the evidence, at best", -4.0, 8.0)
-    chart = Chart("Two worlds", worlds_axis, Axis("times of 100", 0.0, 1.1 * top), legend_above=True)
-    for kind, colour in (("without", "one"), ("with", "two")):
-        heights = [100.0 * height for height in worlds[kind]]
-        chart.bars(worlds["evidence"], heights, colour, f"{kind} this {risk['unit']}")
-    return chart
-
-
-def _roc(membership: Data, risk: Data) -> Chart:
-    fewest = max(attack["non_members"] for model in membership["models"] for attack in model["attacks"])
-    least = max(1e-5, 10.0 ** -(len(str(fewest)) - 1)) / 1.0001
-    share = "share of {} (both axes logarithmic)"
-    chart = Chart(
-        "Members found against false alarms",
-        Axis(share.format("others falsely accused"), least, 1.0, log=True),
-        Axis("share of members found", least, 1.0, log=True),
-    )
-    limit = list(zip(risk["limit"]["false_alarms"], risk["limit"]["found"], strict=True))
-    chart.area([*limit, (1.0, 1.0), (least, 1.0)], "shut", "no attack gets here with DP")
-    chart.line(limit, "shut")
-    for model in membership["models"]:
-        colour = "one" if model["private"] else "two"
-        attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
-        roc = attack["roc"]
-        band = [*zip(roc["false_alarms"], roc["low"], strict=True)]
-        band += reversed([*zip(roc["false_alarms"], roc["high"], strict=True)])
-        chart.area(band, colour)
-        chart.line(zip(roc["false_alarms"], roc["found"], strict=True), colour, model["model"])
-    chart.line([(least, least), (1.0, 1.0)], "shut", "guessing", dashed=True)
-    return chart
-
-
-def _sorted(exposed: Data) -> Chart:
-    curves = exposed["curves"]
-    values = [value for curve in curves for value in curve["values"]]
-    chart = Chart(
-        "How exposed each record is",
-        Axis("records, most exposed first (%)", 0.0, 100.0),
-        Axis("standard deviations", min(-1.0, *values), max(3.0, *values)),
-    )
-    for curve in curves:
-        colour = "one" if curve["private"] else "two"
-        chart.line(zip(curve["percent"], curve["values"], strict=True), colour, curve["model"])
-    chart.line([(0.0, 0.0), (100.0, 0.0)], "shut", dashed=True)
-    return chart

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacit.report.pages.run_page import charts_of, page
+from tacit.report.pages.run_charts import charts_of
+from tacit.report.pages.run_page import page
 from tacit.training.files import write_atomically
 
 __all__ = ["write_report"]
