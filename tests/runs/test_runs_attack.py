@@ -16,7 +16,8 @@ from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.runs import prepare
-from tacit.runs.attack import attack_findings, open_run
+from tacit.runs.attack import attack_findings
+from tacit.runs.finished import open_run
 from tacit.testing import seeded_generator
 
 CONFIG = """

@@ -26,9 +26,9 @@ from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.runs import Run, prepare
 from tacit.runs import train as runner
-from tacit.runs.attack import open_run
 from tacit.runs.build import make_plan
 from tacit.runs.config import parse_config
+from tacit.runs.finished import open_run
 from tacit.runs.load import prepared_data
 from tacit.testing import seeded_generator
 from tacit.training import Row, evaluate, train

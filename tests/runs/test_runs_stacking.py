@@ -16,7 +16,7 @@ from tacit.datasets import TensorPair
 from tacit.noise.generator import Generator
 from tacit.runs import attack as attacking
 from tacit.runs import prepare, stacking
-from tacit.runs.attack import FinishedRun, open_run
+from tacit.runs.finished import FinishedRun, open_run
 from tacit.runs.stacking import at_once, perceptron_of
 
 CONFIG = """

@@ -56,8 +56,9 @@ def look_at(
     run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
 ) -> dict[str, Any] | None:
     """The findings on a run, with canaries unless 0; None if Ctrl-C ended it."""
-    from tacit.runs.attack import attack_findings, open_run
+    from tacit.runs.attack import attack_findings
     from tacit.runs.auditing import audit_findings
+    from tacit.runs.finished import open_run
 
     check_real("--confidence", confidence, low=0.5, high=1.0, open_high=True)
     rng = np.random.default_rng()

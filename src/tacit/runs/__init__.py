@@ -8,6 +8,7 @@
 * ``canaries``: planted lines of text.
 * ``train``: one run from its configuration to its folder.
 * ``folder``: the folder of a run; ``watchers``: its metrics.
+* ``finished``: what a run left in its folder.
 * ``attack``: a finished run under attack; ``stacking``: its shadow models, trained at once.
 * ``remembering``: what a language model remembers; ``drawing``: what a classifier draws.
 * ``auditing``: planted experiments on a run; ``slots``: the audit of its slots.

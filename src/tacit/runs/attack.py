@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tacit.accounting import account
@@ -37,7 +34,6 @@ from tacit.attacks.membership import (
     loss_threshold,
     ranked_and_reported,
 )
-from tacit.attacks.memorisation import Canary
 from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
 from tacit.datasets import Alphabet, Dataset, TensorPair
 from tacit.errors import InvalidInput, check_integer
@@ -46,13 +42,13 @@ from tacit.plan import Plan
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
 from tacit.report.pages.chart import grey_picture
 from tacit.report.risk import risk_sheet
-from tacit.report.statement.described import check_fields, read_event, read_statement
-from tacit.runs.build import make_plan, session_on
-from tacit.runs.canaries import read_canaries, with_canaries
-from tacit.runs.config import AuditSection, Config, read_config, read_text
+from tacit.report.statement.described import read_event
+from tacit.runs.build import session_on
+from tacit.runs.canaries import with_canaries
+from tacit.runs.config import AuditSection, read_text
 from tacit.runs.drawing import drawn_classes, is_picture
-from tacit.runs.folder import canary_file
-from tacit.runs.load import Progress, prepared_data
+from tacit.runs.finished import FinishedRun
+from tacit.runs.load import Progress
 from tacit.runs.losses import losses_of
 from tacit.runs.model import new_model, new_optimizer
 from tacit.runs.remembering import memory_found, texts
@@ -60,7 +56,7 @@ from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.evaluation import evaluate, evaluation_mode
 
-__all__ = ["FinishedRun", "attack_findings", "open_run", "without_dp"]
+__all__ = ["attack_findings", "without_dp"]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -68,92 +64,6 @@ WITH_DP, WITHOUT_DP = "with DP", "without DP"
 _LOSS = "loss threshold"
 _ROWS = 1024  # records scored at once
 _GALLERY = 8
-
-
-@dataclass(frozen=True, eq=False)
-class FinishedRun:
-    """A run that is over: its data, the plan performed, its statement, and its model to be attacked."""
-
-    folder: Path
-    config: Config
-    data: Dataset
-    plan: Plan
-    statement: dict[str, Any]
-    model: nn.Module
-    canaries: tuple[Canary, ...] = ()
-
-    @property
-    def store(self) -> Path:
-        """The folder for what must not be released."""
-        return self.folder / "private" / "attack"
-
-    @property
-    def pool(self) -> TensorPair:
-        """Members, then others; (n, ...)."""
-        train, test = self.data.train, self.data.test
-        return TensorPair(torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets]))
-
-    @property
-    def is_member(self) -> NDArray[np.bool_]:
-        """(n,) whether the run was trained on a record of the pool."""
-        train, test = len(self.data.train.inputs), len(self.data.test.inputs)
-        return np.arange(train + test) < train
-
-
-def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
-    """Read what a run left, and its data again.
-
-    :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
-        cannot be loaded.
-    """
-    weights = folder / "model.safetensors"
-    if not folder.is_dir():
-        raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
-    if not weights.exists():
-        raise InvalidInput(
-            f"{folder} holds no finished run: {weights.name} is missing. Finish it by "
-            "tacit train with --resume."
-        )
-    statement = read_statement(folder / "statement.json")
-    check_fields(statement)
-    config = read_config(folder / "config.toml")
-    plan = _performed(make_plan(config), statement["mechanism"]["steps"])
-    if read_event(statement["event"]) != plan.event:
-        raise InvalidInput(
-            f"{folder / 'statement.json'} is not of the run that {folder / 'config.toml'} describes: their "
-            "mechanisms differ. Was a file copied from another run?"
-        )
-    canaries = read_canaries(canary_file(folder), config)
-    data = prepared_data(config, progress)
-    model = new_model(config, data, Generator.from_os())
-    _load(model, weights)
-    return FinishedRun(folder, config, data, plan, statement, model, canaries)
-
-
-def _performed(plan: Plan, steps: int) -> Plan:
-    """The part of the plan that was performed: a ledger may have ended the run before its end."""
-    return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
-
-
-def _load(model: nn.Module, weights: Path) -> None:
-    try:
-        model.load_state_dict(load_file(weights))
-    except (SafetensorError, OSError) as problem:
-        raise InvalidInput(f"{weights} cannot be read as a model: {problem}. Train the run again.") from None
-    except RuntimeError as problem:
-        reason = " ".join(str(problem).split())[:300]
-        raise InvalidInput(
-            f"{weights} does not fit the model of its configuration: {reason}. Was a file copied from "
-            "another run?"
-        ) from None
-    broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
-    if broken:
-        raise InvalidInput(
-            f"{weights} holds numbers that are not finite, in {', '.join(broken)}: training diverged."
-        )
-
-
-# --- what is attacked -------------------------------------------------------------------------------------
 
 
 def attack_findings(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tacit.report.findings import Planted, audits_found
-from tacit.runs.attack import FinishedRun
+from tacit.runs.finished import FinishedRun
 from tacit.runs.load import Progress
 from tacit.runs.slots import FolderAudit, audit_folder
 

@@ -1,0 +1,112 @@
+"""A finished run: what it left in its folder, and its data again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from tacit.attacks.memorisation import Canary
+from tacit.datasets import Dataset, TensorPair
+from tacit.errors import InvalidInput
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.report.statement.described import check_fields, read_event, read_statement
+from tacit.runs.build import make_plan
+from tacit.runs.canaries import read_canaries
+from tacit.runs.config import Config, read_config
+from tacit.runs.folder import canary_file
+from tacit.runs.load import Progress, prepared_data
+from tacit.runs.model import new_model
+
+__all__ = ["FinishedRun", "open_run"]
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A run that is over: its data, the plan performed, its statement, and its model to be attacked."""
+
+    folder: Path
+    config: Config
+    data: Dataset
+    plan: Plan
+    statement: dict[str, Any]
+    model: nn.Module
+    canaries: tuple[Canary, ...] = ()
+
+    @property
+    def store(self) -> Path:
+        """The folder for what must not be released."""
+        return self.folder / "private" / "attack"
+
+    @property
+    def pool(self) -> TensorPair:
+        """Members, then others; (n, ...)."""
+        train, test = self.data.train, self.data.test
+        return TensorPair(torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets]))
+
+    @property
+    def is_member(self) -> NDArray[np.bool_]:
+        """(n,) whether the run was trained on a record of the pool."""
+        train, test = len(self.data.train.inputs), len(self.data.test.inputs)
+        return np.arange(train + test) < train
+
+
+def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
+    """Read what a run left, and its data again.
+
+    :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
+        cannot be loaded.
+    """
+    weights = folder / "model.safetensors"
+    if not folder.is_dir():
+        raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
+    if not weights.exists():
+        raise InvalidInput(
+            f"{folder} holds no finished run: {weights.name} is missing. Finish it by "
+            "tacit train with --resume."
+        )
+    statement = read_statement(folder / "statement.json")
+    check_fields(statement)
+    config = read_config(folder / "config.toml")
+    plan = _performed(make_plan(config), statement["mechanism"]["steps"])
+    if read_event(statement["event"]) != plan.event:
+        raise InvalidInput(
+            f"{folder / 'statement.json'} is not of the run that {folder / 'config.toml'} describes: their "
+            "mechanisms differ. Was a file copied from another run?"
+        )
+    canaries = read_canaries(canary_file(folder), config)
+    data = prepared_data(config, progress)
+    model = new_model(config, data, Generator.from_os())
+    _load(model, weights)
+    return FinishedRun(folder, config, data, plan, statement, model, canaries)
+
+
+def _performed(plan: Plan, steps: int) -> Plan:
+    """The part of the plan that was performed: a ledger may have ended the run before its end."""
+    return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
+
+
+def _load(model: nn.Module, weights: Path) -> None:
+    try:
+        model.load_state_dict(load_file(weights))
+    except (SafetensorError, OSError) as problem:
+        raise InvalidInput(f"{weights} cannot be read as a model: {problem}. Train the run again.") from None
+    except RuntimeError as problem:
+        reason = " ".join(str(problem).split())[:300]
+        raise InvalidInput(
+            f"{weights} does not fit the model of its configuration: {reason}. Was a file copied from "
+            "another run?"
+        ) from None
+    broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise InvalidInput(
+            f"{weights} holds numbers that are not finite, in {', '.join(broken)}: training diverged."
+        )
