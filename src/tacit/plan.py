@@ -1,4 +1,4 @@
-"""The Plan: sampler, clipping, noise and number of steps meet in one place, and name their own price.
+"""The Plan, one long class: sampler, clipping, noise and number of steps meet here and name their own price.
 
 Everything that decides the guarantee is here, as frozen public facts, and nowhere else.  The event that
 is accounted for is derived from the very objects that the training step will run, so that they cannot

@@ -1,4 +1,4 @@
-"""Which batch size, how many steps and how much noise a privacy budget buys, before any data is touched.
+"""Which batch size, steps and noise a privacy budget buys; long, with the question and the answer in words.
 
 A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  The noise per
 example r = sigma / B is all that batch and budget mean to training (the noise-batch ratio of McKenna et al.,

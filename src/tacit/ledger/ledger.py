@@ -1,4 +1,4 @@
-"""The durable ledger: price, reserve, run, settle.
+"""The durable ledger: price, reserve, run, settle; long, for one class is the whole interface.
 
 A charge is reserved, in one transaction, before data is touched; the answer is stored, in another, before
 anybody sees it.  Whatever crashes between, what may have been computed is spent, and there are no refunds.

@@ -1,4 +1,4 @@
-"""What a training run charges to a ledger: the next chunk of steps is paid for before any of them is taken.
+"""What a training run charges to a ledger, one long class: steps are paid for before any of them is taken.
 
 A run is cut into chunks of steps.  Each is one charge of the data set's budget, reserved before its first
 step and settled after its last; the first holds the preparation and the score report too.  Chunks that are

@@ -1,4 +1,4 @@
-"""The private session: a user's own loop, with the private step as one call.
+"""The private session, one long class: a user's own loop, with the private step as one call.
 
 The session holds everything that the guarantee hangs on (plan, records, key, position) and gives out
 batches that are nothing but a turn: the records never pass through the user's loop, and neither does
