@@ -1,4 +1,9 @@
-"""Where the rows are: an engine runs statements over them and hands back integers."""
+"""Where the rows are: an engine runs statements over them and hands back integers.
+
+* ``base``: the interface of engines.
+* ``duckdb``: tables in memory and in files.
+* ``reading``: data frames, Arrow tables and CSV files in the types of the policy.
+"""
 
 from tacit.queries.engines.base import Engine, EngineFailure
 
