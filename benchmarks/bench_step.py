@@ -1,8 +1,9 @@
-"""One training step, private and plain, side by side: ``make bench`` and ``make bench-gpu``.
+"""One training step, private and plain, side by side: ``make bench``, ``bench-gpu`` and ``bench-overhead``.
 
 Each workload is timed in a process of its own in which all engines take turns (see ``measure.py``); engines
 that need another environment, such as ours without native kernels, have a process with a plain step of their
-own.  Memory is measured in one process for each engine and workload.
+own.  Memory is measured in one process for each engine and workload.  The suite ``overhead`` has models whose
+steps are many small operations, and models with weight norm, beside the plain step alone.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import results
-from engines import ENGINES, PLAIN
+from engines import CHANNELS_LAST, ENGINES, PLAIN
 from rich.console import Console
 from rich.table import Table
-from workloads import GPU_WORKLOADS, WORKLOADS
+from workloads import GPU_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
 
 from tacit import native
 
 __all__ = ["memory", "panels", "timings", "worker"]
 
-SUITES = {"cpu": tuple(WORKLOADS), "gpu": tuple(GPU_WORKLOADS)}
+SUITES = {"cpu": tuple(WORKLOADS), "gpu": tuple(GPU_WORKLOADS), "overhead": tuple(OVERHEAD_WORKLOADS)}
+FILES = {"cpu": "step.json", "gpu": "step_gpu.json", "overhead": "step_overhead.json"}
 MEMORY_AT_ONCE = 2
 Rows = list[dict[str, Any]]
 
@@ -59,17 +61,31 @@ def panels(engines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def timings(workload: str, engines: Sequence[str], options: Sequence[str]) -> Rows:
-    """Timings of all engines on one workload, and of one plain step."""
-    found = [row for panel in panels(engines) for row in worker("time", workload, panel, options)]
-    first = next(row for row in found if row["engine"] == PLAIN)
-    return [row for row in found if row is first or row["engine"] != PLAIN]
+    """Timings of all engines on one workload, and of the plain steps of the first process."""
+    first, *others = (worker("time", workload, panel, options) for panel in panels(engines))
+    private = [row for rows in others for row in rows if row["engine"] != PLAIN]
+    return first + [row for row in private if row["memory_format"] is None]
 
 
-def memory(workload: str, engines: Sequence[str], options: Sequence[str]) -> Rows:
-    """Memory of each engine on one workload."""
+def memory(workload: str, timed: Rows, options: Sequence[str]) -> Rows:
+    """Memory of each engine that took the step; of the plain one in its faster memory format."""
+    slower = {row["engine"] for row in timed if row["memory_format"] and row["engine"] != PLAIN}
+    engines = [row["engine"] for row in timed if row["failure"] is None and row["engine"] not in slower]
+    formats = {row["engine"]: row["memory_format"] for row in timed}
+
+    def held(name: str) -> Rows:
+        ran = CHANNELS_LAST if (name, formats[name]) == (PLAIN, "channels_last") else name
+        return [row | {"engine": name} for row in worker("memory", workload, [ran], options)]
+
     with ThreadPoolExecutor(MEMORY_AT_ONCE) as pool:
-        each = pool.map(lambda name: worker("memory", workload, [name], options), engines)
-        return [row for rows in each for row in rows]
+        return [row for rows in pool.map(held, engines) for row in rows]
+
+
+def usual(suite: str) -> list[str]:
+    """The engines of a suite; the plain step in its other memory format comes by itself where it can win."""
+    if suite == "overhead":
+        return [PLAIN, "Tacit"]
+    return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or suite == "cpu")]
 
 
 def table(timed: Rows, held: Rows) -> Table:
@@ -109,8 +125,7 @@ def main() -> int:
     options = ["--rounds", str(given.rounds), "--device", device, *(["--tiny"] if given.tiny else [])]
     console = Console(stderr=True)
     skipped = {name: why for name, engine in ENGINES.items() if (why := engine.missing()) is not None}
-    wanted = given.engine or [name for name, e in ENGINES.items() if e.for_gpu or given.suite != "gpu"]
-    engines = [name for name in wanted if name not in skipped]
+    engines = [name for name in given.engine or usual(given.suite) if name not in skipped]
     for name, why in skipped.items():
         console.print(f"{name} is left out: {why}.")
     timed: Rows = []
@@ -121,15 +136,16 @@ def main() -> int:
         timed += rows
         if not given.no_memory:
             console.print(f"{workload}: memory")
-            held += memory(workload, [row["engine"] for row in rows if row["failure"] is None], options)
+            held += memory(workload, rows, options)
     Console(width=max(120, console.width)).print(table(timed, held))
-    name = "step.json" if given.suite == "cpu" else "step_gpu.json"
     content = {
         "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny},
         "native_kernels": native.why_not() or "used", "seed": 0, "skipped": skipped, "timings": timed,
         "memory": held,
     }  # fmt: skip
-    results.write(given.out or results.FOLDER / name, "one training step", content, packages=("opacus",))
+    results.write(
+        given.out or results.FOLDER / FILES[given.suite], "one training step", content, packages=("opacus",)
+    )
     return 0
 
 

@@ -1,7 +1,8 @@
 """One training step by every engine that the benchmarks compare: ours, plain PyTorch and the peers.
 
 Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and SGD.
-The batch is one physical batch for all, and each peer runs at its own best settings.  Ours takes a batch of
+The batch is one physical batch for all, and each peer runs at its own best settings.  So does plain PyTorch:
+its convolutions run in both memory formats, and ``measure.py`` takes the faster one.  Ours takes a batch of
 many activations in several passes, and pools faster than torch, as it does for users who set nothing;
 ``plain PyTorch, our passes and pools`` shows what the plain step gains by the same.  Threads wait for work as
 they do by default, which is awake; ``Tacit, sleeping threads`` and a plain step beside it let them sleep.
@@ -28,10 +29,11 @@ from tacit.clipping.per_example.pooling import FASTER
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 
-__all__ = ["ENGINES", "PLAIN", "Engine", "Step"]
+__all__ = ["CHANNELS_LAST", "ENGINES", "PLAIN", "Engine", "Step"]
 
 Step = Callable[[], None]
 PLAIN = "plain PyTorch"
+CHANNELS_LAST = "plain PyTorch, channels_last"
 LEARNING_RATE = 1e-3
 
 
@@ -40,14 +42,16 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
-def plain(load: Workload) -> Step:
-    """The step without privacy."""
-    model = load.make()
+def plain(load: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Step:
+    """The step without privacy, its pictures and the weights of its convolutions in ``memory_format``."""
+    model, inputs = load.make(), load.inputs
+    if memory_format is not torch.contiguous_format:
+        model, inputs = model.to(memory_format=memory_format), inputs.to(memory_format=memory_format)
     optimizer = sgd(model)
 
     def step() -> None:
         optimizer.zero_grad()
-        load.loss(model, load.inputs, load.targets).mean().backward()
+        load.loss(model, inputs, load.targets).mean().backward()
         optimizer.step()
 
     return step
@@ -205,6 +209,7 @@ class Engine:
 
 ENGINES: dict[str, Engine] = {
     PLAIN: Engine(plain),
+    CHANNELS_LAST: Engine(lambda load: plain(load, torch.channels_last)),
     "plain PyTorch, our passes and pools": Engine(our_way, for_gpu=False),
     "Tacit": Engine(tacit),
     "Tacit, lean": Engine(lambda load: tacit(load, memory=LEAN)),

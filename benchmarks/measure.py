@@ -2,8 +2,9 @@
 
 ``measure.py time --workload MLP --engines 'plain PyTorch' Tacit --rounds 11`` lets the engines take turns,
 round after round in a random order, and prints JSON: the ratio of an engine's step to the plain step of the
-same round, as median and quartiles, on the wall clock and in CPU time.  A turn is as many steps as take
-about a tenth of a second, on a GPU half a second.
+same round, as median and quartiles, on the wall clock and in CPU time.  Convolutional workloads take the
+plain step in two memory formats, and the faster one is the base of the ratios.  A turn is as many steps as
+take about a tenth of a second, on a GPU half a second.
 
 ``measure.py memory --workload MLP --engines Tacit`` is a process for one engine: the peak of a step, and the
 working set, which is what that peak has above a process that has only imported and run a tiny model.
@@ -20,11 +21,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
+import resident
 import torch
-from engines import ENGINES, PLAIN, Step
+from engines import CHANNELS_LAST, ENGINES, PLAIN, Step
 from workloads import Workload, make_workload
 
 __all__ = ["Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "quartiles", "summary"]
@@ -47,6 +48,7 @@ class Timing:
     """A step's milliseconds and its ratio to the plain one: medians and quartiles over the rounds.
 
     Of an engine that could not take the step, ``failure`` says how it ended, and there is nothing else.
+    ``memory_format`` says in which one the plain step of a convolutional workload ran.
     """
 
     workload: str
@@ -61,6 +63,7 @@ class Timing:
     rounds: int = 0
     steps_per_turn: int = 0
     failure: str | None = None
+    memory_format: str | None = None
 
 
 @dataclass(frozen=True)
@@ -152,12 +155,30 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
+def best_plain(laps: dict[str, dict[int, Lap]]) -> tuple[dict[str, dict[int, Lap]], dict[str, str]]:
+    """The laps with the faster memory format as the plain step, and the formats by the engines' new names.
+
+    The slower format is renamed to what it is.
+    """
+    if CHANNELS_LAST not in laps:
+        return laps, {}
+    first, last = laps[PLAIN], laps[CHANNELS_LAST]
+    if statistics.median(last[number].wall / first[number].wall for number in last) >= 1.0:
+        return laps, {PLAIN: "contiguous", CHANNELS_LAST: "channels_last"}
+    contiguous = f"{PLAIN}, contiguous"
+    names = {PLAIN: contiguous, CHANNELS_LAST: PLAIN}
+    renamed = {names.get(name, name): mine for name, mine in laps.items()}
+    ordered = {PLAIN: renamed.pop(PLAIN)} | renamed
+    return ordered, {PLAIN: "channels_last", contiguous: "contiguous"}
+
+
 def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list[Timing]:
-    """Time ``engines`` on one workload; the plain step is always among them."""
+    """Time ``engines`` on one workload; the plain step is always among them, in each memory format."""
     steps: dict[str, Step] = {}
     warm: dict[str, Lap] = {}
     failures = []
-    for name in dict.fromkeys([PLAIN, *engines]):
+    formats = [PLAIN, CHANNELS_LAST] if load.convolutional else [PLAIN]
+    for name in dict.fromkeys([*formats, *engines]):
         try:
             step = ENGINES[name].make(load)
             warm[name] = [timed(step, 1, load.device) for _ in "12"][-1]  # ours proves something in the first
@@ -167,7 +188,10 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
                 raise
             text = f"{type(problem).__name__}: {problem}".splitlines()[0][:120]
             failures.append(Timing(load.name, name, failure=text))
-    return summary(load.name, *interleave(steps, warm, rounds=rounds, device=load.device)) + failures
+    laps, turn = interleave(steps, warm, rounds=rounds, device=load.device)
+    laps, formats_by_name = best_plain(laps)
+    found = summary(load.name, laps, turn)
+    return [replace(row, memory_format=formats_by_name.get(row.engine)) for row in found] + failures
 
 
 # --- memory ----------------------------------------------------------------------------------------------
@@ -198,15 +222,8 @@ def _watch(device: str) -> tuple[float, Callable[[], float]]:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated(), lambda: float(torch.cuda.max_memory_allocated())
-    Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: 5 resets the peak of the resident set
-    return _resident("VmRSS"), lambda: _resident("VmHWM")
-
-
-def _resident(field: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return 1024.0 * int(line.split()[1])
-    raise RuntimeError(f"/proc/self/status has no {field}: the memory of a step is measured on Linux alone.")
+    resident.reset_peak()
+    return resident.now(), resident.peak
 
 
 def quiet() -> None:

@@ -1,15 +1,19 @@
-"""The workloads of the step benchmark: models, inputs and losses, as other libraries measure them.
+"""The workloads of the benchmarks: models, inputs and losses, as other libraries measure them.
 
-Five for the CPU; GPT-2-small (its head untied) and ResNet-50 with GroupNorm for the GPU.  Inputs are N(0, 1),
-labels and tokens uniform, weights as torch initialises them.
+Five for the CPU; GPT-2-small (its head untied) and ResNet-50 with GroupNorm for the GPU; models whose steps
+are many small operations, and models with weight norm; and Hugging Face's GPT-2 for whole jobs.  Inputs are
+N(0, 1), labels and tokens uniform, weights as the libraries initialise them.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +21,10 @@ from torch import Tensor, nn
 
 from tacit.models import papernot_mnist_cnn
 
-__all__ = ["GPU_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload", "make_workload"]
+__all__ = [
+    "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload",
+    "make_workload",
+]  # fmt: skip
 
 
 class Block(nn.Module):
@@ -132,6 +139,31 @@ def mlp(width: int = 1000, depth: int = 1) -> nn.Module:
     return nn.Sequential(*hidden, nn.Linear(width, 10))
 
 
+def weight_normed(parametrized: bool) -> nn.Module:
+    """784-512-10 with weight norm in both layers: as a parametrization, or by the older forward hook."""
+    norm = nn.utils.parametrizations.weight_norm if parametrized else nn.utils.weight_norm
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the older form is deprecated, and still in use
+        return nn.Sequential(norm(nn.Linear(784, 512)), nn.ReLU(), norm(nn.Linear(512, 10)))
+
+
+def hugging_face_gpt2(vocabulary: int, width: int, length: int, depth: int, heads: int) -> nn.Module:
+    """GPT-2 with the head tied to the embedding and dropout of 0.1, as its configuration has them."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=vocabulary, n_positions=length, n_embd=width, n_layer=depth, n_head=heads,
+        bos_token_id=0, eos_token_id=0, use_cache=False,
+    )  # fmt: skip
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model.train()
+
+
+def logit_losses(outputs: Any, targets: Tensor) -> Tensor:
+    """``token_losses`` of a Hugging Face model's outputs."""
+    return token_losses(outputs.logits, targets)
+
+
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy over the T tokens of each record: (n, T, V) and (n, T) to (n,)."""
     losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
@@ -161,6 +193,11 @@ class Workload:
     def batch(self) -> int:
         """Records per step."""
         return len(self.inputs)
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether the inputs are pictures, for which torch has two memory formats."""
+        return self.inputs.dim() == 4
 
     @property
     def device(self) -> torch.device:
@@ -212,13 +249,42 @@ def tokens(
     return Workload(name, build, inputs, targets, token_losses, autocast)
 
 
-WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "MLP": lambda: pictures("MLP", mlp, 600, 784),
-    "tanh CNN": lambda: pictures("tanh CNN", papernot_mnist_cnn, 512, 1, 28, 28),
-    "VGG": lambda: pictures("VGG", vgg, 256, 3, 32, 32),
-    "GPT": lambda: tokens("GPT", 16, 128),
-    "ResNet": lambda: pictures("ResNet", residual_network, 64, 3, 32, 32),
+def gpt2(name: str, n: int, length: int = 128, vocabulary: int = 8000, **shape: int) -> Workload:
+    """Hugging Face's GPT-2 on n random sequences."""
+    drawn = tokens(name, n, length, vocabulary)
+    shape = {"width": 256, "depth": 4, "heads": 4} | shape
+    build = partial(hugging_face_gpt2, vocabulary, length=length, **shape)
+    return replace(drawn, build=build, criterion=logit_losses)
+
+
+# Each takes the number of records, by default those of a step.
+WORKLOADS: dict[str, Callable[..., Workload]] = {
+    "MLP": lambda n=600: pictures("MLP", mlp, n, 784),
+    "tanh CNN": lambda n=512: pictures("tanh CNN", papernot_mnist_cnn, n, 1, 28, 28),
+    "VGG": lambda n=256: pictures("VGG", vgg, n, 3, 32, 32),
+    "GPT": lambda n=16: tokens("GPT", n, 128),
+    "ResNet": lambda n=64: pictures("ResNet", residual_network, n, 3, 32, 32),
 }
+
+JOBS: dict[str, Callable[..., Workload]] = WORKLOADS | {"GPT-2": lambda n=8: gpt2("GPT-2", n)}
+"""Those that the whole jobs train."""
+
+
+def narrow_gpt(depth: int) -> Callable[..., Workload]:
+    """A transformer of width 64, whose operations are small and many."""
+    name = f"GPT, width 64, depth {depth}"
+    return lambda n=16: tokens(name, n, 64, width=64, depth=depth)
+
+
+OVERHEAD_WORKLOADS: dict[str, Callable[..., Workload]] = {
+    f"GPT, width 64, depth {depth}": narrow_gpt(depth) for depth in (1, 6, 24)
+} | {
+    "MLP, weight norm": lambda n=512: pictures("MLP, weight norm", partial(weight_normed, True), n, 784),
+    "MLP, weight norm by a hook": lambda n=512: pictures(
+        "MLP, weight norm by a hook", partial(weight_normed, False), n, 784
+    ),
+}
+"""Steps whose cost is in the number of their operations, or in weights that are computed."""
 
 _BF16 = torch.bfloat16
 
@@ -234,30 +300,35 @@ def resnet50_pictures(name: str, n: int) -> Workload:
 
 
 # Batches that fill a device of today, and small ones, whose steps wait for the processor to launch them.
-GPU_WORKLOADS: dict[str, Callable[[], Workload]] = {
+GPU_WORKLOADS: dict[str, Callable[..., Workload]] = {
     "GPT-2 small": lambda: gpt2_small("GPT-2 small", 16),
     "ResNet-50": lambda: resnet50_pictures("ResNet-50", 128),
     "GPT-2 small, 4 records": lambda: gpt2_small("GPT-2 small, 4 records", 4),
     "ResNet-50, 32 records": lambda: resnet50_pictures("ResNet-50, 32 records", 32),
 }
 
-TINY: dict[str, Callable[[], Workload]] = {
-    "MLP": lambda: pictures("MLP", mlp, 8, 784),  # as many as take the same libraries as many more
-    "tanh CNN": lambda: pictures("tanh CNN", papernot_mnist_cnn, 4, 1, 28, 28),
-    "VGG": lambda: pictures("VGG", vgg, 2, 3, 32, 32),
-    "GPT": lambda: tokens("GPT", 2, 8, 50, width=32, depth=1),
-    "ResNet": lambda: pictures("ResNet", residual_network, 2, 3, 32, 32),
-    "GPT-2 small": lambda: tokens("GPT-2 small", 2, 8, 50, width=24, depth=2, heads=12, autocast=_BF16),
-    "ResNet-50": lambda: pictures(
-        "ResNet-50", lambda: resnet50(32, (1, 1, 1, 1)), 2, 3, 32, 32, autocast=_BF16
+TINY: dict[str, Callable[..., Workload]] = {
+    "MLP": lambda n=8: pictures("MLP", mlp, n, 784),  # as many as take the same libraries as many more
+    "tanh CNN": lambda n=4: pictures("tanh CNN", papernot_mnist_cnn, n, 1, 28, 28),
+    "VGG": lambda n=2: pictures("VGG", vgg, n, 3, 32, 32),
+    "GPT": lambda n=2: tokens("GPT", n, 8, 50, width=32, depth=1),
+    "ResNet": lambda n=2: pictures("ResNet", residual_network, n, 3, 32, 32),
+    "GPT-2": lambda n=2: gpt2("GPT-2", n, 8, 50, width=32, depth=1),
+    "GPT-2 small": lambda n=2: tokens("GPT-2 small", n, 8, 50, width=24, depth=2, heads=12, autocast=_BF16),
+    "ResNet-50": lambda n=2: pictures(
+        "ResNet-50", lambda: resnet50(32, (1, 1, 1, 1)), n, 3, 32, 32, autocast=_BF16
     ),
 }
 """The same models on next to nothing, with which the benchmark tests itself."""
 TINY |= {name: TINY[name.split(",")[0]] for name in GPU_WORKLOADS}
+TINY |= {name: lambda n=2, make=make: make(n) for name, make in OVERHEAD_WORKLOADS.items()}
 
 
-def make_workload(name: str, *, tiny: bool = False, device: str = "cpu") -> Workload:
-    """The workload of this name, with fixed random inputs."""
+def make_workload(
+    name: str, *, tiny: bool = False, device: str = "cpu", records: int | None = None
+) -> Workload:
+    """The workload of this name, with fixed random inputs; of ``records`` records, or those of a step."""
     torch.manual_seed(0)
-    load = (TINY if tiny else WORKLOADS | GPU_WORKLOADS)[name]()
+    make = (TINY if tiny else JOBS | OVERHEAD_WORKLOADS | GPU_WORKLOADS)[name]
+    load = make() if records is None else make(records)
     return replace(load, inputs=load.inputs.to(device), targets=load.targets.to(device))

@@ -94,7 +94,8 @@ def main() -> int:
     PAGE.write_text(page, encoding="utf-8")
     import figures  # beside this file, which only a script finds; and checking the page needs no figures
 
-    drawn = dict.fromkeys(("step", "step_zen5", "step_intel", "step_avx2", "step_gpu"), figures.steps)
+    steps = ("step", "step_zen5", "step_intel", "step_avx2", "step_overhead", "step_gpu")
+    drawn = dict.fromkeys(steps, figures.steps)
     drawn |= dict.fromkeys(("scaling", "scaling_intel", "scaling_avx2"), figures.scaling)
     for name, draw in drawn.items():
         if (data := _measured(name)) is not None:
@@ -224,6 +225,7 @@ def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
         yield "Time of a step as a multiple of the plain one, median (quartiles); of the plain step, ms:\n"
         yield from _pivot(data["timings"], _ratio)
         yield from _lead(data["timings"])
+        yield from _formats(data["timings"])
         if data["memory"]:
             plain = {row["workload"]: row for row in data["memory"] if row["engine"] == PLAIN}
             yield "Working set of a step / peak of the process, as multiples of the plain ones:\n"
@@ -237,6 +239,14 @@ def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
         yield ""
 
     return section
+
+
+def _formats(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Which memory format the plain step has where it has two; files of before the second one name none."""
+    plain = [row for row in rows if row["engine"] == PLAIN and row.get("memory_format")]
+    if plain:
+        found = ", ".join(f"{row['workload']} {row['memory_format']}" for row in plain)
+        yield f"Memory format of the plain step, the faster of two: {found}.\n"
 
 
 def _lead(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -278,6 +288,46 @@ def _memory(row: dict[str, Any], plain: dict[str, Any]) -> str:
     if row is plain:
         return f"{row['working_set']:.0f} / {row['peak']:.0f} MiB"
     return f"{row['working_set'] / plain['working_set']:.2f} / {row['peak'] / plain['peak']:.2f}"
+
+
+def _jobs(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
+    def section(data: dict[str, Any]) -> Iterator[str]:
+        yield f"## {title}\n"
+        yield f"{_origin(data)} {JOB} Jobs of each kind: {data['setting']['repeats']}.\n"
+        yield "| workload | plain format | steps | plain, s | private, s | ratio (extremes) | less 1 s |"
+        yield "|---|---|---|---|---|---|---|"
+        for row in data["rows"]:
+            for job in row["jobs"]:
+                yield (
+                    f"| {row['workload']} | {row['memory_format']} | {job['steps']:,} | "
+                    f"{job['plain_seconds']:.1f} | {job['seconds']:.1f} | {job['ratio']:.2f} "
+                    f"({job['ratio_low']:.2f} to {job['ratio_high']:.2f}) | "
+                    f"{job['ratio_after_one_second']:.2f} |"
+                )
+        yield f"\n{FIRST}\n"
+        heads = ("workload", "calls, first step", "calls, later", "first, s", "in plain steps")
+        yield f"| {' | '.join(heads)} | slowest later | memory |"
+        yield "|---|---|---|---|---|---|---|"
+        yield from map(_first, data["rows"])
+        yield ""
+
+    return section
+
+
+def _first(row: dict[str, Any]) -> str:
+    first, later, held = row["first"], row["later"], row.get("memory")
+    slowest = "–" if later is None else f"{later['ratio']:.2f}"
+    memory = "–" if held is None else _memory_of_job(held)
+    later_calls = "–" if row["calls_later"] is None else row["calls_later"]
+    return (
+        f"| {row['workload']} | {row['calls_first']} | {later_calls} | {first['seconds']:.2f} | "
+        f"{first['plain_steps']:.1f} | {slowest} | {memory} |"
+    )
+
+
+def _memory_of_job(held: dict[str, float]) -> str:
+    ratio = held["private_working_set"] / held["plain_working_set"]
+    return f"{held['private_working_set']:.0f} MiB, {ratio:.2f} of plain"
 
 
 def _scaling(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
@@ -614,6 +664,17 @@ STEPS = (
     "Memory: one process for each engine; the working set is the peak of a step above a process that has "
     "imported everything and run a tiny model."
 )
+JOB = (
+    "A job is all that a program does once it has a model and records: plan, optimizer, session and steps, "
+    "on Poisson batches with a twentieth of the records expected in each. Private and plain jobs take the "
+    "same batches, in processes that take turns of ten steps; plain PyTorch runs convolutions in both memory "
+    "formats, and the faster job is the base."
+)
+FIRST = (
+    "The first step, with what comes before it, and how often it and the next 19 call the loss at most. The "
+    "slowest later step is a multiple of the median, each relative to the plain step on the same batch. "
+    "Memory: the peak of a whole job above what its process held before it."
+)
 SCALING = (
     "Weak: the work of a step grows with the axis. Strong: the work is fixed and cut otherwise, 4,096 "
     "records into physical batches, 4,096 tokens into records, the same number of weights into layers."
@@ -637,7 +698,12 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step_zen5": _steps("One training step on a newer processor", "step_zen5"),
     "step_intel": _steps("One training step on another processor", "step_intel"),
     "step_avx2": _steps("One training step without AVX-512", "step_avx2"),
+    "step_overhead": _steps(
+        "One training step of many small operations, and of weight norm", "step_overhead"
+    ),
     "step_gpu": _steps("One training step on a GPU", "step_gpu"),
+    "jobs": _jobs("Whole jobs"),
+    "jobs_long": _jobs("Long jobs"),
     "scaling": _scaling("How the cost grows", "scaling"),
     "scaling_intel": _scaling("How the cost grows on another processor", "scaling_intel"),
     "scaling_avx2": _scaling("How the cost grows without AVX-512", "scaling_avx2"),

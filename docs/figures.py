@@ -13,6 +13,8 @@ __all__ = ["PLAIN", "scaling", "steps"]
 
 PLAIN = "plain PyTorch"
 COLOURS = {
+    "plain PyTorch, contiguous": "#777777",
+    "plain PyTorch, channels_last": "#777777",
     "plain PyTorch, our passes and pools": "#333333",
     "Tacit": "#0b5394",
     "Tacit, lean": "#3d85c6",

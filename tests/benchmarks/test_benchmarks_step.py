@@ -71,13 +71,56 @@ def test_slow_engines_sit_out(part: Any) -> None:
     assert calls == {plain: 14, "fast": 14, "slow": 8, "hopeless": 2}
 
 
-@pytest.mark.parametrize("workload", ["MLP", "tanh CNN", "VGG", "GPT", "ResNet", "GPT-2 small", "ResNet-50"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "MLP", "tanh CNN", "VGG", "GPT", "ResNet", "GPT-2", "GPT-2 small", "ResNet-50",
+        "GPT, width 64, depth 1", "MLP, weight norm", "MLP, weight norm by a hook",
+    ],
+)  # fmt: skip
 def test_every_workload_runs_on_next_to_nothing(part: Any, workload: str) -> None:
-    """Those for the GPU too, in bfloat16 on the CPU."""
+    """Those for the GPU too, in bfloat16 on the CPU; the plain step of pictures in both memory formats."""
     load = part("workloads").make_workload(workload, tiny=True)
-    plain, ours = part("measure").measure_time(load, ["Tacit"], rounds=1)
+    plain, *_, ours = part("measure").measure_time(load, ["Tacit"], rounds=1)
     assert (plain.ratio, ours.engine, ours.rounds) == (1.0, "Tacit", 1)
     assert ours.ratio > 0
+
+
+@pytest.mark.parametrize("faster", ["contiguous", "channels_last"])
+def test_the_faster_memory_format_is_the_plain_step(
+    part: Any, monkeypatch: pytest.MonkeyPatch, faster: str
+) -> None:
+    """Its laps are the base of all ratios, and its memory that of the plain step."""
+    measure, plain = part("measure"), part("engines").PLAIN
+    seconds = {"contiguous": 2.0, "channels_last": 2.0} | {faster: 1.0}
+    found, formats = measure.best_plain(
+        {
+            plain: laps(part, {0: seconds["contiguous"], 1: 10 * seconds["contiguous"]}),
+            part("engines").CHANNELS_LAST: laps(
+                part, {0: seconds["channels_last"], 1: 10 * seconds["channels_last"]}
+            ),
+            "other": laps(part, {0: 3.0, 1: 30.0}),
+        }
+    )
+    assert next(iter(found)) == plain
+    assert formats[plain] == faster
+    rows = [
+        vars(row) | {"memory_format": formats.get(row.engine)} for row in measure.summary("VGG", found, 1)
+    ]
+    ratios = {row["engine"]: row["ratio"] for row in rows}
+    slower = {"contiguous": "channels_last", "channels_last": "contiguous"}[faster]
+    assert ratios == {plain: 1.0, f"{plain}, {slower}": 2.0, "other": 3.0}
+    assert f"the faster of two: VGG {faster}" in "".join(part("build")._formats(rows))
+    step = part("bench_step")
+    ran: list[str] = []
+
+    def worker(what: str, load: str, names: list[str], options: list[str]) -> list[dict[str, Any]]:
+        ran.extend(names)
+        return [{}]
+
+    monkeypatch.setattr(step, "worker", worker)
+    assert {row["engine"] for row in step.memory("VGG", rows, [])} == {plain, "other"}
+    assert set(ran) == {part("engines").CHANNELS_LAST if faster == "channels_last" else plain, "other"}
 
 
 def test_the_peer_of_our_own_is_a_private_step(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
