@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-overhead bench-jobs bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -48,6 +48,17 @@ bench-gpu: install  ## the same on a CUDA device, with the PyTorch build that is
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/bench_step.py --suite gpu
 	$(BIN)/python docs/build.py
+
+bench-overhead: install  ## steps of many small operations, and of weight norm, beside plain ones
+	$(BIN)/python benchmarks/bench_step.py --suite overhead
+	$(BIN)/python docs/build.py
+
+bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step included; LONG=1 for 1,000 steps
+	$(BIN)/python benchmarks/bench_jobs.py $(if $(LONG),--long)
+	$(BIN)/python docs/build.py
+
+bench-compare: install  ## private steps before and now, in turns; BEFORE=src folder of another checkout, QUICK=1
+	$(BIN)/python benchmarks/bench_compare.py $(BEFORE) $(if $(QUICK),--quick)
 
 bench-scaling: install  ## cost of privacy along batch, length, width and depth
 	$(BIN)/python benchmarks/bench_scaling.py

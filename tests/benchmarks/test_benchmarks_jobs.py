@@ -1,0 +1,144 @@
+"""Whole jobs and comparisons of versions: figures from known times, and the commands on next to nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of the benchmarks or of the docs."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module
+
+
+def test_a_job_is_compared_with_the_faster_plain_job_first_step_included(part: Any) -> None:
+    Times = part("bench_jobs").Times
+    repeats = [
+        {
+            "tacit": Times(2.0, [5.0 * slow, 3.0 * slow, 6.0 * slow, 9.0 * slow]),
+            "contiguous": Times(0.0, [8.0] * 4),
+            "channels_last": Times(0.0, [1.0 * slow, 2.0 * slow, 4.0 * slow, 2.0 * slow]),
+        }
+        for slow in (1.0, 2.0, 3.0)
+    ]
+    found = part("bench_jobs").summary(repeats)
+    assert found["memory_format"] == "channels_last"
+    assert found["other_format_ratio"] == {"contiguous": 32.0 / 18.0}
+    (whole,) = found["jobs"]
+    assert (whole["steps"], whole["seconds"], whole["plain_seconds"]) == (4, 48.0, 18.0)
+    assert (whole["ratio"], whole["ratio_high"]) == (48.0 / 18.0, 25.0 / 9.0)
+    assert whole["ratio_after_one_second"] == 47.0 / 18.0
+    assert (found["first"]["seconds"], found["first"]["plain_step_seconds"]) == (12.0, 4.0)
+    assert found["first"]["plain_steps_after_one_second"] == 11.0 / 4.0
+    # The third step is slow on both sides, its batch being large; the fourth is slow for us alone.
+    assert found["later"]["slowest_step"] == 4
+    assert found["later"]["ratio"] == 4.5 / 1.5
+    assert list(part("bench_jobs").turns(23)) == [1, 10, 10, 2]
+
+
+def test_calls_are_counted_from_outside(part: Any) -> None:
+    def counted() -> int:
+        return len("")
+
+    def other() -> int:
+        return counted()
+
+    assert part("train_worker").calls_of(counted, lambda: (other(), counted(), len(""))) == 2
+    assert sys.getprofile() is None
+
+
+def test_both_kinds_of_job_take_the_same_batches(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poisson batches, of which each has another size."""
+    worker, session = part("train_worker"), part("tacit.training.session")
+    load = part("workloads").make_workload("MLP", tiny=True, records=40)
+    taken: list[list[int]] = []
+    step = session.noisy_step
+
+    def noted(engine: Any, plan: Any, records: Any, indices: Any, *rest: Any, **options: Any) -> Any:
+        taken.append(indices.tolist())
+        return step(engine, plan, records, indices, *rest, **options)
+
+    monkeypatch.setattr(session, "noisy_step", noted)
+    private = worker.Private(load, 8, 3, 5, None)
+    private.start()
+    for _ in range(3):
+        private.step()
+    plain = worker.Unprotected(load, 8, 3, 5, "contiguous")
+    assert [plain.draw(number).tolist() for number in range(3)] == taken
+    assert len({len(batch) for batch in taken}) > 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux alone")
+def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_path: Path) -> None:
+    out = tmp_path / "jobs.json"
+    command = [sys.executable, str(BENCHMARKS / "bench_jobs.py"), "--tiny", "--steps", "3", "--repeats", "1"]
+    done = subprocess.run([*command, "--workload", "MLP", "--out", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(out.read_text())
+    (row,) = data["rows"]
+    assert row["route"] == ["fast"]
+    assert row["calls_first"] >= row["calls_later"] >= 1
+    assert [job["steps"] for job in row["jobs"]] == [3]
+    assert row["memory"]["private_working_set"] > row["memory"]["plain_working_set"] / 2 > 0
+    page = "\n".join(part("build").SECTIONS["jobs"](data))
+    assert "| MLP | contiguous | 3 |" in page
+    assert f"| MLP | {row['calls_first']} | {row['calls_later']} |" in page
+
+
+def test_versions_take_turns(tmp_path: Path) -> None:
+    out = tmp_path / "compare.json"
+    command = [sys.executable, str(BENCHMARKS / "bench_compare.py"), str(ROOT / "src"), "--tiny", "--quick"]
+    done = subprocess.run(
+        [*command, "--seconds", "0", "--workload", "MLP", "--out", str(out)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["workload"], row["pairs"], row["routes"]) == ("MLP", 5, {"before": "fast", "now": "fast"})
+    assert row["ratio"] > 0
+
+
+def test_ratios_of_versions_are_paired_by_turn(part: Any) -> None:
+    """Turns ten times as slow for both leave the ratio."""
+    pairs = [([1.0, 1.0, 9.0], [0.5, 0.5, 7.0]), ([10.0] * 3, [5.0] * 3), ([2.0] * 3, [1.0] * 3)]
+    found = part("bench_compare").summary(pairs, 3)
+    assert (found["ratio"], found["ratio_low"], found["ratio_high"], found["ratio_error"]) == (
+        0.5,
+        0.5,
+        0.5,
+        0,
+    )
+    assert (found["least_ratio"], found["pairs"]) == (0.5, 3)
+
+
+def test_planted_bug_a_worker_of_another_version_is_refused(part: Any, tmp_path: Path) -> None:
+    compare = part("bench_compare")
+    answer = {"tacit": str(ROOT / "src" / "tacit" / "__init__.py"), "kernels": "used"}
+    assert compare.checked(answer, ROOT / "src") == "used"
+    with pytest.raises(RuntimeError, match="imported"):
+        compare.checked(answer, tmp_path)
+
+
+def test_a_worker_that_ends_is_an_error_and_what_it_prints_is_no_answer(part: Any, tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(BENCHMARKS)!r})\nimport alternate\n"
+        "def talk():\n    print('a library says something')\n    return {'said': True}\n"
+        "def end():\n    sys.exit(3)\n"
+        "alternate.serve({'talk': talk, 'end': end})\n"
+    )
+    with part("alternate").Worker("ours", script, [], {}) as worker:
+        assert worker.ask("talk") == {"said": True}
+        with pytest.raises(RuntimeError, match="the worker ours ended with 3"):
+            worker.ask("end")
