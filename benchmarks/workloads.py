@@ -271,9 +271,9 @@ JOBS: dict[str, Callable[..., Workload]] = WORKLOADS | {"GPT-2": lambda n=8: gpt
 
 
 def narrow_gpt(depth: int) -> Callable[..., Workload]:
-    """A transformer of width 64, whose operations are small and many."""
+    """A transformer of width 64 on few tokens: its operations are so small that starting them costs more."""
     name = f"GPT, width 64, depth {depth}"
-    return lambda n=16: tokens(name, n, 64, width=64, depth=depth)
+    return lambda n=8: tokens(name, n, 16, width=64, depth=depth)
 
 
 OVERHEAD_WORKLOADS: dict[str, Callable[..., Workload]] = {
