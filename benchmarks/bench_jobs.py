@@ -162,10 +162,12 @@ def measured(options: argparse.Namespace, workload: str) -> dict[str, Any]:
     load = make_workload(workload, tiny=options.tiny)
     formats = ["contiguous", "channels_last"] if load.convolutional else ["contiguous"]
     repeats, routes = [], set()
-    for _ in range(options.repeats):
+    for number in range(options.repeats):
+        Console(stderr=True).print(f"{workload}: job {number + 1} of {options.repeats}")
         found, route = job(options, workload, [PRIVATE, *formats], dice)
         repeats.append(found)
         routes.add(route)
+    Console(stderr=True).print(f"{workload}: calls of the loss, and memory")
     counted = calls(options, workload)
     row = {
         "workload": workload, "batch": load.batch, "steps": options.steps, "repeats": options.repeats,
@@ -220,10 +222,7 @@ def main() -> int:
     options.repeats = options.repeats or (1 if options.long else 3)
     if options.steps < 1 or options.repeats < 1:
         parser.error("--steps and --repeats must be at least 1")
-    rows = []
-    for workload in options.workload:
-        Console(stderr=True).print(f"{workload}: {options.repeats} jobs of {options.steps} steps")
-        rows.append(measured(options, workload))
+    rows = [measured(options, workload) for workload in options.workload]
     console = Console()
     Console(width=max(160, console.width)).print(table(rows))
     setting = {name: getattr(options, name) for name in ("steps", "repeats", "physical", "seed", "tiny")}
