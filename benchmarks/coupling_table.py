@@ -1,0 +1,79 @@
+"""How far one record moves the clipped sum, for every known coupling: ``make coupling-table``; a few minutes.
+
+Each entry of ``tests/clipping/couplings.py`` is measured on all record sets, beside computations without
+guards.  The exit code is 1 if an entry that is no known hole is above 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import results
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clipping"))
+
+from coupling import FULL, TOLERANCE, Coupling, RecordSet, measure, unguarded
+from couplings import COUPLINGS, ISOLATED_MODELS
+
+from tacit.errors import SlowModel
+
+
+def main() -> int:
+    """Measure all entries, or those whose names hold a text, which are printed alone."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--out", type=Path, default=results.FOLDER / "coupling_table.json")
+    options.add_argument("--only", default="", help="a part of the names; nothing is written then")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", SlowModel)
+    start, rows = time.perf_counter(), []
+    for entry in [*COUPLINGS, *ISOLATED_MODELS]:
+        if given.only in entry.name:
+            rows.append(row_of(entry))
+            print(_line(rows[-1]), flush=True)  # noqa: T201
+    seconds = time.perf_counter() - start
+    print(f"{len(rows)} entries in {seconds:.0f} s")  # noqa: T201
+    if not given.only:
+        settings = {"record sets": [set_of(chosen) for chosen in FULL], "tolerance": TOLERANCE}
+        results.write(
+            given.out, "coupling table", {"settings": settings, "seconds": round(seconds), "rows": rows}
+        )
+    return int(any((row["sensitivity"] or 0.0) > 1 + TOLERANCE and not row["hole"] for row in rows))
+
+
+def row_of(entry: Coupling) -> dict[str, Any]:
+    """What is kept of an entry."""
+    found, free = measure(entry, FULL), unguarded(entry, FULL)
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "expected": entry.expected,
+        "verdict": found.verdict,
+        "verdicts": found.verdicts,
+        "sensitivity": None if entry.draws else round(found.sensitivity, 6),
+        "unguarded": None if free is None else float(f"{free:.3g}"),
+        "error": found.error,
+        "source": entry.source,
+        "hole": entry.hole,
+    }
+
+
+def set_of(chosen: RecordSet) -> dict[str, Any]:
+    """A record set as numbers and names."""
+    return asdict(chosen) | {"rig": chosen.rig.__name__}
+
+
+def _line(row: dict[str, Any]) -> str:
+    moved = "random" if row["sensitivity"] is None else f"{row['sensitivity']:.4f}"
+    return f"{row['kind']:15} {row['name']:55} {row['verdict']:11} {moved:>9} {row['unguarded']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

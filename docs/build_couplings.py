@@ -1,0 +1,109 @@
+"""Draw docs/couplings.md from benchmarks/results/coupling_table.json: ``make results``.
+
+With ``--check`` nothing is written; the exit code is 1 if the page is not what the JSON says.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "benchmarks" / "results" / "coupling_table.json"
+PAGE = ROOT / "docs" / "couplings.md"
+
+INTRODUCTION = """\
+# Couplings
+
+A coupling is a model or a loss in which one record can reach the gradients of others. Clipping each record's
+gradient bounds nothing then. This table has every coupling that the tests, the changelog and the documentation know,
+with what the engine does (its verdict) and what it was measured to let through. `make coupling-table` measures it;
+`tests/clipping/test_clipping_couplings.py` checks each entry on two record sets.
+
+* *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for it: Σ is the
+  clipped sum before noise, in float32. At most 1 is promised; up to 1.0001 is rounding. Where the engine refuses, nothing
+  is released, and there is none. Where a model draws random numbers, two sums cannot be compared, and the verdict alone counts.
+* *Unguarded*: the same of two computations without any check, per-record gradients by autograd of each record's loss in
+  the batch, and by hooks on linear layers from one backward pass. Where it is about 1, these two do not show the coupling.
+* *Verdict*: `isolated` (one pass for all records), `per record` (each record goes through the model alone, or in
+  batches in which nothing couples them), `refused` (with the fix). Of several record sets, the one given most often, and the others in brackets.
+"""
+TITLES = {
+    "forward": "In the values of the forward pass",
+    "layout": "In the order of records or positions",
+    "backward": "In the backward pass",
+    "control flow": "In data-dependent control flow",
+    "place": "By a record's place in the batch",
+    "count": "By the number of records",
+    "random numbers": "By random numbers that records share",
+    "state": "By state that outlives a batch",
+    "large batches": "In large batches only",
+    "norm": "By the form in which a norm is computed",
+    "none": "No coupling: what must stay fast",
+}
+
+
+def main() -> int:
+    """Write or check the page."""
+    page = "\n".join(_lines(json.loads(DATA.read_text(encoding="utf-8"))))
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page else 1
+    PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+def _lines(data: dict[str, Any]) -> Iterator[str]:
+    rows = data["rows"]
+    yield INTRODUCTION.format(sets=len(data["settings"]["record sets"]))
+    yield f"Measured on {data['date']} with PyTorch {data['versions']['torch']}.\n"
+    yield from _holes([row for row in rows if row["hole"]])
+    yield "## In short\n"
+    yield "| coupling | entries | refused | per record | isolated | largest sensitivity | largest unguarded |"
+    yield "|---|---|---|---|---|---|---|"
+    for kind, title in TITLES.items():
+        yield _summary(title, [row for row in rows if row["kind"] == kind])
+    for kind, title in TITLES.items():
+        yield f"\n## {title}\n"
+        yield "| coupling | unguarded | sensitivity | verdict | known from |"
+        yield "|---|---|---|---|---|"
+        for row in rows:
+            if row["kind"] == kind:
+                yield _entry(row)
+    yield ""
+
+
+def _holes(rows: list[dict[str, Any]]) -> Iterator[str]:
+    if rows:
+        yield "## Known holes\n"
+        for row in rows:
+            yield f"* **{row['name']}** ({row['sensitivity']:.3g} times the bound): {row['hole']}"
+        yield ""
+
+
+def _summary(title: str, rows: list[dict[str, Any]]) -> str:
+    counts = [
+        sum(row["verdict"] == verdict for row in rows) for verdict in ("refused", "per record", "isolated")
+    ]
+    moved = [row["sensitivity"] for row in rows if row["sensitivity"] is not None and not row["hole"]]
+    free = [row["unguarded"] for row in rows if row["unguarded"] is not None]
+    figures = [_number(max(found, default=None)) for found in (moved, free)]
+    return f"| {title} | {len(rows)} | {' | '.join(map(str, [*counts, *figures]))} |"
+
+
+def _entry(row: dict[str, Any]) -> str:
+    others = [name for name in row["verdicts"] if name != row["verdict"]]
+    verdict = row["verdict"] + (f" ({', '.join(sorted(others))})" if others else "")
+    moved = "refused" if row["verdicts"].keys() == {"refused"} else _number(row["sensitivity"])
+    moved += " (hole)" if row["hole"] else ""
+    return f"| {row['name'].replace('|', chr(92) + '|')} | {_number(row['unguarded'])} | {moved} | {verdict} | {row['source']} |"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}" if value <= 1.01 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,335 @@
+"""How far one record moves the clipped sum: one entry of the coupling table, and how it is measured.
+
+A coupling is a model and a loss in which one record can reach the gradients of others.  Its sensitivity is
+the largest ‖Σ(D) - Σ(D minus one record)‖ / C over record sets that are made for it; clipping promises 1.
+
+Letters: n records; i the record that is left out; C the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.fast import FastEngine
+from tacit.errors import TacitError
+
+Batch = tuple[Tensor, ...]
+Loss = Callable[..., Tensor]
+Sum = Callable[[Batch], Tensor]
+ISOLATED, PER_RECORD, REFUSED = "isolated", "per record", "refused"
+KINDS = (
+    "forward", "layout", "backward", "control flow", "place", "count", "random numbers", "state",
+    "large batches", "norm", "none",
+)  # fmt: skip
+"""By what records meet; ``none`` for models that must stay fast."""
+TOLERANCE = 1e-4
+"""What single precision may add to a sensitivity of 1."""
+
+
+def open_engine(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
+    """The only door to the engine: the clipped sum of a batch before noise, and the verdict so far."""
+    engine = FastEngine(model, loss, FlatClipping(C))
+
+    def clipped_sum(batch: Batch) -> Tensor:
+        sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in engine.parameters.items()}
+        engine.add_clipped_sum(sums, batch, None, torch.tensor([C], dtype=torch.float64))
+        return torch.cat([sums[name].flatten() for name in engine.parameters])
+
+    return clipped_sum, lambda: ISOLATED if engine.route == "fast" else PER_RECORD
+
+
+def vectors(*shape: int, classes: int = 0) -> Callable[[int], Batch]:
+    """Records of normal numbers, and labels that are sorted as in many files."""
+
+    def make(n: int) -> Batch:
+        x = torch.randn(n, *shape)
+        return (x, torch.arange(n) * classes // n) if classes else (x,)
+
+    return make
+
+
+def flag(batch: Batch, i: int) -> None:
+    """One number of record i is above 3, where those of tame records are below 2."""
+    batch[0][i].view(-1)[0] = 3.5
+
+
+def dominate(batch: Batch, i: int) -> None:
+    """Record i is a hundred times as large as it was, and above 0."""
+    batch[0][i] = 100 * batch[0][i].abs()
+
+
+def alike(batch: Batch, i: int) -> None:
+    """All records but i are copies of one another, so that what moves one moves all the same way."""
+    for t in batch:
+        own = t[i].clone()
+        t.copy_(t[(i + 1) % len(t)].clone().expand_as(t))
+        t[i] = own
+    dominate(batch, i)
+
+
+def opposed(batch: Batch, i: int) -> None:
+    """Half of the others, by turns, are the same with the other sign; record i is flagged."""
+    batch[0][1::2] *= -1
+    flag(batch, i)
+
+
+def against(batch: Batch, i: int) -> None:
+    """All records but i are copies of one another; record i is the same with the other sign."""
+    alike(batch, i)
+    batch[0][i] = -batch[0][i - 1] if batch[0].is_floating_point() else batch[0][i]
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """Records made for it: n of them, ``scale`` times as large, of which that at ``place`` is rigged."""
+
+    n: int
+    place: int
+    rig: Callable[[Batch, int], None] = flag
+    scale: float = 1.0
+    bound: str = "tight"
+    """C: ``small`` (all records are clipped), ``median`` of the norms, ``tight`` (the largest norm of the
+    others, where record i is left out: what record i makes larger is clipped) or ``large``."""
+    before: int = 2
+    """Batches of tame records that the run has had."""
+    seed: int = 0
+
+
+QUICK = (RecordSet(8, 3, flag), RecordSet(17, 0, alike, before=0))
+FULL = (
+    *QUICK,
+    RecordSet(8, 0, flag, bound="small"),
+    RecordSet(8, -1, flag, bound="large", before=5),
+    RecordSet(6, -1, alike, bound="small", before=0, seed=1),
+    RecordSet(6, 2, dominate, scale=1e-3, seed=1),
+    RecordSet(33, 16, opposed, bound="small", seed=2),
+    RecordSet(33, 0, alike, bound="median", seed=2),
+    RecordSet(33, -1, dominate, bound="median", before=0, seed=3),
+    RecordSet(8, 4, flag, scale=1e3, bound="small", seed=3),
+    RecordSet(9, 0, against, before=0, seed=4),
+    RecordSet(12, 5, against, scale=10.0, seed=4),
+)
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """A model and a loss in which records meet, or (kind ``none``) in which they must be seen not to."""
+
+    name: str
+    kind: str
+    make: Callable[[], tuple[nn.Module, Loss]]
+    expected: str
+    """The verdict of the documentation.  ``per record`` allows a refusal and, where a later batch alone
+    couples records, a fast step before; ``refused`` and ``isolated`` allow nothing else."""
+    source: str
+    """The test, or the page, that it is known from."""
+    records: Callable[[int], Batch] = field(default_factory=lambda: vectors(4))
+    rig: Callable[[Batch, int], None] | None = None
+    """In the place of that of the record set."""
+    more: int = 0
+    """Records on top of those of a record set, where a coupling sets in with many."""
+    switch: Callable[[nn.Module], object] | None = None
+    """What the user changes after the tame batches."""
+    after: bool = False
+    """Whether the sum of a tame batch behind it counts too: the record must not be in it at all."""
+    draws: bool = False
+    """Whether sums are random: then two of them cannot be compared, and the verdict alone is judged."""
+    split: bool = False
+    """Whether a batch is taken in two halves, in which shared random numbers differ."""
+    hole: str = ""
+    """Why the present engine lets it through; empty if it does not."""
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an engine, or a computation without guards, made of a record set."""
+
+    sensitivity: float
+    verdict: str
+    error: str = ""
+
+
+def tame(entry: Coupling, n: int, seed: int) -> Batch:
+    torch.manual_seed(1000 + seed)
+    return tuple(t.clamp(-2, 2) if t.is_floating_point() else t for t in entry.records(n))
+
+
+def adversarial(entry: Coupling, chosen: RecordSet) -> tuple[Batch, int]:
+    """The records, and the place of the one to leave out."""
+    n = chosen.n + entry.more
+    batch = tame(entry, n, chosen.seed)
+    batch = tuple(t * chosen.scale if t.is_floating_point() else t.clone() for t in batch)
+    i = chosen.place % n
+    (entry.rig or chosen.rig)(batch, i)
+    return batch, i
+
+
+def norms_beside(entry: Coupling, batch: Batch) -> Tensor:
+    """Norms of the gradients of each loss in the batch."""
+    torch.manual_seed(7)
+    model, loss = entry.make()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    with torch.enable_grad():
+        losses = loss(model, *(t.clone() for t in batch))
+        rows = [torch.autograd.grad(one, parameters, retain_graph=True, allow_unused=True) for one in losses]
+    norms = [math.sqrt(sum(float(g.double().square().sum()) for g in row if g is not None)) for row in rows]
+    found = torch.tensor(norms, dtype=torch.float64)
+    return found[found.isfinite() & (found > 0)]
+
+
+def bound_of(entry: Coupling, batch: Batch, bound: str) -> float:
+    """A threshold by the norms of a batch; 0.5 if there are none."""
+    try:
+        norms = norms_beside(entry, batch)
+    except (RuntimeError, ValueError, IndexError):
+        return 0.5  # of a model that plain autograd cannot carry
+    if not len(norms):
+        return 0.5
+    of_norms = {
+        "small": norms.min() / 100,
+        "median": norms.median(),
+        "tight": norms.max(),
+        "large": 100 * norms.max(),
+    }
+    return float(of_norms[bound].clamp(1e-6, 1e9))
+
+
+Door = Callable[[nn.Module, Loss, float], tuple[Sum, Callable[[], str]]]
+
+
+def sums(entry: Coupling, chosen: RecordSet, batch: Batch, C: float, door: Door) -> tuple[list[Tensor], str]:
+    """A run from its beginning: tame batches, the batch, and one more where the record must be forgotten."""
+    torch.manual_seed(chosen.seed)
+    model, loss = entry.make()
+    clipped_sum, verdict = door(model, loss, C)
+    n = chosen.n + entry.more
+    for number in range(chosen.before):
+        clipped_sum(tame(entry, n, 100 + number))
+    if entry.switch is not None:
+        entry.switch(model)
+    torch.manual_seed(chosen.seed)
+    half = n // 2
+    parts = [batch] if not entry.split else [tuple(t[:half] for t in batch), tuple(t[half:] for t in batch)]
+    found = [torch.stack([clipped_sum(tuple(t.clone() for t in part)) for part in parts]).sum(0)]
+    if entry.after:
+        found.append(clipped_sum(tame(entry, n, 200)))
+    return found, verdict()
+
+
+def sensitivity(entry: Coupling, chosen: RecordSet, door: Door = open_engine) -> Finding:
+    """‖Σ(D) - Σ(D minus record i)‖ / C of two runs that differ in that record."""
+    batch, i = adversarial(entry, chosen)
+    keep = [k for k in range(len(batch[0])) if k != i]
+    without = tuple(t[keep] for t in batch)
+    C = bound_of(entry, without, chosen.bound)
+    try:
+        whole, verdict = sums(entry, chosen, batch, C, door)
+        rest, other = sums(entry, chosen, without, C, door)
+    except TacitError as error:
+        return Finding(0.0, REFUSED, f"{type(error).__name__}: {str(error).split('. ')[0][:110]}")
+    apart = math.sqrt(sum(float((a - b).square().sum()) for a, b in zip(whole, rest, strict=True)))
+    return Finding(apart / C, max(verdict, other))  # "per record" in one run is no fast path
+
+
+def of_each_loss(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
+    """No engine: the gradient of each record's loss in the batch by autograd, clipped and summed."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def clipped_sum(batch: Batch) -> Tensor:
+        with torch.enable_grad():
+            losses = loss(model, *batch)
+            rows = [
+                torch.autograd.grad(one, parameters, retain_graph=True, materialize_grads=True)
+                for one in losses
+            ]
+        return clipped(torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]), C)
+
+    return clipped_sum, lambda: ""
+
+
+def of_each_layer(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
+    """No engine: per-record gradients of linear layers by hooks, from one backward pass of all losses."""
+
+    def clipped_sum(batch: Batch) -> Tensor:
+        n, seen = len(batch[0]), list[Tensor]()
+
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            x = inputs[0].detach().reshape(n, -1, inputs[0].shape[-1])
+
+            def record(g: Tensor) -> None:
+                g = g.detach().reshape(n, -1, g.shape[-1])
+                seen.append(torch.cat([torch.einsum("ntd,nte->ned", x, g).flatten(1), g.sum(1)], 1))
+
+            if output.requires_grad:
+                output.register_hook(record)  # type: ignore[no-untyped-call]
+
+        layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+        handles = [layer.register_forward_hook(hook) for layer in layers]
+        try:
+            with torch.enable_grad():
+                loss(model, *batch).sum().backward()
+        finally:
+            for handle in handles:
+                handle.remove()
+            model.zero_grad(set_to_none=True)
+        return clipped(torch.cat(seen, 1), C)
+
+    return clipped_sum, lambda: ""
+
+
+def clipped(rows: Tensor, C: float) -> Tensor:
+    """The sum of (n, p) gradients, each clipped; those that are not finite are left out."""
+    rows = rows.detach().double()
+    rows = rows[rows.isfinite().all(1)]
+    return ((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0)
+
+
+def unguarded(entry: Coupling, sets: Sequence[RecordSet]) -> float | None:
+    """The largest sensitivity of the two computations that have no guards; None if none can be made."""
+    found = []
+    for door in (of_each_loss, of_each_layer):
+        for chosen in sets:
+            try:
+                found.append(sensitivity(entry, chosen, door).sensitivity)
+            except (RuntimeError, ValueError, TypeError, IndexError, KeyError):
+                continue  # a model that this computation is not made for
+    return max((one for one in found if math.isfinite(one)), default=None)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is in the table: the largest sensitivity, and what the engine did how often."""
+
+    sensitivity: float
+    verdicts: dict[str, int]
+    error: str
+
+    @property
+    def verdict(self) -> str:
+        """What was done with most record sets."""
+        return max(self.verdicts, key=lambda name: (self.verdicts[name], name))
+
+
+def measure(entry: Coupling, sets: Sequence[RecordSet]) -> Row:
+    found = [sensitivity(entry, chosen) for chosen in sets]
+    worst = 0.0 if entry.draws else max(one.sensitivity for one in found)
+    errors = Counter(one.error for one in found if one.error).most_common(1)
+    return Row(worst, dict(Counter(one.verdict for one in found)), errors[0][0] if errors else "")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No numbers are drawn from the caller's generator."""
+    with torch.random.fork_rng(devices=[]):
+        yield
