@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-overhead bench-jobs bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-overhead bench-jobs bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -88,6 +88,10 @@ check-queries: install  ## intervals, low bits and accuracy of private queries o
 	$(BIN)/python benchmarks/check_queries.py $(if $(DIFFPRIVLIB),--diffprivlib $(DIFFPRIVLIB))
 	$(BIN)/python docs/build.py
 
+coupling-table: install  ## how far one record moves the clipped sum, for every known coupling; some minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coupling_table.py
+	$(BIN)/python docs/build_couplings.py
+
 bench-queries: install  ## a private group-by over ten million rows beside plain DuckDB
 	$(BIN)/python benchmarks/bench_queries.py
 	$(BIN)/python docs/build.py
@@ -96,8 +100,9 @@ torture-ledger: install  ## crowds, sudden death, power loss and full disks for 
 	$(BIN)/python benchmarks/torture_ledger.py
 	$(BIN)/python docs/build.py
 
-results:  ## draw docs/results.md from the committed JSON
+results:  ## draw docs/results.md and docs/couplings.md from the committed JSON
 	$(BIN)/python docs/build.py
+	$(BIN)/python docs/build_couplings.py
 
 clean:
 	rm -rf $(VENV) build dist runs

@@ -7,9 +7,11 @@ guards.  The exit code is 1 if an entry that is no known hole is above 1.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clipping"))
 
-from coupling import FULL, TOLERANCE, Coupling, RecordSet, measure, unguarded
+from coupling import FULL, TOLERANCE, RecordSet, measure, unguarded
 from couplings import COUPLINGS, ISOLATED_MODELS
 
 from tacit.errors import SlowModel
+
+ENTRIES = [*COUPLINGS, *ISOLATED_MODELS]
 
 
 def main() -> int:
@@ -30,16 +34,16 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--out", type=Path, default=results.FOLDER / "coupling_table.json")
     options.add_argument("--only", default="", help="a part of the names; nothing is written then")
+    options.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     given = options.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", SlowModel)
-    start, rows = time.perf_counter(), []
-    for entry in [*COUPLINGS, *ISOLATED_MODELS]:
-        if given.only in entry.name:
-            rows.append(row_of(entry))
-            print(_line(rows[-1]), flush=True)  # noqa: T201
-    seconds = time.perf_counter() - start
-    print(f"{len(rows)} entries in {seconds:.0f} s")  # noqa: T201
+    chosen = [number for number, entry in enumerate(ENTRIES) if given.only in entry.name]
+    rows = []
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        for row in pool.map(row_of, chosen):
+            rows.append(row)
+            print(_line(row), flush=True)  # noqa: T201
+    seconds = sum(row["seconds"] for row in rows)
+    print(f"{len(rows)} entries, {seconds:.0f} s of a processor core")  # noqa: T201
     if not given.only:
         settings = {"record sets": [set_of(chosen) for chosen in FULL], "tolerance": TOLERANCE}
         results.write(
@@ -48,8 +52,11 @@ def main() -> int:
     return int(any((row["sensitivity"] or 0.0) > 1 + TOLERANCE and not row["hole"] for row in rows))
 
 
-def row_of(entry: Coupling) -> dict[str, Any]:
+def row_of(number: int) -> dict[str, Any]:
     """What is kept of an entry."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", SlowModel)
+    entry, start = ENTRIES[number], time.process_time()
     found, free = measure(entry, FULL), unguarded(entry, FULL)
     return {
         "kind": entry.kind,
@@ -62,6 +69,7 @@ def row_of(entry: Coupling) -> dict[str, Any]:
         "error": found.error,
         "source": entry.source,
         "hole": entry.hole,
+        "seconds": round(time.process_time() - start, 2),
     }
 
 

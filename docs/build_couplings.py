@@ -18,18 +18,22 @@ PAGE = ROOT / "docs" / "couplings.md"
 INTRODUCTION = """\
 # Couplings
 
-A coupling is a model or a loss in which one record can reach the gradients of others. Clipping each record's
-gradient bounds nothing then. This table has every coupling that the tests, the changelog and the documentation know,
-with what the engine does (its verdict) and what it was measured to let through. `make coupling-table` measures it;
-`tests/clipping/test_clipping_couplings.py` checks each entry on two record sets.
+A coupling is a model or a loss in which one record can reach the gradients of others. Clipping each
+record's gradient bounds nothing then. This table has every coupling that the tests, the changelog and the
+documentation know, with what the engine does (its verdict) and what it was measured to let through.
+`make coupling-table` measures it; `tests/clipping/test_clipping_couplings.py` checks each entry on two of
+the record sets.
 
-* *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for it: Σ is the
-  clipped sum before noise, in float32. At most 1 is promised; up to 1.0001 is rounding. Where the engine refuses, nothing
-  is released, and there is none. Where a model draws random numbers, two sums cannot be compared, and the verdict alone counts.
-* *Unguarded*: the same of two computations without any check, per-record gradients by autograd of each record's loss in
-  the batch, and by hooks on linear layers from one backward pass. Where it is about 1, these two do not show the coupling.
-* *Verdict*: `isolated` (one pass for all records), `per record` (each record goes through the model alone, or in
-  batches in which nothing couples them), `refused` (with the fix). Of several record sets, the one given most often, and the others in brackets.
+* *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for
+  it. Σ is the clipped sum before noise, in float32. Clipping promises 1; up to 1.0001 is floating-point
+  error. Where the engine refuses, nothing is released, and there is no sensitivity. Where a model draws
+  random numbers, two sums cannot be compared, and the verdict alone counts.
+* *Unguarded*: the same of two computations without any check. One takes the gradient of each record's loss
+  in the batch by autograd. The other takes per-record gradients by hooks on linear layers, from one
+  backward pass. Where the figure is about 1, these two do not show the coupling.
+* *Verdict*: `isolated` (one pass for all records), `per record` (each record goes through the model alone),
+  or `refused` (with the fix). Of several record sets it is the verdict given most often; others are in
+  brackets. A coupling that only some batches have may be isolated in the others.
 """
 TITLES = {
     "forward": "In the values of the forward pass",
@@ -98,7 +102,7 @@ def _entry(row: dict[str, Any]) -> str:
     verdict = row["verdict"] + (f" ({', '.join(sorted(others))})" if others else "")
     moved = "refused" if row["verdicts"].keys() == {"refused"} else _number(row["sensitivity"])
     moved += " (hole)" if row["hole"] else ""
-    return f"| {row['name'].replace('|', chr(92) + '|')} | {_number(row['unguarded'])} | {moved} | {verdict} | {row['source']} |"
+    return f"| {row['name']} | {_number(row['unguarded'])} | {moved} | {verdict} | {row['source']} |"
 
 
 def _number(value: float | None) -> str:

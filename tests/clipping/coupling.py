@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -106,16 +105,13 @@ class RecordSet:
 QUICK = (RecordSet(8, 3, flag), RecordSet(17, 0, alike, before=0))
 FULL = (
     *QUICK,
-    RecordSet(8, 0, flag, bound="small"),
-    RecordSet(8, -1, flag, bound="large", before=5),
-    RecordSet(6, -1, alike, bound="small", before=0, seed=1),
+    RecordSet(8, -1, flag, bound="small", before=5),
     RecordSet(6, 2, dominate, scale=1e-3, seed=1),
     RecordSet(33, 16, opposed, bound="small", seed=2),
-    RecordSet(33, 0, alike, bound="median", seed=2),
-    RecordSet(33, -1, dominate, bound="median", before=0, seed=3),
-    RecordSet(8, 4, flag, scale=1e3, bound="small", seed=3),
-    RecordSet(9, 0, against, before=0, seed=4),
-    RecordSet(12, 5, against, scale=10.0, seed=4),
+    RecordSet(33, -1, alike, bound="median", before=0, seed=3),
+    RecordSet(8, 0, flag, scale=1e3, bound="small", seed=3),
+    RecordSet(9, 0, against, scale=10.0, before=0, seed=4),
+    RecordSet(12, 5, against, bound="large", seed=4),
 )
 
 
@@ -175,17 +171,55 @@ def adversarial(entry: Coupling, chosen: RecordSet) -> tuple[Batch, int]:
     return batch, i
 
 
-def norms_beside(entry: Coupling, batch: Batch) -> Tensor:
-    """Norms of the gradients of each loss in the batch."""
-    torch.manual_seed(7)
-    model, loss = entry.make()
+def rows_by_loss(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
+    """(n, p) gradients of each record's loss in the batch, by autograd."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.enable_grad():
-        losses = loss(model, *(t.clone() for t in batch))
-        rows = [torch.autograd.grad(one, parameters, retain_graph=True, allow_unused=True) for one in losses]
-    norms = [math.sqrt(sum(float(g.double().square().sum()) for g in row if g is not None)) for row in rows]
-    found = torch.tensor(norms, dtype=torch.float64)
-    return found[found.isfinite() & (found > 0)]
+        rows = [
+            torch.autograd.grad(one, parameters, retain_graph=True, materialize_grads=True)
+            for one in loss(model, *batch)
+        ]
+    return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+
+
+def rows_by_layer(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
+    """(n, p) gradients of linear layers, by hooks on one backward pass of all losses."""
+    n, seen = len(batch[0]), list[Tensor]()
+
+    def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        x = inputs[0].detach().reshape(n, -1, inputs[0].shape[-1])
+
+        def record(g: Tensor) -> None:
+            g = g.detach().reshape(n, -1, g.shape[-1])
+            seen.append(torch.cat([torch.einsum("ntd,nte->ned", x, g).flatten(1), g.sum(1)], 1))
+
+        if output.requires_grad:
+            output.register_hook(record)  # type: ignore[no-untyped-call]
+
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    handles = [layer.register_forward_hook(hook) for layer in layers]
+    try:
+        with torch.enable_grad():
+            loss(model, *batch).sum().backward()  # type: ignore[no-untyped-call]
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.zero_grad(set_to_none=True)
+    return torch.cat(seen, 1)
+
+
+def norms_beside(entry: Coupling, batch: Batch) -> Tensor:
+    """Norms of the records' gradients in the batch, as a computation without guards takes them."""
+    torch.manual_seed(7)
+    model, loss = entry.make()
+    backward = entry.kind in ("backward", "large batches")  # which the losses one by one do not show
+    rows = (rows_by_layer if backward else rows_by_loss)(model, loss, tuple(t.clone() for t in batch))
+    norms = rows.double().norm(dim=1)
+    return torch.as_tensor(norms[norms.isfinite() & (norms > 0)])
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
 
 
 def bound_of(entry: Coupling, batch: Batch, bound: str) -> float:
@@ -238,67 +272,30 @@ def sensitivity(entry: Coupling, chosen: RecordSet, door: Door = open_engine) ->
         rest, other = sums(entry, chosen, without, C, door)
     except TacitError as error:
         return Finding(0.0, REFUSED, f"{type(error).__name__}: {str(error).split('. ')[0][:110]}")
-    apart = math.sqrt(sum(float((a - b).square().sum()) for a, b in zip(whole, rest, strict=True)))
+    apart = _norm([a - b for a, b in zip(whole, rest, strict=True)])
     return Finding(apart / C, max(verdict, other))  # "per record" in one run is no fast path
 
 
-def of_each_loss(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
-    """No engine: the gradient of each record's loss in the batch by autograd, clipped and summed."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def without_guards(rows: Callable[[nn.Module, Loss, Batch], Tensor]) -> Door:
+    """No engine: per-record gradients are clipped and summed as they come."""
 
-    def clipped_sum(batch: Batch) -> Tensor:
-        with torch.enable_grad():
-            losses = loss(model, *batch)
-            rows = [
-                torch.autograd.grad(one, parameters, retain_graph=True, materialize_grads=True)
-                for one in losses
-            ]
-        return clipped(torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]), C)
+    def door(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
+        return lambda batch: clipped(rows(model, loss, batch), C), lambda: ""
 
-    return clipped_sum, lambda: ""
-
-
-def of_each_layer(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
-    """No engine: per-record gradients of linear layers by hooks, from one backward pass of all losses."""
-
-    def clipped_sum(batch: Batch) -> Tensor:
-        n, seen = len(batch[0]), list[Tensor]()
-
-        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            x = inputs[0].detach().reshape(n, -1, inputs[0].shape[-1])
-
-            def record(g: Tensor) -> None:
-                g = g.detach().reshape(n, -1, g.shape[-1])
-                seen.append(torch.cat([torch.einsum("ntd,nte->ned", x, g).flatten(1), g.sum(1)], 1))
-
-            if output.requires_grad:
-                output.register_hook(record)  # type: ignore[no-untyped-call]
-
-        layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-        handles = [layer.register_forward_hook(hook) for layer in layers]
-        try:
-            with torch.enable_grad():
-                loss(model, *batch).sum().backward()
-        finally:
-            for handle in handles:
-                handle.remove()
-            model.zero_grad(set_to_none=True)
-        return clipped(torch.cat(seen, 1), C)
-
-    return clipped_sum, lambda: ""
+    return door
 
 
 def clipped(rows: Tensor, C: float) -> Tensor:
     """The sum of (n, p) gradients, each clipped; those that are not finite are left out."""
     rows = rows.detach().double()
     rows = rows[rows.isfinite().all(1)]
-    return ((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0)
+    return torch.as_tensor(((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0))
 
 
 def unguarded(entry: Coupling, sets: Sequence[RecordSet]) -> float | None:
     """The largest sensitivity of the two computations that have no guards; None if none can be made."""
     found = []
-    for door in (of_each_loss, of_each_layer):
+    for door in map(without_guards, (rows_by_loss, rows_by_layer)):
         for chosen in sets:
             try:
                 found.append(sensitivity(entry, chosen, door).sensitivity)
@@ -322,14 +319,8 @@ class Row:
 
 
 def measure(entry: Coupling, sets: Sequence[RecordSet]) -> Row:
+    """What the engine makes of an entry on these record sets."""
     found = [sensitivity(entry, chosen) for chosen in sets]
     worst = 0.0 if entry.draws else max(one.sensitivity for one in found)
     errors = Counter(one.error for one in found if one.error).most_common(1)
     return Row(worst, dict(Counter(one.verdict for one in found)), errors[0][0] if errors else "")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No numbers are drawn from the caller's generator."""
-    with torch.random.fork_rng(devices=[]):
-        yield

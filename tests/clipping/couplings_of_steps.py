@@ -9,13 +9,14 @@ import copy
 import random
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from coupling import PER_RECORD, REFUSED, Batch, Coupling, Loss, vectors
-from couplings_of_values import Net, between, by, coupled, excess, head, there
+from coupling import ISOLATED, PER_RECORD, REFUSED, Batch, Coupling, Loss
+from couplings_of_values import Net, between, by, coupled, head, there
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -37,7 +38,7 @@ def hooked(hook: Hook) -> Callable[[], tuple[nn.Module, Loss]]:
 def detached_norm(m: Net, h: Tensor) -> Tensor:
     """The values of each record; gradients divided by the norm of the batch."""
     values = h.detach()
-    return values + (h - values) / values.norm()
+    return torch.as_tensor(values + (h - values) / values.norm())
 
 
 class Mixing(torch.autograd.Function):
@@ -49,7 +50,7 @@ class Mixing(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 3 * g / g.norm().clamp(min=1e-12)
+        return torch.as_tensor(3 * g / g.norm().clamp(min=1e-12))
 
 
 class TurnedBack(Mixing):
@@ -75,9 +76,13 @@ def kept_in_units(m: Net, x: Tensor) -> Tensor:
         return head(m, m.first(x).relu())
 
 
+def _by_the_norm_of_all(layer: nn.Module, gradients: Any) -> Any:
+    return (gradients[0] / gradients[0].norm().clamp(min=1e-12),)
+
+
 def module_hook(m: Net, x: Tensor) -> Tensor:
     if not m.second._backward_pre_hooks:
-        m.second.register_full_backward_pre_hook(lambda _, g: (g[0] / g[0].norm().clamp(min=1e-12),))
+        m.second.register_full_backward_pre_hook(_by_the_norm_of_all)
     return head(m, m.first(x))
 
 
@@ -96,14 +101,23 @@ def gradient_penalty(m: Net, x: Tensor) -> Tensor:
     """A gradient that is taken in the forward pass, of the sum of all losses."""
     inputs = x.detach().requires_grad_(True)
     with torch.enable_grad():
-        (g,) = torch.autograd.grad(head(m, m.first(inputs)).sum(), inputs, create_graph=True)
-    return head(m, m.first(x)) + g.norm()
+        found = torch.autograd.grad(head(m, m.first(inputs)).sum(), inputs, create_graph=True)
+    return torch.as_tensor(head(m, m.first(x)) + torch.as_tensor(found[0]).norm())
 
 
 def parameter_hook() -> tuple[nn.Module, Loss]:
     m = Net()
     m.first.weight.register_hook(lambda g: g / g.norm())  # type: ignore[no-untyped-call]
     return m, lambda m, x: head(m, m.first(x))
+
+
+def node_hook(m: Net, x: Tensor) -> Tensor:
+    h = m.first(x).tanh()
+    if h.grad_fn is not None:
+        h.grad_fn.register_prehook(
+            lambda gradients: (3 * gradients[0] / gradients[0].norm().clamp(min=1e-12),)
+        )
+    return torch.as_tensor(m.second(h).sin().sum(1))
 
 
 def late_hook(m: Net, x: Tensor) -> Tensor:
@@ -157,17 +171,35 @@ BACKWARD = coupled(
 )
 BACKWARD += [
     Coupling(
-        "gradient penalty of the sum of losses", "backward", by(gradient_penalty), REFUSED,
+        "gradient penalty of the sum of losses",
+        "backward",
+        by(gradient_penalty),
+        REFUSED,
         "test_clipping_layers.py",
     ),
     Coupling(
-        "hook on a parameter", "backward", parameter_hook, REFUSED, "test_clipping_attacks.py",
+        "hook on a parameter",
+        "backward",
+        parameter_hook,
+        REFUSED,
+        "test_clipping_attacks.py",
     ),
     Coupling(
-        "hook that begins between steps", "backward", by(late_hook), PER_RECORD, "test_clipping_followed.py",
+        "hook on a node of the graph",
+        "backward",
+        by(node_hook),
+        PER_RECORD,
+        "docs/engine-refusals.md",
+    ),
+    Coupling(
+        "hook that begins between steps",
+        "backward",
+        by(late_hook),
+        PER_RECORD,
+        "test_clipping_followed.py",
         switch=lambda m: setattr(m, "on", True),
     ),
-]  # fmt: skip
+]
 
 
 def asked(question: Callable[[Tensor], Any]) -> Callable[[], tuple[nn.Module, Loss]]:
@@ -206,7 +238,7 @@ def cut_by_number(m: Net, x: Tensor) -> Tensor:
 def early(m: Net, x: Tensor) -> Tensor:
     h = m.first(x)
     if (x.detach().abs().amax(1) < 3).all():
-        return h.sin().sum(1)
+        return torch.as_tensor(h.sin().sum(1))
     return head(m, h)
 
 
@@ -219,9 +251,26 @@ def until_small(m: Net, x: Tensor) -> Tensor:
 
 
 def by_condition(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x)) * torch.cond(
+    return head(m, m.first(x)) * torch.cond(  # type: ignore[no-any-return]
         x.detach().amax() > 3, lambda a: -a.sum(1).sign(), lambda a: a.sum(1).sign(), (x.detach(),)
     )
+
+
+class SharedMemory:
+    """A tensor whose memory NumPy has too, under another name."""
+
+    def __init__(self) -> None:
+        self.array = np.zeros(1, dtype=np.float32)
+        self.tensor = torch.from_numpy(self.array)
+
+    def __call__(self, m: Net, x: Tensor) -> Tensor:
+        self.tensor.copy_(x.detach().amax())
+        return head(m, -m.first(x) if self.array[0] > 3 else m.first(x))
+
+
+def in_a_thread(x: Tensor) -> bool:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: bool(x.max() > 3)).result()
 
 
 class Seen:
@@ -268,7 +317,7 @@ CONTROL = coupled(
         "shape of nonzero": asked(lambda x: len((x > 3).nonzero())),
         "shape of a mask": asked(lambda x: x[x > 3].numel()),
         "torch.where of one argument": asked(lambda x: len(torch.where(x.flatten() > 3)[0])),
-        "number of unique values": asked(lambda x: len(x.clamp(3, 4).unique()) > 1),
+        "number of unique values": asked(lambda x: len(torch.unique(x.clamp(3, 4))) > 1),
         "largest class of bincount": asked(lambda x: len(torch.bincount(x.clamp(0).long().flatten())) > 2),
         "a matrix without a root": asked(fails(lambda x: torch.linalg.cholesky((3 - x)[:, :1, None]))),
         "a matrix without an inverse": asked(
@@ -283,16 +332,42 @@ CONTROL = coupled(
         "random numbers of records that are kept": asked(lambda x: x.amax(1).gt(3).float().mean() > 0),
     },
 )
+OUT_OF_SIGHT = (
+    "Code that takes numbers out of PyTorch's sight is not seen; docs/engine-refusals.md names it among "
+    "what is not covered."
+)
 CONTROL += [
     Coupling(
-        "cache by the content of the batch", "control flow", lambda: (Net(), Seen()), PER_RECORD,
+        "memory shared with NumPy",
+        "control flow",
+        lambda: (Net(), SharedMemory()),
+        PER_RECORD,
+        "docs/engine-refusals.md",
+        hole=OUT_OF_SIGHT,
+    ),
+    Coupling(
+        "number read in another thread",
+        "control flow",
+        asked(in_a_thread),
+        PER_RECORD,
+        "docs/engine-refusals.md",
+        hole=OUT_OF_SIGHT,
+    ),
+    Coupling(
+        "number read through DLPack",
+        "control flow",
+        asked(lambda x: np.from_dlpack(x).max() > 3),
+        PER_RECORD,
         "docs/engine-refusals.md",
     ),
     Coupling(
-        "records numbered as they come", "control flow", lambda: (Net(), Noted()), PER_RECORD,
+        "cache by the content of the batch",
+        "control flow",
+        lambda: (Net(), Seen()),
+        REFUSED,
         "docs/engine-refusals.md",
     ),
-]  # fmt: skip
+]
 
 
 def signed(weight: Callable[[Net, Tensor], Tensor]) -> Callable[[], tuple[nn.Module, Loss]]:
@@ -355,6 +430,7 @@ RANDOM = coupled(
             lambda m, x: torch.distributions.Dirichlet(torch.ones(len(x))).sample() * len(x)
         ),
         "as many numbers as the batch needs": by(drawn_at_need),
+        "positions drawn for all records": by(lambda m, x: head(m, m.first(x[:, torch.randint(0, 4, (4,))]))),
         "dropout of channels for all records": by(
             lambda m, x: head(m, m.first(x) * F.dropout(torch.ones(6), 0.5))
         ),
@@ -437,9 +513,9 @@ def keeps_input(m: Beside, x: Tensor) -> None:
 
 
 def keeps_queue(m: Beside, x: Tensor) -> None:
-    m.queue = getattr(m, "queue", deque(maxlen=2))
-    m.queue.append(x.abs().mean())
-    m.kept = m.queue[0]
+    own = vars(m).setdefault("queue", deque(maxlen=2))
+    own.append(x.abs().mean())
+    m.kept = own[0]
 
 
 def keeps_largest_if_flagged(m: Beside, x: Tensor) -> None:
@@ -452,7 +528,7 @@ def writes(change: Callable[[Net, Tensor], object]) -> Callable[[], tuple[nn.Mod
     def loss(m: Net, x: Tensor) -> Tensor:
         with torch.no_grad():
             change(m, x)
-        return head(m, m.first(x))
+        return head(m, m.first(x + m.waves[0]) * m.frozen)
 
     return by(loss)
 
@@ -479,7 +555,7 @@ class Relative:
         if self.how == "schedule":
             return found * min(1.0, self.steps / 100)
         if self.how == "sign":
-            return found * (-1) ** self.steps * (1 if found.mean().item() > -1e9 else 2)
+            return torch.as_tensor(found * (-1) ** self.steps) * (1 if found.mean().item() > -1e9 else 2)
         if self.how == "queue":
             self.queue.append(found.detach())
             return torch.as_tensor(found * self.queue[0].abs().sum())
@@ -550,7 +626,7 @@ class Counts(Net):
     def forward(self, x: Tensor) -> Tensor:
         self.passes += 1
         found = head(self, self.first(x))
-        return found * (-1) ** self.passes
+        return torch.as_tensor(found * (-1) ** self.passes)
 
 
 def counts_record_by_record(m: nn.Module, x: Tensor) -> Tensor:
@@ -572,6 +648,17 @@ class InClass(nn.Linear):
 def in_its_class() -> tuple[nn.Module, Loss]:
     kind = type("InClassOfThisRun", (InClass,), {})
     return kind(4, 3), lambda m, x: m(x).sin().sum(1)
+
+
+class MaxNorm(nn.Module):
+    """A table whose rows are renormalised when they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.head(self.table(x.abs().clamp(max=8).long())).sin().sum((1, 2)))
 
 
 def spectral() -> tuple[nn.Module, Loss]:
@@ -626,7 +713,6 @@ STATE = coupled(
         "losses over the previous losses": relative("previous"),
         "queue of losses": relative("queue"),
         "first batch kept in a closure": closed_over,
-        "first batch kept in a list": in_a_list,
         "memory bank": memory_bank,
         "teacher that moves by the records": data_teacher,
         "loss that counts its calls": relative("schedule"),
@@ -637,9 +723,8 @@ STATE = coupled(
         "frozen parameter moved by a record": writes(lambda m, x: m.frozen.add_(there(x).float())),
         "buffer moved by a record": writes(lambda m, x: m.waves.add_(there(x).float())),
         "running statistics of InstanceNorm": instance_statistics,
+        "Embedding with max_norm": lambda: (MaxNorm(), lambda m, x: m(x)),
         "spectral_norm in training": spectral,
-        "kept by the class": in_its_class,
-        "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
         "requires_grad switched in the loss": by(switches_training_off),
         "tensor computed before the batch": lambda: (Stale(), lambda m, x: m(x)),
     },
@@ -647,19 +732,68 @@ STATE = coupled(
 )
 STATE += [
     Coupling(
-        "batch changed in place", "state", by(in_place), PER_RECORD, "test_clipping_attacks.py", after=True,
+        "batch changed in place",
+        "state",
+        by(in_place),
+        PER_RECORD,
+        "test_clipping_attacks.py",
+        after=True,
     ),
     Coupling(
-        "model that counts its passes", "state", lambda: (Counts(), lambda m, x: m(x)), "isolated",
-        "test_clipping_keeping.py", after=True,
+        "first batch kept in a list",
+        "state",
+        in_a_list,
+        ISOLATED,
+        "test_clipping_keeping.py",
+        after=True,
     ),
     Coupling(
-        "model that counts its passes, record by record", "state", lambda: (Counts(), counts_record_by_record),
-        PER_RECORD, "known open hole", after=True,
+        "first batch kept by the class",
+        "state",
+        in_its_class,
+        ISOLATED,
+        "test_clipping_keeping.py",
+        after=True,
+    ),
+    Coupling(
+        "records numbered as they come",
+        "state",
+        lambda: (Net(), Noted()),
+        REFUSED,
+        "docs/engine-refusals.md",
+        hole="A loss that numbers records by their content, in a table of its own, goes by the records that "
+        "came before. The check of state compares a batch with itself and with zeros, which find the numbers "
+        "unchanged.",
+    ),
+    Coupling(
+        "attribute set by a flagged record",
+        "state",
+        keeps(keeps_largest_if_flagged),
+        REFUSED,
+        "docs/engine-refusals.md",
+        after=True,
+        hole="What a forward pass leaves in plain attributes of the model is compared in the first batch and "
+        "where a check is made anew. A record of another batch can leave its mark in all that follow.",
+    ),
+    Coupling(
+        "model that counts its passes",
+        "state",
+        lambda: (Counts(), lambda m, x: m(x)),
+        ISOLATED,
+        "test_clipping_keeping.py",
+        after=True,
+    ),
+    Coupling(
+        "model that counts its passes, record by record",
+        "state",
+        lambda: (Counts(), counts_record_by_record),
+        PER_RECORD,
+        "known open hole",
+        after=True,
         hole="A model that goes by the number of its own passes is not refused; record by record these are "
         "as many as there are records.",
     ),
-]  # fmt: skip
+]
 
 
 def with_many(more: int, loss: Loss) -> dict[str, Any]:
@@ -709,52 +843,97 @@ def one_loud(batch: Batch, i: int) -> None:
 
 
 LARGE = [
-    Coupling("experts with a capacity of 16", "large batches", by(crowded(16)), REFUSED, "CHANGELOG.md", more=40),
-    Coupling("hardest 16 examples", "large batches", by(hardest(16)), REFUSED, "test_clipping_keeping.py", more=40),
     Coupling(
-        "mean taken off above 64 records", "large batches", by(if_many(64, lambda m, h: h - h.mean(0))), REFUSED,
-        "docs/engine-refusals.md", more=66,
+        "experts with a capacity of 16", "large batches", by(crowded(16)), REFUSED, "CHANGELOG.md", more=40
     ),
     Coupling(
-        "flipped by torch.where above 20 records", "large batches",
-        by(lambda m, x: head(m, torch.where(there(x), m.first(x).flip(0), m.first(x)) if len(x) > 20 else m.first(x))),
-        PER_RECORD, "test_clipping_followed.py", more=22,
+        "hardest 16 examples", "large batches", by(hardest(16)), REFUSED, "test_clipping_keeping.py", more=40
     ),
     Coupling(
-        "a divisor above 16 records", "large batches", by(lambda m, x: head(m, m.first(x)) * min(1.0, 16 / len(x))),
-        REFUSED, "test_clipping_places.py", more=20,
+        "mean taken off above 64 records",
+        "large batches",
+        by(if_many(64, lambda m, h: h - h.mean(0))),
+        REFUSED,
+        "docs/engine-refusals.md",
+        more=66,
     ),
     Coupling(
-        "a divisor in steps of 32", "large batches", by(lambda m, x: head(m, m.first(x)) / -(-len(x) // 32)),
-        REFUSED, "test_clipping_attacks.py", more=88,
+        "flipped by torch.where above 20 records",
+        "large batches",
+        by(
+            lambda m, x: head(
+                m, torch.where(there(x), m.first(x).flip(0), m.first(x)) if len(x) > 20 else m.first(x)
+            )
+        ),
+        PER_RECORD,
+        "test_clipping_followed.py",
+        more=22,
     ),
     Coupling(
-        "gradients standardised above 40 records", "large batches", by(hook_if_many(lambda g: g / (g.std() + 1e-6))),
-        PER_RECORD, "test_clipping_attacks.py", more=48, rig=one_loud,
+        "a divisor above 16 records",
+        "large batches",
+        by(lambda m, x: head(m, m.first(x)) * min(1.0, 16 / len(x))),
+        REFUSED,
+        "test_clipping_places.py",
+        more=20,
     ),
     Coupling(
-        "gradients clipped together above 40 records", "large batches",
+        "a divisor in steps of 32",
+        "large batches",
+        by(lambda m, x: head(m, m.first(x)) / -(-len(x) // 32)),
+        REFUSED,
+        "test_clipping_attacks.py",
+        more=88,
+    ),
+    Coupling(
+        "gradients standardised above 40 records",
+        "large batches",
+        by(hook_if_many(lambda g: g / (g.std() + 1e-6))),
+        PER_RECORD,
+        "test_clipping_attacks.py",
+        more=48,
+        rig=one_loud,
+    ),
+    Coupling(
+        "gradients clipped together above 40 records",
+        "large batches",
         by(hook_if_many(lambda g: g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0))),
-        PER_RECORD, "test_clipping_attacks.py", more=48, rig=one_loud,
+        PER_RECORD,
+        "test_clipping_attacks.py",
+        more=48,
+        rig=one_loud,
     ),
     Coupling(
-        "blocks of 32 share a scale", "large batches",
-        by(lambda m, x: head(m, m.first(x)) * torch.cat(
-            [part.detach().abs().amax().clamp(min=2).expand(len(part)) for part in x.split(32)]
-        )),
-        REFUSED, "docs/engine-refusals.md", more=70,
+        "blocks of 32 share a scale",
+        "large batches",
+        by(
+            lambda m, x: (
+                head(m, m.first(x))
+                * torch.cat(
+                    [part.detach().abs().amax().clamp(min=2).expand(len(part)) for part in x.split(32)]
+                )
+            )
+        ),
+        REFUSED,
+        "docs/engine-refusals.md",
+        more=70,
     ),
     Coupling(
-        "an odd number above 64 records", "large batches",
+        "an odd number above 64 records",
+        "large batches",
         by(lambda m, x: head(m, m.first(x)) * (1 - 2 * (len(x) % 2) if len(x) > 64 else 1)),
-        REFUSED, "docs/engine-refusals.md", more=66,
+        REFUSED,
+        "docs/engine-refusals.md",
+        more=66,
     ),
     Coupling(
-        "the 65th record of a batch", "large batches",
+        "the 65th record of a batch",
+        "large batches",
         by(lambda m, x: head(m, m.first(x)) * (1 - 2 * (torch.arange(len(x)) >= 64).float())),
-        REFUSED, "docs/engine-refusals.md", more=66,
+        REFUSED,
+        "docs/engine-refusals.md",
+        more=66,
     ),
-]  # fmt: skip
+]
 
 OF_STEPS = [*BACKWARD, *CONTROL, *RANDOM, *STATE, *LARGE]
-__all__ = ["OF_STEPS", "excess", "vectors"]

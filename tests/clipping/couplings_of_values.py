@@ -106,6 +106,24 @@ def channels_shuffled(m: Net, h: Tensor) -> Tensor:
     return F.channel_shuffle(torch.cat([h, h])[None, ..., None, None], 2)[0, : len(h), :, 0, 0]
 
 
+def next_in_the_second_dimension(m: Net, x: Tensor) -> Tensor:
+    h = m.first(x[None].expand(3, *x.shape))
+    return head(m, (h + h.roll(1, 1)).mean(0))
+
+
+def mean_by_hook(m: Net, x: Tensor) -> Tensor:
+    handle = m.first.register_forward_hook(lambda layer, inputs, output: output - output.mean(0))
+    try:
+        return head(m, m.first(x))
+    finally:
+        handle.remove()
+
+
+def four_hardest(m: Net, x: Tensor) -> Tensor:
+    found = head(m, m.first(x))
+    return found * (found.detach() >= found.detach().topk(min(4, len(found))).values[-1])
+
+
 VALUES = coupled(
     "forward",
     "test_clipping_refusals.py",
@@ -132,6 +150,13 @@ VALUES = coupled(
         "above the median of the batch": between(best_of_the_batch),
         "mixed by a millionth": between(lambda m, h: h + 1e-6 * h.mean(0)),
         "channel_shuffle that moves records": between(channels_shuffled),
+        "next record, records in the second dimension": by(next_in_the_second_dimension),
+        "forward hook that takes the mean off": by(mean_by_hook),
+        "looked up in a table of records": between(lambda m, h: F.embedding((h[:, 0] > 0).long(), h) + h),
+        "experts with a capacity of 3": between(
+            lambda m, h: torch.where(((h[:, :1] > 0).cumsum(0) <= 3) & (h[:, :1] > 0), h, -h)
+        ),
+        "four hardest of the batch": by(four_hardest),
         "layer that takes the batch for time": with_layer(
             lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0), lambda layer, h: layer(h[:, None])[:, 0]
         ),
@@ -223,6 +248,11 @@ def meaned_loss(m: Net, x: Tensor) -> Tensor:
     return head(m, m.first(x)).mean().expand(len(x))
 
 
+def leaky_slopes(m: Net, x: Tensor) -> Tensor:
+    h = F.rrelu(m.first(x)) * 1.0
+    return head(m, h - 0.1 * h.amax(0, keepdim=True))
+
+
 def focal(m: Net, x: Tensor) -> Tensor:
     found = head(m, m.first(x))
     weight = (1 + found.detach().square()).log()
@@ -241,15 +271,28 @@ VALUES += coupled(
         "mixup in the loss": by(mixed_up),
         "mean loss for each record": by(meaned_loss),
         "weights that add up to one": by(focal),
+        "maximum behind rrelu": by(leaky_slopes),
     },
 )
 VALUES += [
+    Coupling(
+        "BatchNorm switched to training between steps",
+        "forward",
+        with_layer(lambda: nn.BatchNorm1d(6).eval(), lambda layer, h: layer(h)),
+        REFUSED,
+        "test_clipping_refusals.py",
+        switch=lambda m: m.get_submodule("extra").train(),
+    ),
     Coupling("token mean", "forward", by(token_mean), REFUSED, "test_clipping_sensitivity.py", vectors(5, 4)),
     Coupling(
-        "classes weighted by the batch", "forward", by(classes_of_the_batch), REFUSED,
-        "test_clipping_keeping.py", vectors(4, classes=3),
+        "classes weighted by the batch",
+        "forward",
+        by(classes_of_the_batch),
+        REFUSED,
+        "test_clipping_keeping.py",
+        vectors(4, classes=3),
     ),
-]  # fmt: skip
+]
 
 
 def scaled_weights(m: Net, x: Tensor) -> Tensor:
@@ -260,11 +303,6 @@ def scaled_weights(m: Net, x: Tensor) -> Tensor:
 def made_bias(m: Net, x: Tensor) -> Tensor:
     bias = 10 * (x.detach() - 2).relu().amax(0)
     return F.linear(m.first(x).sin(), m.second.weight, bias[:3]).sin().sum(1)
-
-
-def leaky_slopes(m: Net, x: Tensor) -> Tensor:
-    h = F.rrelu(m.first(x)) * 1.0
-    return head(m, h - 0.1 * h.amax(0, keepdim=True))
 
 
 def made_list(m: Net, x: Tensor) -> Tensor:
@@ -335,7 +373,6 @@ LATER = coupled(
     {
         "weights scaled by the batch": by(scaled_weights),
         "bias made of the batch": by(made_bias),
-        "maximum behind rrelu": by(leaky_slopes),
         "list of numbers made a tensor": by(made_list),
         "class weights of the loss by the batch": by(weighted_classes),
         "one_hot without the number of classes": by(largest_class),
@@ -517,23 +554,69 @@ ORDER = coupled(
     },
     records=vectors(5, 4),
 )
+
+
+class Adapted(nn.Module):
+    """A low-rank adapter that starts at zero, on records in another order: no gradient shows it at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(
+            (self.up(self.down(x.flip(0)).flip(0).sin()) + x.sum(1, keepdim=True)).sin().sum(1)
+        )
+
+
+def behind_a_gate(m: Net, x: Tensor) -> Tensor:
+    """A layer that flagged records alone reach, in another order."""
+    gate = (x.detach().amax(1, keepdim=True) > 3).float()
+    return head(m, m.first(x) + gate * F.linear(x.flip(0), m.first.weight.sin()).flip(0))
+
+
 ORDER += [
     Coupling(
-        "switched to another order between steps", "layout",
+        "order that no gradient shows at first",
+        "layout",
+        lambda: (Adapted(), lambda m, x: m(x)),
+        PER_RECORD,
+        "test_clipping_ownership.py",
+        switch=lambda m: nn.init.normal_(m.get_parameter("up.weight")),
+    ),
+    Coupling(
+        "layer that flagged records alone reach",
+        "layout",
+        by(behind_a_gate),
+        PER_RECORD,
+        "test_clipping_ownership.py",
+    ),
+    Coupling(
+        "switched to another order between steps",
+        "layout",
         between(lambda m, h: (h + h.flip(0)) / 2 if m.on else h),
-        PER_RECORD, "test_clipping_channels.py", switch=lambda m: setattr(m, "on", True),
+        PER_RECORD,
+        "test_clipping_channels.py",
+        switch=lambda m: setattr(m, "on", True),
     ),
     Coupling(
-        "switched to softmax along -2 between steps", "layout",
+        "switched to softmax along -2 between steps",
+        "layout",
         between(lambda m, h: h - 0.5 * h.softmax(-2 if m.on else -1)),
-        PER_RECORD, "test_clipping_channels.py", switch=lambda m: setattr(m, "on", True),
+        PER_RECORD,
+        "test_clipping_channels.py",
+        switch=lambda m: setattr(m, "on", True),
     ),
     Coupling(
-        "switched to indices of NumPy between steps", "layout",
+        "switched to indices of NumPy between steps",
+        "layout",
         between(lambda m, h: h + h[np.roll(np.arange(len(h)), int(m.on))]),
-        PER_RECORD, "test_clipping_channels.py", switch=lambda m: setattr(m, "on", True),
+        PER_RECORD,
+        "test_clipping_channels.py",
+        switch=lambda m: setattr(m, "on", True),
     ),
-]  # fmt: skip
+]
 
 
 def placed(weight: Callable[[Tensor], Any]) -> Callable[[], tuple[nn.Module, Loss]]:
@@ -605,19 +688,30 @@ def times_that_answer(m: Net, x: Tensor) -> Tensor:
 
 PLACE += [
     Coupling(
-        "table of T positions added along a batch of T records", "place",
-        by(lambda m, x: head(m, m.first(x.mean(1) + m.waves[:8][: len(x)] if len(x) <= 8 else x.mean(1)))),
-        REFUSED, "docs/engine-refusals.md", vectors(8, 4),
-    ),
-    Coupling(
-        "parameter copied along time, T records", "place", by(along_time), PER_RECORD, "test_clipping_attacks.py",
+        "table of T positions added along the batch",
+        "place",
+        by(lambda m, x: head(m, m.first(x.mean(1) + m.waves[torch.arange(len(x)) % x.shape[1]]))),
+        REFUSED,
+        "docs/engine-refusals.md",
         vectors(8, 4),
     ),
     Coupling(
-        "times taken for records that answer", "place", by(times_that_answer), PER_RECORD,
-        "test_clipping_channels.py", vectors(8, 4),
+        "parameter copied along time, T records",
+        "place",
+        by(along_time),
+        PER_RECORD,
+        "test_clipping_attacks.py",
+        vectors(8, 4),
     ),
-]  # fmt: skip
+    Coupling(
+        "times taken for records that answer",
+        "place",
+        by(times_that_answer),
+        PER_RECORD,
+        "test_clipping_channels.py",
+        vectors(8, 4),
+    ),
+]
 
 COUNT = coupled(
     "count",
@@ -634,19 +728,61 @@ COUNT = coupled(
         "sine of the number of records": placed(lambda x: math.sin(3.0 * len(x))),
         "sum over a padded table": placed(lambda x: F.pad(torch.ones(len(x)), (0, 3)).sum().sin()),
         "root of the number of records": placed(lambda x: len(x) ** -0.5),
+        "penalty shared by the batch": by(
+            lambda m, x: head(m, m.first(x)) + 10 * m.second.weight.square().sum() / len(x)
+        ),
         "length of range(len(x))": placed(lambda x: 1 / sum(1 for _ in x)),
     },
 )
 COUNT += [
     Coupling(
-        "groups of n // 4 records", "count",
-        by(lambda m, x: head(m, m.first(x)) * (
-            x.detach().amax(1).view(-1, 4 if len(x) % 4 == 0 else 1).amax(1).clamp(min=3)
-            .repeat_interleave(4 if len(x) % 4 == 0 else 1)
-        )),
-        PER_RECORD, "test_clipping_followed.py",
+        "groups of n // 4 records",
+        "count",
+        by(
+            lambda m, x: (
+                head(m, m.first(x))
+                * (
+                    x.detach()
+                    .amax(1)
+                    .view(-1, 4 if len(x) % 4 == 0 else 1)
+                    .amax(1)
+                    .clamp(min=3)
+                    .repeat_interleave(4 if len(x) % 4 == 0 else 1)
+                )
+            )
+        ),
+        PER_RECORD,
+        "test_clipping_followed.py",
     ),
-]  # fmt: skip
+]
+
+
+def one_token(batch: tuple[Tensor, ...], i: int) -> None:
+    batch[0][i] = 1
+
+
+class Frequencies(nn.Module):
+    """Gradients of a token divided by how often it is in the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4, scale_grad_by_freq=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.head(self.table(x)).sin().sum((1, 2)))
+
+
+COUNT += [
+    Coupling(
+        "Embedding with scale_grad_by_freq",
+        "count",
+        lambda: (Frequencies(), lambda m, x: m(x)),
+        REFUSED,
+        "test_clipping_refusals.py",
+        lambda n: (torch.randint(1, 9, (n, 7)),),
+        one_token,
+    )
+]
 
 
 def lengths(n: int) -> tuple[Tensor, ...]:
@@ -705,23 +841,37 @@ def no_padding(batch: tuple[Tensor, ...], i: int) -> None:
     batch[0][i] = 8
 
 
-NORM = [
-    Coupling(f"padding cut {how}", "norm", lambda loss=loss: (wide(), loss), PER_RECORD,
-             "test_clipping_attacks.py", lengths, long_one)
-    for how, loss in {
-        "to the longest record": trimmed, "by a mask of all": trimmed_by_mask, "by a branch": trimmed_by_branch
-    }.items()
-]  # fmt: skip
+NORM = coupled(
+    "norm",
+    "test_clipping_attacks.py",
+    PER_RECORD,
+    {
+        "padding cut to the longest record": lambda: (wide(), trimmed),
+        "padding cut by a mask of all": lambda: (wide(), trimmed_by_mask),
+        "padding cut by a branch": lambda: (wide(), trimmed_by_branch),
+    },
+    records=lengths,
+    rig=long_one,
+)
 NORM += [
     Coupling(
-        "packed sequences", "norm", lambda: (Packed(), lambda m, x: m(x).sum(1)), PER_RECORD,
-        "test_clipping_refusals.py", sequences, no_padding,
+        "packed sequences",
+        "norm",
+        lambda: (Packed(), lambda m, x: m(x).sum(1)),
+        PER_RECORD,
+        "test_clipping_refusals.py",
+        sequences,
+        no_padding,
     ),
     Coupling(
-        "norms in 16 bits", "norm",
+        "norms in 16 bits",
+        "norm",
         lambda: (nn.Linear(64, 4).bfloat16(), lambda m, x: m(x.bfloat16()).float().square().sum((1, 2))),
-        "isolated", "test_clipping_attacks.py", vectors(5, 64), dominate,
+        "isolated",
+        "test_clipping_attacks.py",
+        vectors(5, 64),
+        dominate,
     ),
-]  # fmt: skip
+]
 
 OF_VALUES = [*VALUES, *LATER, *ORDER_LATER, *ORDER, *PLACE, *COUNT, *NORM]

@@ -177,7 +177,7 @@ def tied(m: Net, x: Tensor) -> Tensor:
 
 def positions_flat(m: Net, x: Tensor) -> Tensor:
     h = m.second(m.first(x.flatten(0, 1)).sin())
-    return h.view(len(x), -1).sin().sum(1)
+    return torch.as_tensor(h.view(len(x), -1).sin().sum(1))
 
 
 def images(layer: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Loss]]:
@@ -186,18 +186,33 @@ def images(layer: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Loss
 
 FLOATS: dict[str, tuple[tuple[int, ...], Callable[[], tuple[nn.Module, Loss]]]] = {
     "perceptron": ((4,), model(lambda: nn.Linear(4, 6), nn.Tanh, lambda: nn.Linear(6, 3))),
-    "ReLU, residual": ((4,), called(lambda m, x: x + m[1](m[0](x).relu()), lambda: nn.Linear(4, 6), lambda: nn.Linear(6, 4))),
+    "ReLU, residual": (
+        (4,),
+        called(lambda m, x: x + m[1](m[0](x).relu()), lambda: nn.Linear(4, 6), lambda: nn.Linear(6, 4)),
+    ),
     "convolutions": ((2, 7, 7), images(nn.Identity)),
     "GroupNorm": ((2, 7, 7), images(lambda: nn.GroupNorm(2, 4))),
     "InstanceNorm": ((2, 7, 7), images(lambda: nn.InstanceNorm2d(4, affine=True))),
     "max pooling": ((2, 8, 8), images(lambda: nn.MaxPool2d(2))),
     "LayerNorm": ((5, 4), model(lambda: nn.Linear(4, 6), lambda: nn.LayerNorm(6), lambda: nn.Linear(6, 3))),
-    "BatchNorm in evaluation": ((4,), model(lambda: nn.Linear(4, 6), lambda: nn.BatchNorm1d(6).eval(), lambda: nn.Linear(6, 3))),
+    "BatchNorm in evaluation": (
+        (4,),
+        model(lambda: nn.Linear(4, 6), lambda: nn.BatchNorm1d(6).eval(), lambda: nn.Linear(6, 3)),
+    ),
     "LSTM": ((5, 4), model(lambda: nn.LSTM(4, 6, batch_first=True))),
     "GRU": ((5, 4), model(lambda: nn.GRU(4, 6, batch_first=True))),
-    "LSTM with time first": ((5, 4), called(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(4, 6))),
+    "LSTM with time first": (
+        (5, 4),
+        called(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(4, 6)),
+    ),
     "attention": ((5, 4), called(own_attention, lambda: nn.Linear(4, 4))),
-    "MultiheadAttention": ((5, 4), called(lambda m, x: m[0](x, x, x, need_weights=False)[0], lambda: nn.MultiheadAttention(4, 2, batch_first=True))),
+    "MultiheadAttention": (
+        (5, 4),
+        called(
+            lambda m, x: m[0](x, x, x, need_weights=False)[0],
+            lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+        ),
+    ),
     "bare scale and shift": ((4,), loss_of(lambda m, x: head(m, m.first(x * (1 + m.table[0]) + m.table[1])))),
     "tied weights": ((4,), loss_of(tied)),
     "layer used twice": ((4,), called(lambda m, x: m[0](m[0](x).sin()), lambda: nn.Linear(4, 4))),
@@ -207,12 +222,21 @@ FLOATS: dict[str, tuple[tuple[int, ...], Callable[[], tuple[nn.Module, Loss]]]] 
     "sorted within a record": ((4,), loss_of(lambda m, x: head(m, m.first(x).sort(1).values))),
     "flipped in time": ((5, 4), loss_of(lambda m, x: head(m, m.first(x.flip(1)).mean(1)))),
     "divided by a record's own norm": ((4,), loss_of(own_norm)),
-    "experts without a capacity": ((4,), called(own_expert, lambda: nn.Linear(4, 2), lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 3))),
+    "experts without a capacity": (
+        (4,),
+        called(own_expert, lambda: nn.Linear(4, 2), lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 3)),
+    ),
     "weight penalty in each loss": ((4,), loss_of(own_penalty)),
     "one number of each record": ((4,), loss_of(own_gather)),
     "positions flattened in order": ((5, 4), loss_of(positions_flat)),
-    "centred on a record's own mean": ((5, 4), loss_of(lambda m, x: head(m, m.first(x - x.mean(1, keepdim=True)).mean(1)))),
-    "positions from a buffer along time": ((5, 4), loss_of(lambda m, x: head(m, m.first(x + m.waves[: x.shape[1]]).mean(1)))),
+    "centred on a record's own mean": (
+        (5, 4),
+        loss_of(lambda m, x: head(m, m.first(x - x.mean(1, keepdim=True)).mean(1))),
+    ),
+    "positions from a buffer along time": (
+        (5, 4),
+        loss_of(lambda m, x: head(m, m.first(x + m.waves[: x.shape[1]]).mean(1))),
+    ),
     "padded by a constant": ((5, 4), loss_of(lambda m, x: head(m, m.first(F.pad(x, (0, 0, 1, 1))).mean(1)))),
     "refuses what is not finite": ((4,), loss_of(checked)),
     "counts its calls in a list": ((4,), counted),
@@ -222,10 +246,27 @@ FLOATS: dict[str, tuple[tuple[int, ...], Callable[[], tuple[nn.Module, Loss]]]] 
     "weight from the user's schedule": ((4,), scheduled),
     "normalises its own weights": ((4,), loss_of(normalised_weights)),
     "large terms that cancel": ((4,), loss_of(lambda m, x: head(m, m.first(x)) + (len(x) - len(x)))),
-    "frozen features": ((4,), called(lambda m, x: m[1](m[0](x).detach()), lambda: nn.Linear(4, 6).requires_grad_(False), lambda: nn.Linear(6, 3))),
-    "weight_norm": ((4,), called(lambda m, x: m[0](x), lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))),
-    "einsum with a parameter": ((4,), loss_of(lambda m, x: torch.as_tensor(head(m, m.first(x)) + torch.einsum("bd,td->bt", x, m.table[:3]).sin().sum(1)))),
-}  # fmt: skip
+    "frozen features": (
+        (4,),
+        called(
+            lambda m, x: m[1](m[0](x).detach()),
+            lambda: nn.Linear(4, 6).requires_grad_(False),
+            lambda: nn.Linear(6, 3),
+        ),
+    ),
+    "weight_norm": (
+        (4,),
+        called(lambda m, x: m[0](x), lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
+    ),
+    "einsum with a parameter": (
+        (4,),
+        loss_of(
+            lambda m, x: torch.as_tensor(
+                head(m, m.first(x)) + torch.einsum("bd,td->bt", x, m.table[:3]).sin().sum(1)
+            )
+        ),
+    ),
+}
 DRAWS: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
     "dropout": model(lambda: nn.Linear(4, 6), nn.Dropout, lambda: nn.Linear(6, 3)),
     "noise of each record": loss_of(noisy),
@@ -242,13 +283,40 @@ ISOLATED_MODELS += [
     for name, make in DRAWS.items()
 ]
 ISOLATED_MODELS += [
-    Coupling("embedding", "none", model(lambda: nn.Embedding(V, 4), lambda: nn.Linear(4, 3)), ISOLATED,
-             "test_clipping_layers.py", tokens, one_token),
-    Coupling("language model", "none", lambda: (Language(), next_tokens), ISOLATED, "test_clipping_tied.py",
-             tokens, one_token),
-    Coupling("attention masked by a record's own padding", "none", lambda: (Language(masked=True), next_tokens),
-             ISOLATED, "test_clipping_hugging_face.py", padded_tokens, one_token),
-    Coupling("mask left out if it hides nothing", "none",
-             lambda: (nn.Sequential(nn.Embedding(V, 4), nn.Linear(4, 3)), mask_if_needed), ISOLATED,
-             "test_clipping_followed.py", padded_tokens, one_token),
-]  # fmt: skip
+    Coupling(
+        "embedding",
+        "none",
+        model(lambda: nn.Embedding(V, 4), lambda: nn.Linear(4, 3)),
+        ISOLATED,
+        "test_clipping_layers.py",
+        tokens,
+        one_token,
+    ),
+    Coupling(
+        "language model",
+        "none",
+        lambda: (Language(), next_tokens),
+        ISOLATED,
+        "test_clipping_tied.py",
+        tokens,
+        one_token,
+    ),
+    Coupling(
+        "attention masked by a record's own padding",
+        "none",
+        lambda: (Language(masked=True), next_tokens),
+        ISOLATED,
+        "test_clipping_hugging_face.py",
+        padded_tokens,
+        one_token,
+    ),
+    Coupling(
+        "mask left out if it hides nothing",
+        "none",
+        lambda: (nn.Sequential(nn.Embedding(V, 4), nn.Linear(4, 3)), mask_if_needed),
+        ISOLATED,
+        "test_clipping_followed.py",
+        padded_tokens,
+        one_token,
+    ),
+]

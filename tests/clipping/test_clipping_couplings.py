@@ -5,7 +5,11 @@ The quick record sets alone; ``benchmarks/coupling_table.py`` measures all of th
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from coupling import (
@@ -22,6 +26,7 @@ from coupling import (
 )
 from couplings import COUPLINGS, ISOLATED_MODELS
 
+ROOT = Path(__file__).parents[2]
 ENTRIES = {f"{entry.kind}: {entry.name}": entry for entry in [*COUPLINGS, *ISOLATED_MODELS]}
 MARKED = [
     pytest.param(entry, marks=pytest.mark.xfail(reason=entry.hole, strict=True)) if entry.hole else entry
@@ -75,3 +80,16 @@ def test_without_guards_isolated_models_stay_within_the_bound() -> None:
     assert found is not None
     assert 0.5 < found <= 1 + TOLERANCE
     assert sensitivity(ENTRIES["none: perceptron"], QUICK[0]).verdict == ISOLATED
+
+
+def test_the_page_is_what_the_json_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["build_couplings.py", "--check"])
+    with pytest.raises(SystemExit) as done:
+        runpy.run_path(str(ROOT / "docs" / "build_couplings.py"), run_name="__main__")
+    assert done.value.code == 0, "run `make results`"
+
+
+def test_all_entries_are_measured() -> None:
+    data = json.loads((ROOT / "benchmarks" / "results" / "coupling_table.json").read_text(encoding="utf-8"))
+    measured = {f"{row['kind']}: {row['name']}": row["hole"] for row in data["rows"]}
+    assert measured == {name: entry.hole for name, entry in ENTRIES.items()}, "run `make coupling-table`"
