@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test lint types architecture tests test-spark bench bench-gpu bench-overhead bench-jobs bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -18,7 +18,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard src/tacit
 demo: install  ## train a private model on bundled real data and show the result
 	$(BIN)/tacit demo
 
-test: install lint types architecture tests  ## everything that CI checks
+test: install lint types architecture tests  ## everything that CI checks; ten minutes on two cores
+
+test-all: install lint types architecture tests-all  ## all cases of all tests, with coverage; before a release
 
 lint:
 	$(BIN)/ruff check .
@@ -31,6 +33,9 @@ architecture:
 	$(BIN)/lint-imports
 
 tests:
+	OMP_NUM_THREADS=1 $(BIN)/pytest --quick -n 2 --dist worksteal
+
+tests-all:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json
 	$(BIN)/python tests/coverage_bar.py .coverage.json
 

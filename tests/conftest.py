@@ -1,11 +1,17 @@
-"""Which tests run under coverage, which doubles their time."""
+"""Which tests ``pytest --quick`` leaves out, and which run under coverage, which doubles their time."""
 
 import sys
-from collections.abc import Generator
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).parent
+LIST = TESTS / "thorough.toml"
+LEFT_OUT = pytest.StashKey[str]()
 HELD = ["accounting", "clipping", "noise", "sampling", "training", "ledger", "queries"]
 """Folders whose tests reach what is held to a bar of coverage (``coverage_bar.py``), and single files."""
 HELD_FILES = [
@@ -15,18 +21,100 @@ HELD_FILES = [
     "cli/test_cli_ledger.py",
     "cli/test_cli_query.py",
 ]
-TESTS = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Trace no test of another part.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help=f"leave out what tests/{LIST.name} lists")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is listed, if asked to; trace no test of another part.
 
     Of the held ones those are marked by hand that are long and reach no line that others do not.
     """
+    if config.getoption("quick"):
+        out = left_out(items)
+        config.stash[LEFT_OUT] = f"{len(out):,} of {len(items):,} tests are left to make test-all"
+        config.hook.pytest_deselected(items=out)
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
     for item in items:
         path = item.path.relative_to(TESTS)
         if path.parts[0] not in HELD and path.as_posix() not in HELD_FILES:
             item.add_marker("untraced")
+
+
+# --- what pytest --quick leaves out -------------------------------------------------------------------------
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Those of the collected tests that are listed, but for the cases that stay."""
+    listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        path = item.path.relative_to(TESTS).as_posix()
+        tests[f"{path}::{getattr(item, 'originalname', item.name)}"].append(item)
+    out: list[pytest.Item] = []
+    for name, cases in tests.items():
+        if name in listed["runs"]:
+            out += cases
+        elif name in listed["values"] or name in listed["cases"]:
+            keep = listed["cases"].get(name)
+            kept = evenly(len(cases), keep) if keep else each_value([parameters(case) for case in cases])
+            out += [case for place, case in enumerate(cases) if place not in kept]
+    return out
+
+
+def parameters(case: pytest.Item) -> Mapping[str, object]:
+    assert isinstance(case, pytest.Function)
+    return case.callspec.params
+
+
+def evenly(count: int, keep: int) -> set[int]:
+    """``keep`` of ``count`` places, the first and the last among them."""
+    return {place * (count - 1) // max(1, keep - 1) for place in range(keep)}
+
+
+def each_value(cases: Sequence[Mapping[str, object]]) -> set[int]:
+    """Places of so many cases that each value of each parameter is in one of them.
+
+    Next comes the case with the most values that are in none yet; of several, the one whose values are in the
+    fewest, so that a product is gone through along its diagonals.
+    """
+    values = [[(name, id(value)) for name, value in case.items()] for case in cases]
+    used: Counter[tuple[str, int]] = Counter()
+    kept: set[int] = set()
+    while missing := {value for case in values for value in case if not used[value]}:
+        rank = {
+            place: (-len(missing.intersection(case)), sum(used[value] for value in case))
+            for place, case in enumerate(values)
+            if place not in kept
+        }
+        best = min(rank, key=rank.__getitem__)
+        kept.add(best)
+        used.update(values[best])
+    return kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a process of xdist hand the number of what it left out to the one that tells it."""
+    output: dict[str, str] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(LEFT_OUT, "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    if told := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[LEFT_OUT] = told
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if LEFT_OUT in config.stash:
+        terminalreporter.write_line(f"{config.stash[LEFT_OUT]} (tests/{LIST.name})")
+
+
+# --- what is traced under coverage --------------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
