@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tacit.clipping.isolation import mixing
-from tacit.clipping.isolation.probe import Ownership
-from tacit.clipping.isolation.provenance import Flow
+from tacit.clipping.isolation import Isolation
+from tacit.clipping.isolation.provenance import Provenance
 from tacit.errors import SlowModel
 
 
@@ -24,12 +23,11 @@ def slow_models_too() -> Iterator[None]:
 @pytest.fixture
 def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is tried out on records shows whether they meet: each proof must hold without the other."""
-    monkeypatch.setattr(Flow, "why_not_by_row", lambda *_: None)
-    monkeypatch.setattr(Flow, "is_laden", lambda *_: False)
+    monkeypatch.setattr(Provenance, "why_not_by_row", lambda *_: None)
+    monkeypatch.setattr(Provenance, "is_laden", lambda *_: False)
 
 
 @pytest.fixture
 def placeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is said of models that give a record other losses in another place of the batch."""
-    monkeypatch.setattr(mixing, "_check_places", lambda *_: None)
-    monkeypatch.setattr(Ownership, "_try_without_first", lambda *_: None)
+    monkeypatch.setattr(Isolation, "_probe_place", lambda *_: None)

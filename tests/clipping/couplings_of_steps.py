@@ -332,10 +332,6 @@ CONTROL = coupled(
         "random numbers of records that are kept": asked(lambda x: x.amax(1).gt(3).float().mean() > 0),
     },
 )
-OUT_OF_SIGHT = (
-    "Code that takes numbers out of PyTorch's sight is not seen; docs/engine-refusals.md names it among "
-    "what is not covered."
-)
 CONTROL += [
     Coupling(
         "memory shared with NumPy",
@@ -343,7 +339,6 @@ CONTROL += [
         lambda: (Net(), SharedMemory()),
         PER_RECORD,
         "docs/engine-refusals.md",
-        hole=OUT_OF_SIGHT,
     ),
     Coupling(
         "number read in another thread",
@@ -351,7 +346,8 @@ CONTROL += [
         asked(in_a_thread),
         PER_RECORD,
         "docs/engine-refusals.md",
-        hole=OUT_OF_SIGHT,
+        hole="Code that takes numbers out of PyTorch's sight is not seen; docs/engine-refusals.md names it "
+        "among what is not covered.",
     ),
     Coupling(
         "number read through DLPack",
@@ -772,8 +768,6 @@ STATE += [
         REFUSED,
         "docs/engine-refusals.md",
         after=True,
-        hole="What a forward pass leaves in plain attributes of the model is compared in the first batch and "
-        "where a check is made anew. A record of another batch can leave its mark in all that follow.",
     ),
     Coupling(
         "model that counts its passes",
@@ -788,10 +782,8 @@ STATE += [
         "state",
         lambda: (Counts(), counts_record_by_record),
         PER_RECORD,
-        "known open hole",
+        "a hole until each pass of a step began with the same model",
         after=True,
-        hole="A model that goes by the number of its own passes is not refused; record by record these are "
-        "as many as there are records.",
     ),
 ]
 

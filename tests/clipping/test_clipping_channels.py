@@ -19,11 +19,7 @@ from torch.utils._pytree import tree_map
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation.call import Call
-from tacit.clipping.isolation.provenance import Flow
-from tacit.clipping.isolation.trace import Path
-from tacit.clipping.per_example.recorder import Tape
-from tacit.clipping.per_example.recordless import Recordless
+from tacit.clipping.isolation.provenance import Provenance
 from tacit.clipping.reference import ReferenceEngine, _Failures
 from tacit.errors import UnsupportedModel
 
@@ -124,14 +120,19 @@ def sensitivity(
     before: Callable[[Two], object] = lambda _: None,
     kind: type[FastEngine] | type[ReferenceEngine] = FastEngine,
 ) -> float:
-    """|sum(D) - sum(D without the first)| / C, after four batches with nothing in them."""
+    """|sum(D) - sum(D without the first)| / C, after four batches with nothing in them; 0 if refused."""
     torch.manual_seed(0)
     model = Two()
     engine = kind(model, loss, FlatClipping(C))
     for _ in range(4):
         sums(engine, x.clamp(max=1.2))
     before(model)
-    whole = sums(engine, x)
+    try:
+        whole = sums(engine, x)
+    except UnsupportedModel as refusal:
+        if "do not release what they trained" not in str(refusal):
+            raise
+        return 0.0
     return float((whole - sums(engine, x[1:])).norm()) / C
 
 
@@ -152,11 +153,9 @@ def test_one_record_reaches_no_other(
 @pytest.mark.parametrize(
     ("name", "guard"),
     [
-        ("a matrix without a root", (Tape, "raise_caught", lambda _: None)),
         ("a tensor of its own kind", ("tacit.clipping.isolation.provenance._is_plain", lambda _: True)),
-        ("a float", (Call, "tells", lambda _: None)),
-        ("a new tensor", (Flow, "lose", lambda *_: None)),
-        ("a list of keys", (Flow, "lose", lambda *_: None)),
+        ("a new tensor", (Provenance, "lose", lambda *_: None)),
+        ("a list of keys", (Provenance, "lose", lambda *_: None)),
     ],
 )
 def test_each_guard_is_needed(name: str, guard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,20 +270,6 @@ def test_a_switch_between_results_is_another_path(middle: Callable[[Two, Tensor]
     assert sensitivity(loss, one_large(4), before=switch) <= 1 + 1e-4
 
 
-@pytest.mark.parametrize("middle", [selected, by_operand, of_rows])
-def test_which_results_are_read_is_needed(
-    middle: Callable[[Two, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def loss(m: Two, x: Tensor) -> Tensor:
-        return torch.as_tensor(m.last(middle(m, x)).sin().square().sum(1))
-
-    def switch(m: Two) -> None:
-        m.on = True
-
-    monkeypatch.setattr(Path, "_number", lambda *_: 0)
-    assert sensitivity(loss, one_large(4), before=switch) > 1.1
-
-
 KINDS: dict[str, Callable[[Two, Tensor], Tensor]] = {
     "a condition": lambda m, x: (
         m.last(m.first(x)).logsumexp(1)
@@ -301,8 +286,9 @@ KINDS: dict[str, Callable[[Two, Tensor], Tensor]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*(jit.script|nested tensors)")
-@pytest.mark.parametrize("loss", KINDS.values(), ids=KINDS)
-def test_what_cannot_be_followed_is_right(loss: Callable[[Two, Tensor], Tensor]) -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_what_cannot_be_followed_is_right(name: str) -> None:
+    loss = KINDS[name]
     torch.manual_seed(0)
     model, x = Two(), torch.randn(6, 4)
     found = sums(FastEngine(model, loss, FlatClipping(C)), x)
@@ -329,8 +315,41 @@ def test_a_batch_is_no_constant_where_the_loss_has_it_too() -> None:
     assert float((sums(engine, x) - sums(engine, x[1:])).norm()) / C <= 1 + 1e-4
 
 
-def test_that_the_batch_is_no_constant_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recordless, "has_records", lambda *_: None)
-    x = torch.rand(N, 4)
-    with pytest.raises(UnsupportedModel, match="by a way that is not seen"):
-        sums(FastEngine(Two(), OfAll(x), FlatClipping(C)), x)
+def by_constructor(m: Two, x: Tensor) -> Tensor:
+    """One of two copies, of zeros or of other records; operations that make tensors are not all seen."""
+    flipped, nothing = x.flip(0), torch.zeros_like(x)
+    factor = torch.Tensor(flipped if m.on else nothing).mean(1, keepdim=True)
+    return torch.as_tensor(m.last(m.first(x) * (1 + factor)).sin().sum(1))
+
+
+def kept_by_set() -> Callable[[Two, Tensor], Tensor]:
+    """A number of the batch before, which is put where Python does not see it."""
+    kept = [torch.zeros(())]
+
+    def loss(m: Two, x: Tensor) -> Tensor:
+        most = excess(x)
+        losses = torch.as_tensor(m.last(m.first(x)).logsumexp(1) * (10 * kept[0]).cos())
+        if m.on:
+            kept[0].set_(most)  # type: ignore[call-overload]
+        return losses
+
+    return loss
+
+
+@pytest.mark.xfail(strict=False, reason="tensors from out of sight are taken for one another")
+@pytest.mark.parametrize("make", [lambda: by_constructor, kept_by_set], ids=["constructor", "set"])
+def test_tensors_that_come_from_out_of_sight_are_not_taken_for_one_another(
+    make: Callable[[], Callable[[Two, Tensor], Tensor]],
+) -> None:
+    x, found = one_large(4), []
+    for keep in (x, x[1:]):
+        torch.manual_seed(0)
+        engine = FastEngine(Two(), make(), FlatClipping(C))
+        assert isinstance(engine.model, Two)
+        sums(engine, x[1:])
+        engine.model.on = True
+        try:
+            found.append(torch.cat([sums(engine, keep), sums(engine, x[1:])]))
+        except UnsupportedModel:
+            return
+    assert float((found[0] - found[1]).norm()) / C <= 1 + 1e-4

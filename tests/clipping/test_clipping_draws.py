@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation import draw_rules, op_table
+from tacit.clipping.isolation import op_table
 from tacit.clipping.isolation.call import Call
-from tacit.clipping.isolation.draw_rules import is_draw
+from tacit.clipping.isolation.op_table import is_draw
 from tacit.clipping.isolation.randomness import RepeatedDraws
 from tacit.errors import UnsupportedModel
 
@@ -179,7 +179,7 @@ def test_without_it_one_record_moves_others_to_another_draw(monkeypatch: pytest.
         torch.manual_seed(seed)
         signs.append(bool((torch.rand(2) > 0.5).sum() == 1))
     seed = signs.index(True)
-    assert difference()[1].startswith("reference: records meet in random numbers")
+    assert difference()[1].startswith("reference: records mix in random numbers")
     monkeypatch.setattr(op_table, "is_draw", lambda _: False)
     found, route = difference()
     assert route == "fast"
@@ -194,7 +194,7 @@ def test_a_seed_in_the_backward_pass_gives_no_record_its_place(monkeypatch: pyte
         return float((sums(engine, x) - sums(engine, x[1:])).norm()) / C
 
     assert difference() <= 1 + 1e-4
-    monkeypatch.setattr(draw_rules, "_is_seeded_anew", lambda *_: False)
+    monkeypatch.setattr(op_table, "_is_seeded_anew", lambda *_: False)
     assert difference() > 1.3
 
 

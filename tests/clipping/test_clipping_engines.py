@@ -294,6 +294,8 @@ def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -
     torch.set_float32_matmul_precision("high")
     try:
         run(engine, (torch.randn(3, 4, 64),))
+        seen.clear()  # what a new trace is compared by
+        run(engine, (torch.randn(3, 4, 64),))
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -376,7 +378,7 @@ def test_the_model_is_left_as_it_was(kind: type[GradientEngine], fail: str) -> N
     if not fail:
         run(engine, data(4))
     elif "buffer" in fail:
-        with pytest.raises(UnsupportedModel, match="shift"):
+        with pytest.raises(UnsupportedModel, match=r"shift|without noise"):
             run(engine, data(4))
     elif kind is FastEngine or fail == "forward":
         with pytest.raises(KeyError, match=fail):
@@ -502,8 +504,8 @@ def test_calls_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None:
         kind(network(), loss, FlatClipping(0.5), views=0)
 
 
-def test_a_branch_of_the_batch_is_judged_for_itself() -> None:
-    """Two routes through a model are both fast; a position table of the batch's length is not mistaken."""
+def test_a_table_as_long_as_the_batch_is_no_batch() -> None:
+    """A position table of the batch's length is not mistaken."""
 
     class Table(nn.Module):
         def __init__(self) -> None:
@@ -520,7 +522,7 @@ def test_a_branch_of_the_batch_is_judged_for_itself() -> None:
         fast = FastEngine(model, lambda m, x: m(x).square().sum((1, 2)), FlatClipping(0.5))
         slow = ReferenceEngine(model, lambda m, x: m(x).square().sum((1, 2)), FlatClipping(0.5))
         close(run(fast, (x,))[0], run(slow, (x,))[0], 1e-5)
-    assert fast.route == "reference: the model does not keep the rows of a record together, or reorders them"
+        assert fast.route == "fast"
 
 
 def live_tensors() -> int:

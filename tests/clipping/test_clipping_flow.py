@@ -21,7 +21,7 @@ from torch import Tensor
 from tacit.clipping.isolation import op_rules
 from tacit.clipping.isolation.call import FREE, Call
 from tacit.clipping.isolation.op_table import RULES, rule_of
-from tacit.clipping.isolation.provenance import Flow
+from tacit.clipping.isolation.provenance import Provenance
 
 N = 3
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -297,7 +297,9 @@ def tensors(sample: Sample) -> list[Tensor]:
     ]
 
 
-def results(sample: Sample, inputs: list[Tensor], flow: Flow | None, owners: list[Tensor]) -> list[Tensor]:
+def results(
+    sample: Sample, inputs: list[Tensor], flow: Provenance | None, owners: list[Tensor]
+) -> list[Tensor]:
     """Results, and gradients of their sum by the inputs."""
     torch.manual_seed(0)
     leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in inputs]
@@ -328,7 +330,7 @@ def check(sample: Sample, owners: list[Tensor], seed: int) -> list[Tensor]:
     """What changes with a record is its own, or has several owners; return the owners of all results."""
     torch.manual_seed(seed)
     inputs = tensors(sample)
-    flow = Flow((torch.zeros(N, 1),), 1)
+    flow = Provenance((torch.zeros(N, 1),), 1)
     found = results(sample, inputs, flow, owners)
     whose = [torch.full(t.shape, FREE) if (w := flow.owners(t)) is None else w for t in found]
     for record in range(N):

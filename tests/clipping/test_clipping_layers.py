@@ -487,7 +487,7 @@ CASES = {
     "learned state": Case(lambda: LearnedState(nn.GRU(3, 4, batch_first=True)), images(5, 3)),
     "learned cell state": Case(lambda: LearnedState(nn.GRUCell(3, 4)), images(3)),
     "learned mask": Case(LearnedMask, images(5, 4), fast=False),
-    "gated": Case(Gated, images(4), fast=False),
+    "gated": Case(Gated, images(4)),
     "time-first lstm": Case(lambda: Swapped(nn.LSTM(3, 4)), images(5, 3)),
     "lstm projections": Case(lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True), images(5, 3), fast=False),
     "added keys": Case(

@@ -68,9 +68,30 @@ def masked(p: Tensor, gain: Tensor) -> Tensor:
     return gain * p * (torch.arange(p.numel()).view_as(p) % 3 > 0)
 
 
+def divided(p: Tensor, gain: Tensor) -> Tensor:
+    del gain
+    size: Tensor = torch.linalg.vector_norm(p)
+    return p / size
+
+
+def spectral(p: Tensor, gain: Tensor) -> Tensor:
+    """Divided by what a power iteration takes for the largest singular value."""
+    del gain
+    rows = p.flatten(1)
+    generator = torch.Generator().manual_seed(1)
+    u, v = (
+        torch.randn(length, dtype=torch.float64, generator=generator).to(p.dtype) for length in rows.shape
+    )
+    return p / torch.dot(u / u.norm(), rows @ (v / v.norm() + rows[0].detach())).abs()
+
+
 ROW_BY_ROW: dict[str, Made] = {
-    f.__name__: f for f in (standardised, with_gain, by_batch_norm, normalised, scaled, squashed, masked)
+    f.__name__: f
+    for f in (standardised, with_gain, by_batch_norm, normalised, scaled, squashed, masked, divided, spectral)
 }
+
+
+WITHOUT_GAIN = {"standardised", "divided", "spectral"}
 
 
 def over_rows(p: Tensor, gain: Tensor) -> Tensor:
@@ -84,7 +105,14 @@ def one_row_apart(p: Tensor, gain: Tensor) -> Tensor:
     return standardised(p, gain) * nudge
 
 
-OTHERS: dict[str, Made] = {f.__name__: f for f in (whole_norm, over_rows, one_row_apart)}
+def one_number_apart(p: Tensor, gain: Tensor) -> Tensor:
+    """Divided by one number, but for one number of the weight, which is moved by a thousandth."""
+    nudge = torch.ones_like(p)
+    nudge[1, 0, 0, 0] += 1e-3
+    return divided(p, gain) * nudge
+
+
+OTHERS: dict[str, Made] = {f.__name__: f for f in (whole_norm, over_rows, one_row_apart, one_number_apart)}
 
 
 def parameters(dtype: torch.dtype, *shape: int) -> tuple[Tensor, Tensor]:
@@ -112,7 +140,7 @@ def test_norms_by_the_form_are_those_of_autograd(
     gradients[1] = gradients[1, :, :1, :1, :1] + 1e-3 * gradients[1]  # most of it is taken out of the mean
     gradients[2] = p.detach() * gradients[2, :, :1, :1, :1] + 1e-3 * gradients[2]  # or along the weights
     for parameter in (p, gain):
-        if name == "standardised" and parameter is gain:
+        if name in WITHOUT_GAIN and parameter is gain:
             continue
         pull = puller(weight, parameter)
         form = form_of(weight, parameter, pull)
@@ -160,7 +188,7 @@ def test_norms_of_products_are_those_of_what_is_formed(
     left, right = torch.randn(8, rows, dtype=dtype), torch.randn(8, channels, dtype=dtype)
     right[:4] = 1 + apart * right[:4]
     right[4:] = p.detach()[0, :, 0, 0] + apart * right[4:]
-    for parameter in (p,) if name == "standardised" else (p, gain):
+    for parameter in (p,) if name in WITHOUT_GAIN else (p, gain):
         pull = puller(weight, parameter)
         form = form_of(weight, parameter, pull)
         assert form is not None
@@ -173,7 +201,7 @@ def test_norms_of_products_are_those_of_what_is_formed(
         single = dtype == torch.float32
         unsure = form.scale.double().max() * formed.flatten(1).norm(dim=1)
         assert (found >= norms * (1 - (1e-6 if single else 1e-13))).all()
-        assert (found**2 <= (norms + (1e-4 if single else 1e-11) * unsure) ** 2 + 1e-5 * unsure**2).all()
+        assert (found**2 <= (norms + (1e-4 if single else 1e-11) * unsure) ** 2 + 4e-5 * unsure**2).all()
 
 
 @given(st.integers(0, 99), st.sampled_from([1e-25, 1e-12, 1.0, 1e12]))
@@ -230,11 +258,11 @@ def clipped(
 @pytest.mark.parametrize("options", [{}, {"budget": LEAN}, {"views": 2}], ids=["fast", "lean", "views"])
 def test_nets_with_such_weights(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    taken: list[derived_weights.Form | derived_weights.Elementwise | None] = []
+    taken: list[derived_weights.Form | derived_weights.Elementwise | derived_weights.Divided | None] = []
 
     def noted(
         weight: Tensor, parameter: Tensor, pull: derived_weights.Pull
-    ) -> derived_weights.Form | derived_weights.Elementwise | None:
+    ) -> derived_weights.Form | derived_weights.Elementwise | derived_weights.Divided | None:
         taken.append(form_of(weight, parameter, pull))
         return taken[-1]
 
@@ -242,8 +270,8 @@ def test_nets_with_such_weights(options: dict[str, object], monkeypatch: pytest.
     model = standardised_net().double()
     batch = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.arange(6) % 2
     found = clipped(FastEngine, model, *batch, C=0.1, **options)
-    assert len(taken) >= 4
-    assert None not in taken  # both convolutions, and direction and scale of the linear layer
+    assert len(taken) >= 2
+    assert None not in taken  # both convolutions; weight norm has a rule of its own
     views = {name: value for name, value in options.items() if name == "views"}
     for one, other in zip(found, clipped(ReferenceEngine, model, *batch, C=0.1, **views), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-12)
@@ -275,7 +303,10 @@ def test_such_weights_in_a_checkpoint() -> None:
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize(
+    "offset",
+    [0.0, 1e2, 1e4, 1e6],
+)
 def test_records_whose_gradients_the_weights_take_out(offset: float) -> None:
     """Nearly constant pictures: the gradient lies along the mean, which standardisation takes out again."""
     torch.manual_seed(0)
@@ -292,6 +323,57 @@ def test_records_whose_gradients_the_weights_take_out(offset: float) -> None:
     )
     moved = sum(float((a - b).double().square().sum()) for a, b in zip(together, without, strict=True)) ** 0.5
     assert moved <= C * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_lost_digits_of_divided_weights_are_allowed_for(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large number first, then many that each add less than half a unit: a lane of a product loses them."""
+    if planted:
+        monkeypatch.setattr(derived_weights, "CANCELLED", 0.0)
+        monkeypatch.setattr(derived_weights, "ROUNDED", -2000)
+    p = torch.full((1, 2000), -3e-3)
+    p[0, 0] = 1.0
+    p.requires_grad_()
+    right = torch.full((3, 2000), 0.15)
+    right[:, 0] = torch.tensor([1e4, 2e4, 4e4])
+    form = form_of(weight := p / p.norm(), p, puller(weight, p))
+    assert isinstance(form, derived_weights.Divided)
+    found = form.squared_norms_of_products(torch.ones(3, 1), right).sqrt()
+    doubled = p.detach().double().requires_grad_()
+    norms = puller(doubled / doubled.norm(), doubled)(right.double()[:, None]).flatten(1).norm(dim=1)
+    assert bool((found >= norms * (1 - 1e-6)).all()) is not planted
+    if not planted:
+        assert (found**2 <= norms**2 + 2e-3 * right.double().square().sum(1)).all()
+
+
+@pytest.mark.parametrize("norm", [parametrizations.spectral_norm, nn.utils.spectral_norm])
+def test_spectral_norm_whose_vectors_stay(
+    norm: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the form, not by pulling back the gradients of all records."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(gradients_module, "Gradient", _only_alone(gradients_module.Gradient))
+    model = nn.Sequential(
+        norm(nn.Conv2d(3, 5, 3)), nn.Flatten(), nn.Tanh(), norm(nn.Linear(80, 7)), nn.Linear(7, 2)
+    )
+    model = model.double()
+    for module in (model[0], model[3]):
+        module.train(False)
+    batch = torch.randn(6, 3, 6, 6, dtype=torch.float64), torch.arange(6) % 2
+    found = clipped(FastEngine, model, *batch, C=0.1)
+    for one, other in zip(found, clipped(ReferenceEngine, model, *batch, C=0.1), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-11)
+
+
+def _only_alone(made: type[gradients_module.Gradient]) -> Callable[..., gradients_module.Gradient]:
+    def gradient(*given: object, **options: object) -> gradients_module.Gradient:
+        one = made(*given, **options)  # type: ignore[arg-type]
+        assert one._alone is not None
+        return one
+
+    return gradient
 
 
 def test_what_does_not_hold_is_found_by_the_vectors_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation.writes import Writes
+from tacit.clipping.isolation.state import Writes
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import UnsupportedModel
 
@@ -104,7 +104,8 @@ def train(kind: type[GradientEngine], loss: Loss) -> list[Tensor]:
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("loss", [flips, flips_data, repairs, freezes])
 def test_what_a_later_batch_writes_is_refused_and_put_back(kind: type[GradientEngine], loss: Loss) -> None:
-    with pytest.raises(UnsupportedModel, match=r"writes to the parameters \['(second|first|frozen)"):
+    refusal = r"writes to the parameters \['(second|first|frozen)|writes values of records into a tensor"
+    with pytest.raises(UnsupportedModel, match=refusal):
         train(kind, loss)
     assert not train.changed  # type: ignore[attr-defined]
 
@@ -119,14 +120,11 @@ def test_what_hangs_on_no_record_may_be_written(kind: type[GradientEngine]) -> N
     train(kind, normalises)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
-def test_planted_bug_without_the_look_the_record_is_in_the_weights(
-    kind: type[GradientEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_bug_without_the_look_the_record_is_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def trust(*_: object, **__: object):  # type: ignore[no-untyped-def]
         yield
 
     monkeypatch.setattr(Writes, "refused", trust)
-    train(kind, flips)
+    train(ReferenceEngine, flips)
     assert train.changed, "else this shows nothing"  # type: ignore[attr-defined]

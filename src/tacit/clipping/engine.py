@@ -1,4 +1,4 @@
-"""The interface of the gradient engines, and what they share.
+"""The interface of the gradient engines and what they share: one long class with its checks.
 
 An engine adds the sum of the clipped per-record gradients of a batch to buffers.  A *record* is what
 privacy protects; it enters a batch as K rows, its augmented views, and its gradient is that of the mean
@@ -20,11 +20,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.isolation import mixing, modules
+from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.modules import Survey
+from tacit.clipping.isolation.probe import check_records
 from tacit.clipping.isolation.randomness import devices_of
-from tacit.clipping.isolation.state import Memory, same
-from tacit.clipping.isolation.survey import Survey
-from tacit.clipping.isolation.writes import Writes
+from tacit.clipping.isolation.state import Memory, Writes, same
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
@@ -95,10 +95,14 @@ class GradientEngine(ABC):
         self.groups = rule.groups(self.names)
         self._survey = Survey(model)
         self._judged = [(name, module) for name, module in model.named_modules() if modules.can_mix(module)]
-        self._probed: dict[tuple[bool, ...], bool] = {}  # whether rows are the same to the last bit
-        self._writes: Writes | None = None
+        self._tried: set[tuple[bool, ...]] = set()  # training flags that records of zeros went through
+        self._writes = Writes(self._survey.parameters)
+        self.changes_itself = False
+        """Whether passes change the model, as a counter does: each pass of a step then begins alike, so that
+        what it becomes does not depend on how many passes a batch takes."""
+        self._begun: Memory | None = None
         self.measured: dict[str, int] = {}
-        """What batches are cut by, and the ways through the model that are proven.  Both decide what goes
+        """What batches are cut by.  It decides what goes
         through the model at once, and so which random numbers dropout draws: an engine that does steps again,
         which must be the same release, needs what the first one measured."""
 
@@ -127,16 +131,16 @@ class GradientEngine(ABC):
             batch = tuple(tensor[rows] for tensor in batch)
         found: list[tuple[Tensor, Tensor]] = []
         if batch[0].shape[0] > 0:
-            versions = [tensor._version for tensor in batch]
-            with torch.no_grad(), uncompiled(), naming_checkpoints(), untouched(self.model, self._survey):
-                self._probe(batch)
-                with self._unwritten(batch):
+            quiet = untouched(self.model, self._survey)
+            with torch.no_grad(), uncompiled(), _unchanged(batch), naming_checkpoints(), quiet:
+                self._try_zeros(batch)
+                with self._writes.refused(self.model, keep=self.route != "fast"):
                     found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
-            if versions != [tensor._version for tensor in batch]:
-                raise UnsupportedModel(
-                    "the model or the loss changes the batch in place, and did not at first. "
-                    "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
-                )
+        elif self.changes_itself:  # as if there were a record
+            zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
+            with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(batch)):
+                self.per_example_loss(self.model, *zeros)
+        self._begun = None
         norms = _joined([of_part for of_part, _ in found], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in found], thresholds)
         if present is not None:
@@ -150,14 +154,57 @@ class GradientEngine(ABC):
         """How batches go: ``"reference"``, each record by itself."""
         return "reference"
 
-    def _probe(self, batch: tuple[Tensor, ...]) -> None:
-        """Refuse a model or loss that mixes rows, once for each combination of training flags."""
-        if self._survey.flags not in self._probed:
-            self._probed[self._survey.flags] = mixing.mixing_probe(
-                self.model, self.per_example_loss, batch, views=self.views
-            )
-            if mixing.works_in_place(self.model, self.per_example_loss, batch, views=self.views):
-                self._give_copies()
+    def _try_zeros(self, batch: tuple[Tensor, ...]) -> None:
+        """Carry out a forward pass of records of zeros, once for each combination of training flags.
+
+        What is made once, when it is first needed, is made of no record then.
+        """
+        if self._survey.flags in self._tried:
+            return
+        memory = Memory(self.model)
+        zeros = tuple(tensor.new_zeros(3 * self.views, *tensor.shape[1:]) for tensor in batch)
+        versions = [t._version for t in zeros]
+        with torch.random.fork_rng(devices=devices_of(batch)), torch.enable_grad():
+            try:
+                with self._writes.of_no_record():
+                    losses = self._first_pass(zeros)
+            except (RuntimeError, ValueError, LookupError) as reason:
+                if not isinstance(reason, torch.OutOfMemoryError):
+                    self._refuse_zeros(batch, reason)
+                raise
+            finally:
+                memory.restore()
+        _refuse_reentrant(modules.check_losses(losses, len(zeros[0])))
+        if versions != [t._version for t in zeros]:
+            self._give_copies()
+        self._judge(batch)
+        self._tried.add(self._survey.flags)
+
+    def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
+        """Return the losses of the first records that model and loss see."""
+        return self.per_example_loss(self.model, *zeros)
+
+    def _refuse_zeros(self, batch: tuple[Tensor, ...], reason: Exception) -> None:
+        """Refuse what fails on zeros, if it does not on records; else these say what is wrong."""
+        with torch.enable_grad():
+            self.per_example_loss(self.model, *(t[: self.views].clone() for t in batch))
+        raise UnsupportedModel(
+            "the model or the loss fails on records of zeros, beside which it is tried before the first "
+            f"step: {reason}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
+        ) from reason
+
+    def _judge(self, batch: tuple[Tensor, ...]) -> None:
+        """Refuse a model or loss that mixes or keeps records."""
+        self.changes_itself |= check_records(self.model, self.per_example_loss, batch, views=self.views)
+
+    def _restart(self) -> None:
+        """Let the next pass of a step begin with the model as the first one did, if passes change it."""
+        if not self.changes_itself:
+            return
+        if self._begun is None:
+            self._begun = Memory(self.model)
+        else:
+            self._begun.restore()
 
     def _give_copies(self) -> None:
         """Let model and loss work on copies of the batch, which goes through them more than once."""
@@ -188,23 +235,6 @@ class GradientEngine(ABC):
         """
         types = frozenset([parameter.dtype for parameter in self.parameters.values()])
         return self.rule.factors(norms * _enlargement(types), thresholds) * scale
-
-    def _unwritten(self, batch: tuple[Tensor, ...]) -> AbstractContextManager[None]:
-        """Where a forward pass that writes to parameters is refused."""
-        if self._writes is None:
-            memory = Memory(self.model)
-            self._writes = Writes(self._survey.parameters)
-            zeros = tuple(tensor.new_zeros(3 * self.views, *tensor.shape[1:]) for tensor in batch)
-            try:
-                with (
-                    torch.enable_grad(),
-                    torch.random.fork_rng(devices=devices_of(batch)),
-                    self._writes.of_no_record(),
-                ):
-                    _refuse_reentrant(self.per_example_loss(self.model, *zeros))
-            finally:
-                memory.restore()
-        return self._writes.refused(self.model, keep=self.route != "fast")
 
     def _norm_dtype(self) -> torch.dtype:
         wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
@@ -361,6 +391,24 @@ def naming_checkpoints() -> Iterator[None]:
         raise UnsupportedModel(_REENTRANT) from error
 
 
+@contextmanager
+def _unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
+    """Refuse a step that changes the batch, whatever else is said of it."""
+    versions = [tensor._version for tensor in batch]
+    refusal: UnsupportedModel | None = None
+    try:
+        yield
+    except UnsupportedModel as error:
+        refusal = error
+    if versions != [tensor._version for tensor in batch]:
+        raise UnsupportedModel(
+            "the model or the loss changes the batch in place, and did not at first. "
+            "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
+        ) from refusal
+    if refusal is not None:
+        raise refusal
+
+
 def _refuse_reentrant(losses: Tensor) -> None:
     """Refuse such checkpoints where torch does not: behind a leaf that is no parameter none is trained."""
     ahead, seen = [losses.grad_fn], set[object]()
@@ -372,6 +420,19 @@ def _refuse_reentrant(losses: Tensor) -> None:
             raise UnsupportedModel(_REENTRANT)
         seen.add(node)
         ahead += [before for before, _ in node.next_functions]
+
+
+_BUFFERS = (
+    "the forward pass changes the buffers {}: they would carry raw data of the records into the released "
+    "model. Use layers without running statistics (tacit.models.private_ready.make_private_ready)."
+)
+_VECTORS = (
+    "the forward pass changes the buffers {}, the vectors of spectral_norm. They hold nothing of the "
+    "records, but a step takes several passes, and the weights would depend on how many. After each "
+    "model.train(), call module.parametrizations.weight.eval(), or module.eval() for the old "
+    "torch.nn.utils.spectral_norm. To renew the vectors between steps, at no privacy cost: p.train(); "
+    "module.weight; p.eval() under torch.no_grad(), with p = module.parametrizations.weight."
+)
 
 
 @contextmanager
@@ -396,11 +457,7 @@ def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
                     buffer.copy_(copy)
     if changed:
         names = [name for name, buffer in model.named_buffers() if any(buffer is c for c in changed)]
-        raise UnsupportedModel(
-            f"the forward pass changes the buffers {names}: they would carry raw data of the records into "
-            "the released model. Use layers without running statistics "
-            "(tacit.models.private_ready.make_private_ready). The vectors of spectral_norm stay as they are "
-            "after module.parametrizations.weight.eval()."
-        ) from refusal
+        vectors = all(name.endswith(("_u", "_v")) for name in names)
+        raise UnsupportedModel(_VECTORS.format(names) if vectors else _BUFFERS.format(names)) from refusal
     if refusal is not None:
         raise refusal

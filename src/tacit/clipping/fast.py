@@ -1,61 +1,51 @@
-"""The fast engine: all per-record norms and the clipped sum from one forward and one backward pass.
+"""The fast engine: norms and the clipped sum of one pass. Long: one class runs, proves and adds.
 
 Letters: n records; K views; B = n K rows; G groups of parameters.
 
-**What is done how.**  A ``per_example.recorder.Tape`` sees every operation that reads a trainable
-parameter.  Operations in :mod:`tacit.clipping.per_example.registry` have a rule; operations that read
-parameters alone are differentiated per record, others carried out once more per record; where neither can
-be, the model goes to the reference engine, and ``FastEngine.route`` says why.  A gradient that reaches a
-parameter by a way that the tape did not see raises.
+A batch is *run*, *proven* and *added*.  A :class:`~tacit.clipping.per_example.recorder.Recorder` sees a
+forward and a backward pass and keeps what norms and sums need.  :class:`~tacit.clipping.isolation.Isolation`
+gives the verdict on the trace that the pass took; what is new is learned after the pass has let go of its
+memory, and the pass is done again with the same random numbers.  Then the clipped sum is added.
 
-**What a norm may hang on.**  Norms are rounded up, by more in some forms than in others and not at all in the
-reference engine.  So the way in which a record's norm is found follows from the model and from the record
+**What a norm may depend on.**  Norms are rounded up, by more in some forms than in others and not at all in
+the reference engine.  So the way in which a record's norm is found follows from the model and from the record
 itself, never from the records beside it: one record more would change what all the others are clipped to.
-Whether a model goes to the reference engine is judged on records of zeros, before any other is seen.  A batch
-that does not go through as a whole is taken in parts, in the end record by record, each by the rules by which
-it is taken in any other batch.
+Whether a model goes to the reference engine is judged on records of zeros, before any other is seen.  Where a
+batch is taken record by record, each is clipped by the same rules as in any other batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import chain
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
-from tacit.clipping.isolation import mixing, modules
-from tacit.clipping.isolation.probe import MOST_WAYS, Ownership
-from tacit.clipping.isolation.provenance import Flow
-from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, states_of
-from tacit.clipping.isolation.state import Memory
-from tacit.clipping.isolation.tables import tables_around
-from tacit.clipping.isolation.tolerance import HangsOnOthers, moved
+from tacit.clipping.isolation import ALWAYS_ANOTHER, Isolation, Kind, Verdict, modules
+from tacit.clipping.isolation.probe import HISTORY, LATE
+from tacit.clipping.isolation.provenance import Provenance
+from tacit.clipping.isolation.randomness import devices_of, draw_again, states_of
+from tacit.clipping.isolation.state import Memory, values_around
+from tacit.clipping.isolation.trace import Kept, NewTrace, ReadsKept, Unseen
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.clipping.passes import Passes, cut, keep_memory
+from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example import vmap_fallback
 from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
-from tacit.clipping.per_example.recorder import ANSWERED, Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.registry import HANDLERS
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.warnings import ALWAYS_ANOTHER, numbers_told, warn_of
+from tacit.clipping.warnings import warn_of
 from tacit.errors import UnsupportedModel
 
 __all__ = ["FastEngine"]
 
-_FEW = 3
-"""Records of which one at least is alone after they are halved."""
-ROUNDED_BESIDE = "beside other records, losses differ by what may be rounding"
-"""Why records go one by one that lie where they should."""
-SEED = 5_918_204_736_301_937
-"""Of passes that are compared; one that models do not choose by themselves."""
-SEEDS = 8
-"""Random numbers with which a model is tried for random ways."""
+_TRIES = 4
+"""How often a batch is run: something new may be learned after each, until it takes a known trace."""
 
 
 @final
@@ -79,258 +69,223 @@ class FastEngine(GradientEngine):
         keep_memory(budget.pass_bytes)
         self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
-        self._judged_ways: dict[tuple[bool, ...], str | None] = {}
-        self._lone = False  # whether each record goes by itself
-        self._unseen: str | None = None  # why the model, as its flags are, is not fast
-        self._exact: set[tuple[bool, ...]] = set()  # flags with which Python is told of the records
-        self._time_first: set[tuple[bool, ...]] = set()  # flags with which the rows lie second
-        self._told = False  # whether Python asks it for numbers of the batch
-        self._apart: str | None = None
+        self._isolation = Isolation(model, lambda: self.per_example_loss, self._open, self._constants, views)
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        of_tape = partial(gradients_of, self.parameters)
-        self._ownership = Ownership(
-            self._run_seeded, self._from_one_state, self._elsewhere, of_tape, views, self.measured
-        )
-        self._memory: Memory | None = None  # what passes of a proof begin with
-        self._batches, self._largest, self._most = 0, 0.0, 0
-        self._attributes: list[Tensor] = []  # tables that are no buffers
+        self._why_slow: str | None = None
+        self._first: Provenance | None = None
+        self._kept = Kept()
+        self._tables: list[Tensor] = []  # constants that are no buffers
 
     @property
     def route(self) -> str:
         """``"fast"``, or why batches go to the reference engine, or some of them record by record."""
-        if self._unseen is not None:
-            return f"reference: {self._unseen}"
-        return "fast" if self._apart is None else f"record by record: {self._apart}"
+        return "fast" if self._why_slow is None else self._why_slow
 
-    def _probe(self, batch: tuple[Tensor, ...]) -> None:
-        """Refuse models that mix rows; find out on zeros whether this one goes to the reference engine."""
-        super()._probe(batch)
-        flags = self._survey.flags
-        if flags not in self._judged_ways:
-            around = (table for _, table in tables_around(self.per_example_loss, self.model))
-            tables = chain(map(vars, self._survey.modules), around)
-            kept = (value for table in tables for value in table.values())
-            self._attributes = [t for t in kept if isinstance(t, Tensor) and not t.requires_grad]
-            self._judged_ways[flags] = self._why_unseen(batch)
-            apart = None if self._probed[flags] else ROUNDED_BESIDE
-            warn_of(self._judged_ways[flags] or apart, told=self._told)
-        reason, same = self._judged_ways[flags], self._probed[flags]
-        began_fast = self.measured.setdefault(f"fast {_digits(flags)}", int(reason is None and same))
-        if began_fast and not same:
-            raise UnsupportedModel(
-                "beside other records, losses differ by what may be rounding, and did not when this run "
-                "began: a step that is done again would draw other random numbers under the same noise."
-            )
-        self._unseen, self._lone = reason, reason is None and not began_fast
-        if self._lone:
-            self._apart = ROUNDED_BESIDE
-        self._look_again(batch)
+    def _judge(self, batch: tuple[Tensor, ...]) -> None:
+        """Nothing here: each trace is judged when a batch takes it."""
+
+    def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
+        self._first = Provenance(zeros, self.views)
+        with self._first:
+            return self.per_example_loss(self.model, *zeros)
 
     def _give_copies(self) -> None:
         super()._give_copies()
         self._reference.per_example_loss = self.per_example_loss
 
-    def _look_again(self, batch: tuple[Tensor, ...]) -> None:
-        """Try anew to show wrong what was found right: at batches 4, 16, 64, ..., as training changes models,
-        where a record has numbers twice as large as all before, for which a model may have another way, and
-        where there are a tenth more records.
-        """
-        self._batches += 1
-        more = len(batch[0]) > 1.1 * self._most
-        self._most = max(self._most, len(batch[0]))
-        largest = max((_largest(t) for t in batch), default=0.0)
-        larger, self._largest = largest > 2 * self._largest, max(self._largest, largest)
-        if (
-            self._unseen is None
-            and not self._lone
-            and self._batches > 1
-            and (larger or more or _is_power_of_four(self._batches))
-        ):
-            mixing.check_still_apart(self.model, self.per_example_loss, batch, views=self.views)
-            self._ownership.look_again()
-
-    def _why_unseen(self, batch: tuple[Tensor, ...]) -> str | None:
-        three = tuple(t.new_zeros(3 * self.views, *t.shape[1:]) for t in batch)
-        reason = self._why_unseen_on(three)
-        if reason is not None and reason != ALWAYS_ANOTHER:
-            self._time_first.add(self._survey.flags)
-            if self._why_unseen_on(three) is None:
-                return None
-            self._time_first.discard(self._survey.flags)
-        return reason
-
-    def _why_unseen_on(self, three: tuple[Tensor, ...]) -> str | None:
-        try:
-            with self._from_one_state():
-                self._refuse_random_ways(tuple(t[: 2 * self.views] for t in three))
-                self._ownership.reached(three)
-        except Unseen as unseen:
-            return str(unseen)
-        return None
-
-    @contextmanager
-    def _from_one_state(self) -> Iterator[None]:
-        """All passes of a proof begin with model and loss as they are, which are left so: they may count."""
-        before = self._memory
-        self._memory = memory = before or Memory(self.model)
-        try:
-            yield
-        finally:
-            memory.restore()
-            self._memory = before
-
-    @contextmanager
-    def _elsewhere(self, seed: int) -> Iterator[None]:
-        """All passes of a proof begin with parameters that are moved a little."""
-        before = self._memory
-        if before is not None:
-            before.restore()
-        self._memory = None
-        try:
-            with moved(self.parameters.values(), seed), self._from_one_state():
-                yield
-        finally:
-            self._memory = before
-
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        if self._unseen is not None or self._lone or any(p.is_cuda for p in self.parameters.values()):
+        goes_by_reference = self._isolation.reference.get(self._kind(batch)) is not None
+        if goes_by_reference or any(p.is_cuda for p in self.parameters.values()):
             return [batch]
         kind = _digits(self._survey.flags)
-        return self._cuts.cut(batch, lambda rows: self.per_example_loss(self.model, *rows), kind)
+
+        def forward(rows: tuple[Tensor, ...]) -> None:
+            memory = Memory(self.model)
+            try:
+                self.per_example_loss(self.model, *rows)
+            finally:
+                memory.restore()
+
+        return self._cuts.cut(batch, forward, kind)
 
     def _add(
-        self,
-        accumulator: Mapping[str, Tensor],
-        batch: tuple[Tensor, ...],
-        thresholds: Tensor,
-        scale: float,
-        *,
-        halve: bool = True,
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        parts = 1
-        if self._unseen is None and (parts := self._measured_parts(batch)) == 1:
-            found = self._add_whole(accumulator, batch, thresholds, scale, halve=halve)
-            if not isinstance(found, int):
+        kind, devices = self._kind(batch), devices_of(batch)
+        states = states_of(devices)
+        try:
+            if kind not in self._isolation.reference:
+                self._judge_kind(kind, batch)
+            if (by_reference := self._isolation.reference[kind]) is not None:
+                self._why_slow = f"reference: {by_reference}"
+                return self._add_by_reference(accumulator, batch, thresholds, scale)
+            marks = self._isolation.marks()
+            found = self._add_whole(accumulator, batch, thresholds, scale)
+            self._isolation.refuse_marks(marks)
+            if not isinstance(found, str):
                 return found
-            parts = found
-        if parts == 1:
-            return self._reference._add(accumulator, batch, thresholds, scale)
-        each = [
-            self._add(accumulator, part, thresholds, scale, halve=False)
-            for part in cut(batch, parts, self.views)
-        ]
-        norms, of_parts = zip(*each, strict=True)
-        return torch.cat(norms), torch.cat(of_parts)
+            reason = found
+        except ReadsKept:
+            raise UnsupportedModel(HISTORY) from None
+        except Unseen as unseen:
+            reason = str(unseen)
+        draw_again(states, devices)
+        self._why_slow = f"record by record: {reason}"
+        n = len(batch[0]) // self.views
+        if n == 1:
+            return self._add_by_reference(accumulator, batch, thresholds, scale)
+        rows = (tuple(t[i * self.views : (i + 1) * self.views] for t in batch) for i in range(n))
+        norms, losses = zip(*(self._add(accumulator, one, thresholds, scale) for one in rows), strict=True)
+        return torch.cat(norms), torch.cat(losses)
+
+    def _add_by_reference(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        self._restart()
+        self._reference.changes_itself, self._reference._begun = self.changes_itself, self._begun
+        return self._reference._add(accumulator, batch, thresholds, scale)
+
+    def _judge_kind(self, kind: Kind, batch: tuple[Tensor, ...]) -> None:
+        tables = (value for module in self._survey.modules for value in vars(module).values())
+        around = values_around(self.per_example_loss, self.model)
+        kept = [value for value in (*tables, *around) if isinstance(value, Tensor)]
+        self._tables = [t for t in kept if not t.requires_grad and not any(t is part for part in batch)]
+        try:
+            self._isolation.judge(kind, batch, self._first)
+        finally:
+            self.changes_itself |= self._isolation.changes_itself
+            warn_of(self._isolation.reference.get(kind))
 
     def _add_whole(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor] | str:
+        """Add the sum if the batch takes a trace whose records are isolated; else return why not.
+
+        What is new is learned after the pass has let go of its memory; then it is done again, with the same
+        random numbers.
+        """
+        kind, devices = self._kind(batch), devices_of(batch)
+        n = len(batch[0]) // self.views
+        if n > 1 and (known := self._per_record(kind, batch)) is not None:
+            return known
+        states, learned = states_of(devices), False
+        for _ in range(_TRIES):
+            self._restart()
+            with self._open(batch, None) as (recorder, carry_out):
+                try:
+                    losses = carry_out()
+                    verdict: Verdict | None = self._isolation.verdict(recorder, n)
+                except NewTrace:
+                    apart = tuple(recorder.disagreeing)
+                    verdict = Verdict(apart=apart) if apart else None
+                if verdict == Verdict():
+                    if n > 1:
+                        self.measured[self._name(batch)] = 1
+                    with full_precision():
+                        return self._add_from(recorder, accumulator, n, thresholds, scale), losses
+            self._restart()
+            draw_again(states, devices)
+            if verdict is None:
+                self._isolation.learn(kind, batch, again=learned)
+                self.changes_itself |= self._isolation.changes_itself
+                learned = True
+            elif verdict.per_record is not None:
+                return verdict.per_record
+            elif verdict.apart:
+                return self._add_apart(accumulator, batch, thresholds, scale, verdict.apart)
+            elif verdict.open is not None:
+                verdict.open(batch)
+            draw_again(states, devices)
+        raise Unseen("the model does something else each time")
+
+    def _per_record(self, kind: Kind, batch: tuple[Tensor, ...]) -> str | None:
+        """Why the records of a kind go one by one, as in every earlier step of the run; None if they do not.
+
+        A run that does a step again must take the batch as before: else dropout draws other numbers, and
+        two sums have the same noise.
+        """
+        reason, name = self._isolation.per_record.get(kind), self._name(batch)
+        if reason is not None and self.measured.get(name) == 1:
+            raise UnsupportedModel(f"{reason}. {LATE}")
+        if reason is not None:
+            self.measured[name] = 0
+        return "as when the run began" if reason is None and self.measured.get(name) == 0 else reason
+
+    def _name(self, batch: tuple[Tensor, ...]) -> str:
+        shapes = " ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in batch)
+        return f"isolated {_digits(self._survey.flags)} {shapes}"
+
+    def _add_apart(
         self,
         accumulator: Mapping[str, Tensor],
         batch: tuple[Tensor, ...],
         thresholds: Tensor,
         scale: float,
-        *,
-        halve: bool,
-    ) -> tuple[Tensor, Tensor] | int:
-        """Add the sum if the batch goes a proven way; else return into how many parts it is cut.
+        apart: Sequence[int],
+    ) -> tuple[Tensor, Tensor] | str:
+        """Add records that alone would take another trace by themselves, and the others likewise.
 
-        What is shown by other passes of the whole batch is shown after this one has let go of its memory.  It
-        is then done again, with the same random numbers.
+        So each goes through the model as it would alone, whatever is beside it.
         """
-        tape, devices = self._tape(len(batch[0])), devices_of(batch)
-        try:
-            for _ in range(2):
-                states = states_of(devices)
-                with self._run(batch, tape=tape) as (_, losses):
-                    if tape.follows_batch:
-                        self._apart = ALWAYS_ANOTHER
-                        return len(losses)
-                    if not self._ownership.holds(tape, batch, losses, thresholds, self._survey.flags):
-                        parts = self._parts(tape.sites, len(losses))
-                        if parts == 2 and self._ownership.went_another_way:
-                            self._measure_halves(tape, batch)
-                        return parts
-                    with full_precision():
-                        doubt = self._ownership.doubtful(tape, batch, losses, self._survey.flags)
-                        if doubt is None:
-                            return self._add_from(tape, accumulator, len(losses), thresholds, scale), losses
-                with full_precision():
-                    self._ownership.refuse_what_hangs_on_others(batch, doubt)
-                tape = self._tape(len(batch[0]))
-                draw_again(states, devices)
-            raise Unseen("the model goes another way each time")
-        except Unseen as reason:
-            n = len(batch[0]) // self.views
-            of_size = tape.in_order and not (_asked(tape.sites) or isinstance(reason, HangsOnOthers))
-            if halve and n > _FEW and of_size:
-                self._measure_halves(tape, batch)
-                return 2
-            self._apart = str(reason)
-            return n
+        n = len(batch[0]) // self.views
+        chosen = torch.zeros(n, dtype=torch.bool)
+        chosen[list(apart)] = True
+        if chosen.all():
+            return ALWAYS_ANOTHER
+        norms, losses = thresholds.new_zeros(n, len(self.groups)), thresholds.new_zeros(n)
+        for part in (~chosen, chosen):
+            rows = part.repeat_interleave(self.views)
+            of_part = self._add(accumulator, tuple(t[rows] for t in batch), thresholds, scale)
+            norms[part], losses[part] = of_part[0], of_part[1].to(losses)
+        return norms, losses
 
-    def _measured_parts(self, batch: tuple[Tensor, ...]) -> int:
-        """By its own rules where each record is alone: norms are then what they are beside others."""
-        if self._lone:
-            return len(batch[0]) // self.views
-        return self.measured.get(self._size(batch), 1)
+    def _kind(self, batch: tuple[Tensor, ...]) -> Kind:
+        return self._survey.flags, *((t.shape[1:], t.dtype) for t in batch)
 
-    def _measure_halves(self, tape: Tape, batch: tuple[Tensor, ...]) -> None:
-        """Remember that batches of this size are halved: as many records as positions are taken for these."""
-        if len(self.measured) < MOST_WAYS and not _asked(tape.sites):
-            self.measured[self._size(batch)] = 2
-
-    def _size(self, batch: tuple[Tensor, ...]) -> str:
-        shapes = " ".join(str(tuple(t.shape)) for t in batch)
-        return f"parts {_digits(self._survey.flags)} of {shapes}"
-
-    def _parts(self, sites: Sequence[str], n: int) -> int:
-        """Into how many parts n records are cut that go an unproven way.
-
-        Into halves, as one of these may go a proven one.  Where Python was told a number on it, this is
-        hardly so: then each record is alone.
-        """
-        of_numbers = numbers_told(sites)
-        if of_numbers or (n <= _FEW and _asked(sites)):
-            self._apart = ALWAYS_ANOTHER
-        return n if of_numbers else 2
+    def _constants(self) -> list[Tensor]:
+        """Data-independent tensors, beside the private parameters."""
+        constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
+        return [*constants, *(buffer for _, _, buffer in self._survey.buffers), *self._tables]
 
     @contextmanager
-    def _run(
-        self, batch: tuple[Tensor, ...], only: int | Tensor | None = None, *, tape: Tape | None = None
-    ) -> Iterator[tuple[Tape, Tensor]]:
-        """Forward, and backward of the sum of the losses or of some; give the tape, (n,) losses."""
-        tape = self._tape(len(batch[0])) if tape is None else tape
-        try:
-            yield tape, self._recorded(tape, batch, only)
-        finally:
-            tape.clear()
-
-    def _tape(self, rows: int, flow: Flow | None = None) -> Tape:
-        constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
-        constants += [buffer for _, _, buffer in self._survey.buffers]
-        constants += self._attributes
-        return Tape(
+    def _open(
+        self, batch: tuple[Tensor, ...], provenance: Provenance | None
+    ) -> Iterator[tuple[Recorder, Callable[..., Tensor]]]:
+        """The scope of a pass: its recorder, and what carries it out and returns the (n,) losses."""
+        kind = self._kind(batch)
+        recorder = Recorder(
             self.parameters.values(),
-            constants,
+            self._constants(),
             HANDLERS,
-            rows=rows,
+            rows=len(batch[0]),
             views=self.views,
+            kept=self._kept,
+            known=self._isolation.known(kind),
+            provenance=provenance,
             budget=self.budget,
-            other=vmap_fallback.island,
-            time_first=self._survey.flags in self._time_first,
-            exact=self._survey.flags in self._exact,
-            flow=flow,
+            fallback=vmap_fallback.vmap_fallback,
+            batch_second=self._isolation.batch_second.get(kind, False),
+            exact=self._survey.flags in self._isolation.exact,
         )
+        try:
+            yield recorder, partial(self._carry_out, recorder, batch)
+        finally:
+            recorder.clear()
 
-    def _recorded(self, tape: Tape, batch: tuple[Tensor, ...], only: int | Tensor | None) -> Tensor:
-        """Fill the tape; return the (n,) losses."""
-        tape.give(batch)
+    def _carry_out(self, recorder: Recorder, batch: tuple[Tensor, ...], only: int | None = None) -> Tensor:
+        """Forward, and backward of the sum of the losses or of one; return the (n,) losses."""
+        recorder.give(batch)
         with torch.enable_grad():
-            with tape, tape.following():
+            with recorder, recorder.following():
+                seed = torch.initial_seed()
                 losses = self.per_example_loss(self.model, *batch)
             losses = modules.check_losses(losses, len(batch[0]))
-            tape.raise_caught()
-            with tape.by_row(losses):
+            recorder.raise_caught()
+            recorder.returns(losses)
+            if torch.initial_seed() != seed:
+                raise Unseen("the model or the loss chooses a seed by itself")
+            with recorder.by_row(losses):
                 pass
             means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
             if losses.requires_grad:
@@ -338,70 +293,32 @@ class FastEngine(GradientEngine):
                 if only is not None:
                     weights = torch.zeros_like(means)
                     weights[only] = 1.0
-                tape.start_backward()
-                # What torch.autograd.backward calls, which itself would leave the tape: checkpointed layers
-                # are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
-                with tape, tape.following():
+                recorder.start_backward()
+                # What torch.autograd.backward calls, which itself would leave the recorder: checkpointed
+                # layers are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
+                with recorder, recorder.following():
                     torch.autograd.Variable._execution_engine.run_backward(
                         (means,),
                         (weights,),
                         False,
                         False,
-                        (*self.parameters.values(), tape.anchor),
+                        (*self.parameters.values(), recorder.anchor),
                         True,
                         True,
                     )
-            tape.raise_caught()
+            recorder.raise_caught()
         _refuse_gradients(self.parameters)
         return means.detach()
 
-    def _refuse_random_ways(self, batch: tuple[Tensor, ...]) -> None:
-        """Raise :class:`Unseen` if the model takes one of several ways, such as through some of its layers.
-
-        Whether a batch then goes another way than was proven, and is done again in parts, would hang on the
-        random numbers and on how many records there are; so would what is kept of its records.
-        """
-        ways, of_all = set(), False
-        for seed in range(SEEDS):
-            if self._memory is not None:
-                self._memory.restore()
-            tape = self._tape(len(batch[0]))
-            try:
-                with _seeded(batch, seed), torch.enable_grad(), tape:
-                    self.per_example_loss(self.model, *batch)
-                tape.raise_caught()
-            finally:
-                tape.clear()
-            ways.add(tuple(tape.sites))
-            of_all |= tape.follows_batch
-            if tape.exact:
-                self._exact.add(self._survey.flags)
-        self._told = of_all or any(numbers_told(way) for way in ways)
-        if len(ways) > 1:
-            raise Unseen(ALWAYS_ANOTHER if self._told else "the way through the model is random")
-
-    @contextmanager
-    def _run_seeded(
-        self, batch: tuple[Tensor, ...], only: int | Tensor | None = None, *, follow: bool = False
-    ) -> Iterator[Tape]:
-        if follow:
-            batch = tuple(t.contiguous() for t in batch)  # rows that share memory would share an owner
-        if self._memory is not None:
-            self._memory.restore()
-        with _seeded(batch):
-            tape = self._tape(len(batch[0]), Flow(batch, self.views) if follow else None)
-            with self._run(batch, only, tape=tape):
-                yield tape
-
     def _add_from(
         self,
-        tape: Tape,
+        recorder: Recorder,
         accumulator: Mapping[str, Tensor],
         n: int,
         thresholds: Tensor,
         scale: float,
     ) -> Tensor:
-        """Add the clipped sum of n records that the tape holds; return the (n, G) norms.
+        """Add the clipped sum of n records that the recorder holds; return the (n, G) norms.
 
         Records that are not finite are left out, as 0 * inf is NaN.  The others are as they were beside them:
         done again without them, dropout would draw anew, and keep other records where that makes them finite.
@@ -409,7 +326,7 @@ class FastEngine(GradientEngine):
         What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
         first: buffers that are made on demand then take the place of the activations.
         """
-        gradients = gradients_of(self.parameters, tape)
+        gradients = gradients_of(self.parameters, recorder)
         small = [joined(gradients, group) for group in self.groups]
         norms = self._norms(gradients, small, n, thresholds)
         kept = norms
@@ -456,31 +373,6 @@ class FastEngine(GradientEngine):
         return torch.stack(squares, 1).sqrt_()
 
 
-def _asked(sites: Sequence[str]) -> bool:
-    """Whether Python was told something of a tensor."""
-    return any(site.startswith(ANSWERED) for site in sites)
-
-
-@contextmanager
-def _seeded(batch: tuple[Tensor, ...], seed: int = SEED) -> Iterator[None]:
-    """Draw fixed random numbers, and leave the generators as they were."""
-    with torch.random.fork_rng(devices=(devices := devices_of(batch))):
-        begin_at(seed, devices)
-        yield
-
-
-def _is_power_of_four(number: int) -> bool:
-    return number.bit_count() == 1 and number.bit_length() % 2 == 1
-
-
-def _largest(tensor: Tensor) -> float:
-    """The largest absolute value; 0 if it is not finite, and on a device, which would be waited for."""
-    if not tensor.is_floating_point() or not tensor.is_cpu or tensor.numel() == 0:
-        return 0.0
-    low, high = map(float, tensor.aminmax())
-    return size if (size := max(-low, high)) < torch.inf else 0.0
-
-
 @lru_cache(maxsize=16)
 def _digits(flags: tuple[bool, ...]) -> str:
     return "".join(str(int(flag)) for flag in flags)
@@ -501,7 +393,7 @@ def _finite(norms: Tensor) -> Tensor:
 
 
 def _refuse_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
-    """Raise if the backward pass brought a gradient to a parameter past the tape."""
+    """Raise if the backward pass brought a gradient to a parameter past the recorder."""
     for name, parameter in parameters.items():
         if parameter.grad is not None:
             raise UnsupportedModel(

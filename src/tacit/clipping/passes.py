@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, final
 
@@ -107,31 +107,45 @@ class Passes:
 
 
 def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[Tensor, ...]) -> int:
-    """Return the bytes of all results on the way through ``forward``; random numbers are left as they were.
+    """Return the bytes of all results that are computed from the batch; random numbers are left as they were.
+
+    What is computed from parameters alone, such as the weight of weight_norm, does not grow with the batch.
 
     >>> forward_bytes(lambda batch: batch[0].double().tanh(), (torch.zeros(3, dtype=torch.float32),))
     48
+    >>> weight = torch.ones(500)
+    >>> forward_bytes(lambda batch: batch[0] * weight.square().sum(), (torch.zeros(3),))
+    12
     """
-    counting = _Counting()
+    counting = _Counting(batch)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), counting:
         torch.default_generator.manual_seed(0)
         forward(batch)
     return counting.total
 
 
-class _Counting(TorchDispatchMode):
-    """Adds up the memory of the tensors that operations make, views and what is changed in place left out."""
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the memory of what operations make of the batch, but for views and changes in place."""
 
-    def __init__(self) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, batch: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
+        self._of_batch = {t.untyped_storage()._cdata: t for t in batch}
+        """Held, so that no address is given out twice."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        if given.isdisjoint(self._of_batch):
+            return found
         for tensor in tree_leaves(found):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
-                self.total += tensor.untyped_storage().nbytes()
+            if not isinstance(tensor, Tensor):
+                continue
+            if (storage := tensor.untyped_storage())._cdata not in given:
+                self.total += storage.nbytes()
+            self._of_batch.setdefault(storage._cdata, tensor)
         return found

@@ -29,7 +29,8 @@ CHUNK_BYTES = 64 * 2**20
 class ReferenceEngine(GradientEngine):
     """sum_i min(1, C / |g_i|) g_i from one gradient per record, g_i = d(mean of K losses) / d parameters.
 
-    Records go through ``vmap`` in chunks; a model that ``vmap`` cannot carry goes record by record.
+    Records go through ``vmap`` in chunks; a model that ``vmap`` cannot carry is
+    differentiated for one record after the other.
     """
 
     _use_vmap = True
@@ -82,12 +83,13 @@ class ReferenceEngine(GradientEngine):
     def _gradients(self, records: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Return {name: (m, *shape)} gradients and (m,) losses of records with (m, K, ...) rows."""
         if self._use_vmap:
+            self._restart()
             try:
                 with _Failures() as failures:
                     found = self._by_vmap(records)
                 if not failures.seen:  # what fails for one record does for all, and the model may go by it
                     return found
-            except (RuntimeError, KeyError):  # an operation without a batching rule
+            except (RuntimeError, KeyError, TypeError):  # an operation without a batching rule
                 self._use_vmap = False
         each = [self._one_by_one(rows) for rows in zip(*records, strict=True)]
         stacked = {name: torch.stack([g[name] for g, _ in each]) for name in self.names}
@@ -95,6 +97,7 @@ class ReferenceEngine(GradientEngine):
 
     def _one_by_one(self, rows: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Return the gradient and the loss of one record with (K, ...) rows: the definition."""
+        self._restart()
         with torch.enable_grad():
             losses = modules.check_losses(self.per_example_loss(self.model, *rows), self.views)
             gradients = torch.autograd.grad(
@@ -134,7 +137,7 @@ class ReferenceEngine(GradientEngine):
 
 
 class _Failures(TorchFunctionMode):
-    """Whether an operation failed, though the model went on, or Python was told of all records at once."""
+    """Whether an operation failed, though the model went on, or Python read all records at once."""
 
     seen = False
 

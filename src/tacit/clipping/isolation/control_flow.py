@@ -15,11 +15,39 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.unseen import Unseen
+__all__ = ["ANSWERS", "BELOW", "BY_KEYS", "CHECKING", "DRAWING", "LISTING", "SILENT", "UNIFORM", "Answers"]
 
-__all__ = ["Answers"]
+ANSWERS = frozenset(
+    {Tensor.__bool__, Tensor.is_nonzero, torch.is_nonzero, Tensor.__contains__, Tensor.__float__, Tensor.item}
+    | {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
+)
+"""Operations by which Python reads a truth or a number."""
+LISTING = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor, Tensor.new}
+    | {torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor}
+    | {torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor}
+)
+"""Operations that make a tensor of what Python gives them, such as a list of numbers."""
+SILENT = LISTING | {
+    *(torch.tensor_split, Tensor.tensor_split, Tensor.data_ptr, Tensor.storage, Tensor._typed_storage),
+    *(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage),
+    *(Tensor.__repr__, Tensor.__format__, Tensor.__complex__, Tensor.apply_, Tensor.map_),
+    *(Tensor.__int__, Tensor.__index__),
+}
+"""Operations by which Python reads a tensor without an operation that provenance could see."""
+CHECKING = frozenset({F.gaussian_nll_loss, F.one_hot, torch.multinomial, Tensor.multinomial})
+"""Operations that read values only to raise an error for some."""
+DRAWING = frozenset({torch.rand, torch.randint, torch.randn, torch.randperm, torch.bernoulli})
+"""Operations that make tensors of random numbers."""
+UNIFORM = frozenset({torch.rand})
+"""Operations that draw numbers in [0, 1)."""
+BELOW = frozenset({torch.lt, torch.ge, Tensor.lt, Tensor.ge, Tensor.__lt__, Tensor.__ge__})
+"""Whether numbers are below a bound, or not."""
+BY_KEYS = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+"""Operations that look numbers up, or put them, by keys."""
 
 
 def _most(rows: Tensor) -> Tensor:
@@ -121,7 +149,7 @@ class Answers:
         """Let go of all numbers: they may hold on to a graph."""
         self._numbers.clear()
 
-    def dissent(self, func: Callable[..., Any], args: tuple[Any, ...], answer: Any) -> Tensor | None:
+    def disagree(self, func: Callable[..., Any], args: tuple[Any, ...], answer: Any) -> Tensor | None:
         """(n,) bool: which records alone would not give this answer; None if it is not known."""
         if func in (Tensor.__contains__, torch.equal, Tensor.equal):
             one, other = args[:2]
@@ -133,9 +161,7 @@ class Answers:
             each, by_row = known.each, known.by_row
         else:
             return None
-        if not by_row:
-            raise Unseen("Python asks about rows that are not in the order of the batch")
-        return torch.ne(each, answer)
+        return torch.ne(each, answer) if by_row else None
 
     def _known(self, tensor: Tensor) -> _Number | None:
         found = self._numbers.get(id(tensor))

@@ -177,7 +177,7 @@ def put_back(call: Call, result: Tensor) -> Tensor | None:
 
 
 def unfolded(call: Call, result: Tensor) -> Tensor | None:
-    """Windows along a dimension, whose numbers are in the last one, added up."""
+    """Windows along a dimension, with their numbers in the last one, added up."""
     del result
     windows = call["grad_in"]
     dim = call["dim"] % (windows.dim() - 1)

@@ -1,18 +1,20 @@
-"""What is refused by its settings before a step: layers, parameters, and losses of the wrong shape.
+"""What a model consists of, and what is refused by its settings before a step.
 
 Letters: n records; B rows.
 """
 
 from __future__ import annotations
 
+from typing import final
+
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.clipping.isolation.tables import tables_around
+from tacit.clipping.isolation.state import values_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
-__all__ = ["can_mix", "check_loss", "check_losses", "check_model", "check_module"]
+__all__ = ["Survey", "can_mix", "check_loss", "check_losses", "check_model", "check_module"]
 
 _ONE_PROCESS = (
     "Private training runs in one process: make the model without the wrapper or the sharding, and start the "
@@ -42,8 +44,7 @@ def check_model(model: nn.Module) -> None:
 def check_loss(loss: object, model: nn.Module) -> None:
     """Refuse a loss that calls a wrapper around ``model``, or a part of it, for several processes."""
     own = set(model.modules())
-    values = (value for _, table in tables_around(loss, model) for value in list(table.values()))
-    for value in (loss, *values):
+    for value in (loss, *values_around(loss, model)):
         for wrapper in value.modules() if isinstance(value, nn.Module) else ():
             if _is_for_several(wrapper) and not own.isdisjoint(wrapper.modules()):
                 raise UnsupportedModel(
@@ -136,3 +137,45 @@ def check_losses(losses: object, rows: int) -> Tensor:
             "first."
         )
     return losses
+
+
+@final
+class Survey:
+    """The modules of a model, their flags, parameters and buffers, as they are now.
+
+    Two surveys are equal if nothing was added, replaced, frozen, or switched between training and
+    evaluation.  A survey holds what it saw, so that nothing else can come to have the same ``id``.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = _modules(model)
+        self.flags = tuple(module.training for module in self.modules)
+        self.parameters: list[nn.Parameter] = []
+        self.buffers: list[tuple[nn.Module, str, Tensor]] = []
+        for module in self.modules:
+            self.parameters += [p for p in module._parameters.values() if p is not None]
+            self.buffers += [(module, name, b) for name, b in module._buffers.items() if b is not None]
+        self._signature = (
+            self.flags,
+            tuple(map(id, self.modules)),
+            tuple(map(id, self.parameters)),
+            tuple(p.requires_grad for p in self.parameters),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Survey) and self._signature == other._signature
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """Return each module once, a module before those in it."""
+    found: dict[int, nn.Module] = {}
+    left = [model]
+    while left:
+        module = left.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            left += [child for child in reversed(module._modules.values()) if child is not None]
+    return list(found.values())

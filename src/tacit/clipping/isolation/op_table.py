@@ -1,7 +1,13 @@
 """Which operation hands records on by which rule.
 
 An operation that is not named here, and that PyTorch does not mark as going element by element, mixes all
-that it reads: to leave one out costs speed, and never the guarantee."""
+that it reads: to leave one out costs speed, and never the guarantee.
+
+A row may have random numbers of its own: they are as likely beside any others.  Numbers that all records
+share are another matter.  A large batch goes through the model in parts, each with other numbers, and one
+record more moves others from part to part.  The same goes for numbers that are drawn together, such as a
+permutation of the rows, and for those that a seed of the model gives each place of the batch.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +18,10 @@ import torch
 from torch import Tensor
 
 from tacit.clipping.isolation import index_rules, op_rules
-from tacit.clipping.isolation.call import Call
-from tacit.clipping.isolation.draw_rules import drawn, is_draw
+from tacit.clipping.isolation.call import FREE, Call
 from tacit.clipping.isolation.op_rules import Rule, but_last, by_leading, first_alone, pointwise, whole
 
-__all__ = ["RULES", "owners_after", "rule_of"]
+__all__ = ["RULES", "drawn", "is_draw", "owners_after", "rule_of"]
 
 _UNWRITTEN = "memory that nothing is written to"
 
@@ -171,3 +176,51 @@ RULES: dict[str, Rule] = {
     **_each("_embedding_bag _embedding_bag_forward_only", index_rules.bag),
     **_each("bucketize searchsorted", index_rules.searched),
 }
+
+_UNTAGGED = frozenset({"random", "_sample_dirichlet", "binomial"})
+"""Operations that draw, and that PyTorch does not mark as such."""
+IN_COMMON = "random numbers that records share"
+
+
+def is_draw(call: Call) -> bool:
+    """Whether the result of an operation that is asked for depends on random numbers."""
+    if call.place > 1 and call.get("dropout_p") is not None:
+        return False  # the state of a generator, which attention keeps for its backward pass
+    if torch.Tag.nondeterministic_seeded not in call.func.tags and call.plain not in _UNTAGGED:
+        return False
+    rate = next((call.get(name) for name in ("dropout_p", "p") if call.get(name) is not None), None)
+    return not (isinstance(rate, int | float) and rate in (0, 1)) and call.get("train") is not False
+
+
+def drawn(call: Call, result: Tensor, owners: Tensor | None) -> Tensor:
+    """The owners of random numbers: what no record owns by what was read, each row's record does.
+
+    The rows are the first dimension of their number, or else of some times their number.
+    """
+    rows = len(call.rows)
+    sizes = [size if size == rows or rows not in result.shape else 0 for size in result.shape]
+    dim = next((dim for dim, size in enumerate(sizes) if size and size % rows == 0), None)
+    if dim is None or _is_drawn_together(call, result, dim) or _is_seeded_anew(call, result):
+        by_row = torch.tensor(call.mixer(IN_COMMON), dtype=torch.int32, device=result.device)
+    else:
+        of_each = call.rows.to(result.device).repeat_interleave(result.shape[dim] // rows)
+        by_row = of_each.view(-1, *[1] * (result.dim() - 1 - dim))
+    if owners is None:
+        return by_row.expand(result.shape)
+    return torch.where(owners == FREE, by_row, owners)
+
+
+def _is_seeded_anew(call: Call, result: Tensor) -> bool:
+    """Whether the model chose a seed by itself, so that each place of the batch has numbers of its own."""
+    on_device = torch.cuda.default_generators if result.is_cuda else [torch.default_generator]
+    generator = call.get("generator") or on_device[result.device.index or 0]
+    return bool(generator.initial_seed() != call.seed)
+
+
+def _is_drawn_together(call: Call, result: Tensor, dim: int) -> bool:
+    """Whether the numbers of one call depend on each other along the dimension of the rows."""
+    if call.plain == "multinomial":
+        return call["self"].dim() == 1 and not call.get("replacement")
+    if call.plain == "_sample_dirichlet":
+        return dim == result.dim() - 1  # they add up to one
+    return call.plain == "randperm"

@@ -1,373 +1,432 @@
-"""Whether what a tape recorded lies with the record that it belongs to: judged on a few records.
+"""What can provenance not see? Place, count, its own errors. Long: each comparison has its tolerance.
 
-Letters: n records.
+Letters: n records; B rows.
+
+Records are compared in two passes: among many and among few, at other places, or beside zeros.  What differs
+by more than rounding depends on other records.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import copy
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from tacit.clipping.isolation.mixing import SEEN_LATE
-from tacit.clipping.isolation.randomness import RepeatedDraws, devices_of, drawn_so_far
-from tacit.clipping.isolation.tolerance import HANGS, HangsOnOthers, confirmed, norms_on, sketch, tolerance_of
-from tacit.clipping.per_example.parameter import Gradient
-from tacit.clipping.per_example.recorder import Tape, Unseen
-from tacit.clipping.per_example.use import Use
+from tacit.clipping.isolation.modules import check_losses
+from tacit.clipping.isolation.randomness import RepeatedDraws, begin_at, devices_of, drawn_so_far
+from tacit.clipping.isolation.state import Memory, refuse_kept
+from tacit.clipping.isolation.trace import Unseen
 from tacit.errors import UnsupportedModel
 
 __all__ = [
-    "MOST_WAYS",
-    "Doubt",
-    "Ownership",
-    "owned_uses",
-    "three_of",
+    "DependsOnOthers",
+    "Look",
+    "beside_zeros",
+    "confirmed",
+    "look_of",
+    "losses_of",
+    "moved",
+    "refuse_mixed",
+    "rounded",
+    "shuffled_places",
 ]
 
-NEGLIGIBLE = 1e-12
-"""A norm of this part of the threshold is what rounding leaves of nothing."""
-MOST_WAYS = 1024
-"""How many are remembered: a way is another one for each number that Python is told on it."""
-DISSENTING = 4
-"""Records that are tried of those which alone would have told Python something else."""
-_REFUTED = -1
-Way: TypeAlias = tuple[tuple[bool, ...], tuple[str, ...], tuple[torch.Size, ...], int]
-"""Training flags, sites, shapes of a record and number of uses."""
+T = TypeVar("T")
+_Batch: TypeAlias = tuple[Tensor, ...]
+Losses: TypeAlias = Callable[..., Tensor]
+"""Of a batch, the (B,) losses with random numbers from a seed."""
+_FEW = 4
+_ROUNDINGS = 64
+"""By how many units in the last place of the largest loss rounding may move one."""
+NOTHING = 1e-13
+"""What the norm of no gradient comes out as, at most."""
+BACKWARD = "the backward pass of a record depends on the other records"
+AGAIN = 2
+"""How often parameters are moved to see whether what differs does so elsewhere."""
 
 
-def three_of(losses: Tensor, dissenting: Sequence[int] = ()) -> Tensor:
-    """Return the numbers of three records, finite losses first; some twice if there are fewer.
-
-    Then those which alone go the way of the batch, not the ``dissenting`` ones: three of these may not.
-    """
-    rank = 2 * losses.isfinite().logical_not().to(torch.uint8)
-    rank[list(dissenting)] += 1
-    order = rank.argsort(stable=True)
-    return order[torch.arange(3, device=order.device) % len(order)]
+class DependsOnOthers(Unseen):
+    """What a record leaves is another beside other records."""
 
 
-def owned_uses(probe: Tape, j: int, summed: list[list[Tensor]]) -> set[int]:
-    """Return the numbers of the uses that record j's loss reaches; none may be reached in another record.
+class _Use(Protocol):
+    def squared_norms(self) -> Tensor:
+        """(n,)."""
 
-    ``summed``: for each use the sketches of the n records when all losses are summed; j's must be the same.
-    """
-    reached = set()
-    total = sum(float(sketches[j][0]) for sketches in summed)
-    for number, (use, sketches) in enumerate(zip(probe.all_uses(), summed, strict=True)):
-        n, beside = len(sketches), sketches[j]
-        # NaN is what 0 times infinity leaves; it does not come from another record's loss
-        for i in (i for i in range(n) if bool(use.gradients(i, i + 1).nan_to_num(nan=0.0).any())):
-            if i != j:
-                raise Unseen("the model does not keep the rows of a record together, or reorders them")
-            reached.add(number)
-        tolerance_of(probe).check(sketch(use, j), beside, total)
-    return reached
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """(m, *shape) of these records."""
+
+
+class _Pass(Protocol):
+    @property
+    def in_16_bits(self) -> bool:
+        """Whether some gradients came in 16 bits."""
+
+    def all_uses(self) -> Iterator[Any]:
+        """What it left of each use of a parameter."""
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """What is still to be shown of a way that a batch took.
+class Look:
+    """What some records left in a pass.
 
     Attributes:
-        way: the way.
-        path: its operations, see :attr:`tacit.clipping.per_example.recorder.Tape.path`.
-        steepest: the number of the record with the largest gradient.
-        dissenting: some of the records which alone would have told Python something else.
+        norms: (n, uses), of the gradients of each use of a parameter.
+        sketches: of the first, the last and some records between, by number: up to 2048 numbers of each of
+            these gradients.
+        losses: (n,).
+        drawn: the state of the generators in the end.
+        in_16_bits: whether some gradients came in 16 bits.
     """
 
-    way: Way
-    path: int
-    steepest: int
-    dissenting: Sequence[int]
+    norms: Tensor
+    sketches: dict[int, list[Tensor]]
+    losses: Tensor
+    drawn: Tensor
+    in_16_bits: bool
+
+    def of(self, records: Sequence[int]) -> Look:
+        """That of some records, numbered anew."""
+        chosen = list(records)
+        sketches = {number: self.sketches[i] for number, i in enumerate(chosen) if i in self.sketches}
+        return Look(self.norms[chosen], sketches, self.losses[chosen], self.drawn, self.in_16_bits)
+
+    def check(self, other: Look) -> None:
+        """Raise :class:`DependsOnOthers` unless the same records left the same in another pass."""
+        if self.norms.shape != other.norms.shape:
+            raise Unseen("which layers a record passes depends on how many records there are")
+        linear, rounding = (2e-2, 1e-3) if self.in_16_bits or other.in_16_bits else (1e-3, 1e-6)
+        total = self.norms.sum(1, keepdim=True)
+        finite = (total + other.norms.sum(1, keepdim=True)).isfinite()
+        differ = (self.norms - other.norms).abs() > linear * self.norms + rounding * total + NOTHING
+        if bool((differ & finite).any()):
+            raise DependsOnOthers(BACKWARD)
+        for i in self.sketches.keys() & other.sketches.keys():
+            for a, b in zip(self.sketches[i], other.sketches[i], strict=True):
+                if a.shape != b.shape:
+                    raise DependsOnOthers("a weight is as long as the batch")
+                if float((a - b).norm()) > linear * float(a.norm()) + rounding * float(total[i]):
+                    raise DependsOnOthers(BACKWARD)
 
 
-@final
-class Ownership:
-    """Proves, once for each way through a model, that what a tape records lies with its record.
+def look_of(taken: _Pass, losses: Tensor, records: Sequence[int], drawn: Tensor) -> Look:
+    """What these records left."""
+    uses, n = list(taken.all_uses()), len(losses)
+    squares = [use.squared_norms().double() for use in uses]
+    norms = torch.stack(squares, 1).sqrt() if uses else losses.new_zeros(n, 0, dtype=torch.float64)
+    few = {*range(min(n, _FEW)), *shuffled_places(n)} if n > _FEW else set(range(n))
+    sketches = {i: [_sketch(use, i) for use in uses] for i in few}
+    whole = Look(norms, sketches, losses.nan_to_num(nan=0.0), drawn, taken.in_16_bits)
+    return whole if len(records) == n else whole.of(records)
 
-    ``run``: a forward and a backward pass of a few records with fixed random numbers, of all their losses or
-    of one record's; all passes in a scope ``from_one_state`` begin alike.  ``gradients``: those of each
-    parameter by name, which are taken from a tape.  ``measured``: what is proven, and
-    what a run that does steps again needs to know.
+
+def _sketch(use: _Use, i: int) -> Tensor:
+    row = use.gradients(i, i + 1).flatten().nan_to_num(nan=0.0)
+    return torch.cat([row.norm()[None], row[:: max(1, row.numel() // 1024)]])
+
+
+def refuse_place(
+    beside: Look, alone: Look, in_double: Callable[[], bool | None], ignores_draws: Callable[[], bool]
+) -> None:
+    """Refuse what gives records other losses or gradients ``beside`` many others than ``alone``.
+
+    Nothing is said where the passes drew a different amount of random numbers, and losses depend on these.
+    """
+    if not torch.equal(beside.drawn, alone.drawn) and not ignores_draws():
+        return
+    finite = beside.losses.isfinite() & alone.losses.isfinite()
+    a, b = (look.losses.where(finite, 0.0) for look in (beside, alone))
+    if not rounded(a, b):
+        holds = in_double()
+        if holds is False or (holds is None and not near(a, b)):
+            raise UnsupportedModel(BY_PLACE)
+    beside.check(alone)
+
+
+def refuse_mixed(
+    model: nn.Module, per_example_loss: Losses, batch: _Batch, views: int, restore: Callable[[], None]
+) -> None:
+    """Refuse a model or loss in which a record's loss depends on the other records of the batch.
+
+    For what provenance does not show to be isolated, and the engine takes record by record: bounded so, it
+    would be another model all the same.  The losses of the batch are compared with those that records have
+    where the others are zeros, and with those of a few alone, at other places.
     """
 
-    def __init__(
-        self,
-        run: Callable[..., AbstractContextManager[Tape]],
-        from_one_state: Callable[[], AbstractContextManager[None]],
-        elsewhere: Callable[[int], AbstractContextManager[None]],
-        gradients: Callable[[Tape], dict[str, Gradient]],
-        views: int,
-        measured: dict[str, int],
-    ) -> None:
-        self._run, self._from_one_state, self._elsewhere = run, from_one_state, elsewhere
-        self._gradients, self._views, self._measured = gradients, views, measured
-        self._keys: dict[Way, str] = {}
-        self._tried: set[str] = set()  # by this process, on three records
-        self._shown_apart: set[Way] = set()
-        self._fresh: set[Way] = set()  # ways whose proof is not yet all there
-        self._agreed: set[Way] = set()  # on which records that dissent are the same where they do not
-        self._followed: set[int] = set()  # paths on which no record's numbers reach another's
-        self.went_another_way = False
-        """Whether the last batch went another way through the model than three of its records."""
+    def losses(part: _Batch, seed: int = 0, ends: list[Tensor] | None = None) -> Tensor:
+        restore()
+        return losses_of(model, per_example_loss, part, seed, ends)
 
-    def look_again(self) -> None:
-        """Try again to show wrong what is proven, on the next batch of each way."""
-        self._shown_apart.clear()
-        self._agreed.clear()
+    n = len(batch[0]) // views
+    restore()
+    whole = batch if n > 1 else tuple(torch.cat([t, t]) for t in batch)
+    n = max(n, 2)
+    chosen = torch.tensor(shuffled_places(n) if n > _FEW else [*range(1, n)])
+    few = tuple(t[rows_of(chosen, views).to(t.device)] for t in whole)
+    try:
+        certain = torch.equal(losses(few), losses(few, 1))
+        # which random numbers a record draws may depend on the lengths of others, as in a packed sequence
+        with nullcontext() if certain else RepeatedDraws(views):
+            twice = tuple(torch.cat([t, t]) for t in few)
+            _refuse_beside_zeros(model, per_example_loss, losses, twice, views)
+            if n > 2 * _FEW:
+                _refuse_beside_zeros(model, per_example_loss, losses, whole, views)
+        ends: list[Tensor] = []
+        repeated = nullcontext() if certain else RepeatedDraws(views)
+        with repeated:
+            alone = losses(few, 0, ends)
+            beside = losses(whole, 0, ends)[rows_of(chosen, views)]
+        if (certain or torch.equal(*ends)) and not rounded(beside, alone):
 
-    def holds(
-        self,
-        tape: Tape,
-        batch: tuple[Tensor, ...],
-        losses: Tensor,
-        thresholds: Tensor,
-        flags: tuple[bool, ...],
-    ) -> bool:
-        """Whether what was recorded lies with the record that it belongs to; once for each way through.
+            def same(wide: Losses) -> bool:
+                with nullcontext() if certain else RepeatedDraws(views):
+                    return near(wide(few), wide(whole)[rows_of(chosen, views)], 1e-6)
 
-        Proven on three of the records (:meth:`reached`).  If these go another way than the batch, or leave a
-        use without a gradient that is not ``NEGLIGIBLE`` in others, nothing is proven.  One record alone
-        needs no proof.  Which uses are proven is kept in ``measured``, as the bits of a number, and grows
-        where it does not suffice alone: so a resumed run takes a batch whole, or in parts, as it was taken
-        before.  Each process tries for itself all the same to show it wrong.
-        """
-        self.went_another_way = False
-        if len(losses) == 1:
-            return True
-        uses, sites = list(tape.all_uses()), tuple(tape.sites)
-        way = _way(tape, batch, flags)
-        if way not in self._keys and len(self._keys) > MOST_WAYS:
-            self._keys.clear()
-            self._tried.clear()
-            self._shown_apart.clear()
-            self._fresh.clear()
-        key = self._keys.get(way) or self._keys.setdefault(way, f"way {_digest(way)}")
-        proven = self._measured.get(key, 0)
-        if proven == _REFUTED:
-            raise HangsOnOthers(HANGS)
-        sufficient = proven > 0 and _is_sufficient(proven, uses, thresholds)
-        if sufficient and (key in self._tried or way in self._shown_apart):
-            return True
-        three = self._rows_of(three_of(losses, tape.dissenting))
-        try:
-            with self._from_one_state():
-                reached = self.reached(tuple(t[three.to(t.device)] for t in batch), sites)
-        except Unseen as reason:
-            if sufficient:
-                raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
-            raise
-        self._tried.add(key)
-        self.went_another_way = reached is None
-        if sufficient or reached is None:
-            return sufficient
-        self._fresh.add(way)
-        proven |= sum(1 << number for number in reached)
-        if key in self._measured or len(self._measured) < MOST_WAYS:
-            self._measured[key] = proven
-        return _is_sufficient(proven, uses, thresholds)
+            holds = holds_in_double(same, model, per_example_loss)
+            if holds is False or (holds is None and not near(beside, alone)):
+                raise UnsupportedModel(BY_PLACE)
+    finally:
+        restore()
 
-    def reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None = None) -> set[int] | None:
-        """Return the numbers of the uses in which three records have gradients, each record its own.
 
-        The gradient of one record's loss must be exactly 0 in what was recorded for the others, and in its
-        own what it is when all losses are summed: a backward pass that is not linear, such as one that scales
-        gradients by their largest, mixes records too.  That, a first dimension that counts something else,
-        rows in another order and positions that go by time before record are found by it, on two of the
-        records and on all, and :class:`Unseen` is raised.  None is returned if they go different ways, or
-        others than ``sites``.
-        """
-        return confirmed(lambda: self._reached(three, sites), self._elsewhere)
+def _refuse_beside_zeros(
+    model: nn.Module, per_example_loss: Losses, losses: Losses, whole: _Batch, views: int
+) -> None:
+    halves = _halves(len(whole[0]) // views).repeat_interleave(views, 1).to(whole[0].device)
+    together, apart = _both_ways(losses, whole, halves)
+    if torch.equal(together, apart):
+        return
+    again = losses(whole)
+    if not rounded(again, together[0]):
+        raise UnsupportedModel(HISTORY)
+    if not torch.equal(again, together[0]) and near(together, apart):
+        return  # sums in a random order
+    in_double = rounded(together, apart) and holds_in_double(
+        lambda wide: rounded(*_both_ways(wide, whole, halves)), model, per_example_loss
+    )
+    if in_double is False:
+        raise UnsupportedModel(MIXES)
 
-    def _reached(self, three: tuple[Tensor, ...], sites: tuple[str, ...] | None) -> set[int] | None:
-        reached: set[int] = set()
-        for chosen in (torch.tensor([1, 0]), torch.arange(3)):
-            rows = self._rows_of(chosen)
-            part = tuple(t[rows.to(t.device)] for t in three)
-            with self._run(part, follow=len(chosen) > 2) as probe:
-                sites = tuple(probe.sites) if sites is None else sites
-                if tuple(probe.sites) != sites:
-                    return None
-                summed = [[sketch(use, i) for i in range(len(chosen))] for use in probe.all_uses()]
-            if len(chosen) > 2:
-                self._keep(probe.path)
-            for j in range(len(chosen)):
-                with self._run(part, j) as probe:
-                    if tuple(probe.sites) != sites:
-                        return None
-                    reached |= owned_uses(probe, j, summed)
-        return reached
 
-    def doubtful(
-        self, tape: Tape, batch: tuple[Tensor, ...], losses: Tensor, flags: tuple[bool, ...]
-    ) -> Doubt | None:
-        """What is still to be shown of the way: that no record hangs on others.  None if all is shown.
+def losses_of(
+    model: nn.Module,
+    per_example_loss: Losses,
+    batch: _Batch,
+    seed: int = 0,
+    ends: list[Tensor] | None = None,
+) -> Tensor:
+    """Return the losses of a batch, 0 for NaN; ``ends`` gets the state of the generators afterwards."""
+    devices = devices_of(batch)
+    with torch.enable_grad(), torch.random.fork_rng(devices=devices), only_torch_draws():
+        begin_at(seed, devices)
+        found = check_losses(per_example_loss(model, *batch), len(batch[0]))
+        if ends is not None:
+            ends.append(drawn_so_far(devices))
+    return found.detach().nan_to_num(nan=0.0)
 
-        A model may do with the whole batch what one large record moves it to, or what it does with more than
-        three, or what some of the records alone would not have it do.
-        """
-        way, path, dissenting = _way(tape, batch, flags), tape.path, tape.dissenting
-        agreed = not dissenting or way in self._agreed
-        if len(losses) == 1 or (agreed and way in self._shown_apart and path in self._followed):
-            return None
-        squares = sum(use.squared_norms().double() for use in tape.all_uses())
-        finite = isinstance(squares, Tensor) and squares.nan_to_num(nan=0.0, posinf=0.0)
-        steepest = int(finite.argmax()) if isinstance(finite, Tensor) else 0
-        step = max(1, len(dissenting) // DISSENTING)
-        return Doubt(way, path, steepest, [] if agreed else dissenting[::step][:DISSENTING])
 
-    def refuse_what_hangs_on_others(self, batch: tuple[Tensor, ...], doubt: Doubt) -> None:
-        """Raise :class:`Unseen` if what is recorded for a record is another by the losses of some.
+@contextmanager
+def only_torch_draws() -> Iterator[None]:
+    """Refuse a pass in which Python's or NumPy's random numbers are drawn."""
 
-        Beside zeros.  Losses that are the same do not say that gradients are: a backward pass may use what
-        was computed from the whole batch, and rows may be in another order, by number or by content, than in
-        three.  Nothing is said if zeros go another way.
-        """
-        with self._from_one_state():
-            self._refuse(batch, doubt)
+    def state() -> tuple[object, ...]:
+        _, key, *rest = np.random.get_state()  # noqa: NPY002 (models that draw from it do)
+        return random.getstate(), np.asarray(key).tobytes(), *rest
 
-    def _refuse(self, batch: tuple[Tensor, ...], doubt: Doubt) -> None:
-        way = doubt.way
-        if doubt.path not in self._followed:
-            with self._run(batch, follow=True) as probe:
-                self._keep(probe.path)
-        try:
-            confirmed(lambda: self._try_alone(batch, way, doubt.dissenting), self._elsewhere)
-        except Unseen:  # batches in which all agree were right
-            self._refute(way)
-            raise
-        try:
-            if way not in self._shown_apart:
-                confirmed(lambda: self._try(batch, way, doubt.steepest), self._elsewhere)
-                confirmed(lambda: self._try_without_first(batch), self._elsewhere)
-        except Unseen as reason:
-            if way not in self._fresh:
-                raise UnsupportedModel(f"{reason}. {SEEN_LATE}") from reason
-            self._refute(way)
-            raise
-        self._fresh.discard(way)
-        self._shown_apart.add(way)
-        if doubt.dissenting:
-            self._agreed.add(way)
-
-    def _refute(self, way: Way) -> None:
-        """Take it for wrong, whatever the next batch shows."""
-        self._fresh.discard(way)
-        self._measured[self._keys[way]] = _REFUTED
-
-    def _try_alone(self, batch: tuple[Tensor, ...], way: Way, records: Sequence[int]) -> bool:
-        """Raise if a record is another where all of the batch are copies of it: then Python is told as of it.
-
-        The same places of the batch have the same random numbers.  Operations may be others, as where a mask
-        that hides nothing is left out.  What a record adds to each parameter may not, and neither may the
-        form of its norm.  Returned is whether all was compared.
-        """
-        if not records:
-            return True
-        with self._run(batch) as probe:
-            if tuple(probe.sites) != way[1]:
-                return False
-            forms, beside = self._of_parameters(probe, records)
-        for i, wanted in zip(records, beside, strict=True):
-            rows = self._rows_of(torch.full((len(batch[0]) // self._views,), i))
-            with self._run(tuple(t[rows.to(t.device)] for t in batch)) as probe:
-                forms_alone, (alone,) = self._of_parameters(probe, [i])
-                if forms_alone != forms:
-                    raise HangsOnOthers("what Python is told of other records decides how one is computed")
-                tolerance_of(probe).check_each(alone, wanted)
-        return True
-
-    def _of_parameters(
-        self, probe: Tape, records: Sequence[int]
-    ) -> tuple[dict[str, str], list[list[Tensor]]]:
-        """The forms of the parameters' norms, and for each record a sketch of each parameter's gradient."""
-        used = {name: gradient for name, gradient in self._gradients(probe).items() if gradient.used}
-        forms = {name: gradient.form for name, gradient in used.items()}
-        return forms, [[sketch(gradient, i) for gradient in used.values()] for i in records]
-
-    def _try(self, batch: tuple[Tensor, ...], way: Way, steepest: int) -> bool:
-        """One record alone, in all that is recorded; then each half, in the norms of all its records.
-
-        Returned is whether all was compared: nothing is where zeros go another way.
-        """
-        n = len(batch[0]) // self._views
-        number = torch.arange(n)
-        with self._run(batch) as probe:
-            if tuple(probe.sites) != way[1]:
-                return False
-            beside = [sketch(use, steepest) for use in probe.all_uses()]
-            norms = norms_on(probe)
-        with self._run(self._beside_zeros(batch, number == steepest), steepest) as probe:
-            found = [sketch(use, steepest) for use in probe.all_uses()]
-            compared = tuple(probe.sites) == way[1] and tolerance_of(probe).check_each(found, beside)
-        for half in (number % 2 == 0, number % 2 == 1):
-            with self._run(self._beside_zeros(batch, half), half) as probe:
-                same_way = tuple(probe.sites) == way[1]
-                compared &= same_way and tolerance_of(probe).check_norms(norms_on(probe), norms, half)
-        return compared
-
-    def _try_without_first(self, batch: tuple[Tensor, ...]) -> bool:
-        """Raise if records leave something else where the first is left out and they move up by one.
-
-        Where nothing is random but what can be drawn again, all records having the same random numbers.
-        Returned is whether it was compared.
-        """
-        n, devices = len(batch[0]) // self._views, devices_of(batch)
-        if n == 1:
-            return True
-        seen = []
-        try:
-            with RepeatedDraws(self._views):
-                for first in (0, 1):
-                    with self._run(tuple(t[first * self._views :] for t in batch)) as probe:
-                        sketches = [
-                            [sketch(use, i - first) for use in probe.all_uses()] for i in {1, n // 2, n - 1}
-                        ]
-                        seen.append((tuple(probe.sites), drawn_so_far(devices), sketches))
-                        tolerance = tolerance_of(probe)
-        except Unseen:  # something else is as long as this batch, which is judged when it comes
-            return False
-        if seen[0][0] != seen[1][0] or not torch.equal(seen[0][1], seen[1][1]):
-            return False
-        return all(tolerance.check_each(*pair) for pair in zip(seen[1][2], seen[0][2], strict=True))
-
-    def _keep(self, path: int) -> None:
-        if len(self._followed) > MOST_WAYS:
-            self._followed.clear()
-        self._followed.add(path)
-
-    def _beside_zeros(self, batch: tuple[Tensor, ...], kept: Tensor) -> tuple[Tensor, ...]:
-        """Return the batch with zeros for all records but those ``kept``, (n,) bool."""
-        rows = kept.repeat_interleave(self._views)
-        return tuple(
-            torch.where(rows.view(-1, *[1] * (t.dim() - 1)).to(t.device), t, torch.zeros_like(t))
-            for t in batch
+    before = state()
+    yield
+    if state() != before:
+        raise UnsupportedModel(
+            "the model or the loss draws random numbers by Python's random or NumPy, which all records have "
+            "in common and which are others when a step is done again. Draw by torch, for each record: "
+            "torch.rand(len(x))."
         )
 
-    def _rows_of(self, records: Tensor) -> Tensor:
-        """Return the numbers of the rows of these records."""
-        return (records[:, None] * self._views + torch.arange(self._views, device=records.device)).flatten()
+
+def holds_in_double(
+    judge: Callable[[Losses], bool], model: nn.Module, per_example_loss: Losses
+) -> bool | None:
+    """What ``judge`` says of losses in double precision; None if they cannot be had."""
+    try:
+        wide = copy.deepcopy(model).double()
+
+        def losses(part: _Batch, seed: int = 0) -> Tensor:
+            widened = tuple(t.double() if t.is_floating_point() else t for t in part)
+            found = losses_of(wide, per_example_loss, widened, seed)
+            if found.dtype != torch.float64:
+                raise TypeError("the model computes in single precision whatever it is given")
+            return found
+
+        return judge(losses)
+    except Exception:  # noqa: BLE001 (not every model can be copied, or is of this type)
+        return None
 
 
-def _way(tape: Tape, batch: tuple[Tensor, ...], flags: tuple[bool, ...]) -> Way:
-    """With the number of uses, of which a loss may leave some out."""
-    return flags, tuple(tape.sites), tuple(t.shape[1:] for t in batch), len(list(tape.all_uses()))
+def shuffled_places(n: int) -> list[int]:
+    """Four of n numbers, of four or more, each at another place, and the first one at an odd one.
+
+    >>> shuffled_places(9)
+    [8, 0, 4, 5]
+    """
+    return [n - 1, 0, n // 2, min(n // 2 + 1, n - 1)]
 
 
-def _digest(way: Way) -> str:
-    return hashlib.blake2b(repr(way).encode(), digest_size=16).hexdigest()
+def places_of(n: int, m: int) -> Tensor:
+    """m of n numbers, the first, the last and some between, evenly spaced: data may be sorted by class.
+
+    >>> places_of(9, 3).tolist(), places_of(1, 2).tolist()
+    ([0, 4, 8], [0, 0])
+    """
+    return torch.arange(m) * (n - 1) // max(m - 1, 1)
 
 
-def _is_sufficient(proven: int, uses: Sequence[Use], thresholds: Tensor) -> bool:
-    """Whether the uses that are not among the ``proven`` ones have no gradient worth the name."""
-    unproven = [use for number, use in enumerate(uses) if not proven >> number & 1]
-    if not unproven:
-        return True
-    negligible = (NEGLIGIBLE * float(thresholds.min())) ** 2
-    return all(bool((use.squared_norms() <= negligible).all()) for use in unproven)
+def rows_of(records: Tensor, views: int) -> Tensor:
+    """The numbers of the rows of these records."""
+    return (records[:, None] * views + torch.arange(views, device=records.device)).flatten()
+
+
+def beside_zeros(batch: _Batch, kept: Tensor) -> _Batch:
+    """The batch with zeros for all rows but those ``kept``, (B,) bool."""
+    return tuple(
+        torch.where(kept.view(-1, *[1] * (t.dim() - 1)).to(t.device), t, torch.zeros_like(t)) for t in batch
+    )
+
+
+def _halves(records: int) -> Tensor:
+    """(w, n) bool: the later half of the records, and of a few every other one, every other two, ...
+
+    With as many ways as there are of a few records, each two are in different halves at least once.
+    """
+    number = torch.arange(records)
+    most = 4 if records <= 2 * _FEW else 1
+    strides = [2**k for k in range(max(0, (records - 1).bit_length() - 1)) if 2**k < most]
+    return torch.stack([number >= records // 2, *(number // stride % 2 == 1 for stride in strides)])
+
+
+def _both_ways(losses: Losses, batch: _Batch, halves: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (w, n) losses of a batch, and those that each record has with the other half zeroed."""
+    together = losses(batch)
+    apart = [
+        torch.where(half, losses(beside_zeros(batch, half)), losses(beside_zeros(batch, ~half)))
+        for half in halves
+    ]
+    return together.expand(len(apart), -1), torch.stack(apart)
+
+
+def rounded(a: Tensor, b: Tensor) -> bool:
+    """Equal up to the rounding of a few operations; 0 and infinite losses to the last bit.
+
+    >>> [rounded(torch.tensor([loss]), torch.ones(1)) for loss in (1.000001, 1.1)]
+    [True, False]
+    """
+    most = _ROUNDINGS * torch.finfo(a.dtype).eps * b.abs().max()
+    return torch.equal(a, b) or bool((a - b).abs().max() <= most < torch.inf)
+
+
+def near(a: Tensor, b: Tensor, tolerance: float = 1e-3) -> bool:
+    """Equal up to rounding; equal infinite losses are not.
+
+    >>> near(torch.tensor([1.0001]), torch.ones(1))
+    True
+    """
+    return bool((a - b).abs().max() <= tolerance * b.abs().max())
+
+
+def confirmed(look: Callable[[], T], elsewhere: Callable[[int], AbstractContextManager[None]]) -> T:
+    """Return what a look returns; raise what it finds wrong if it finds it with other parameters, too.
+
+    Batches of other sizes are rounded otherwise, by a ten-millionth.  Where a number is as near to a kink, as
+    to 0 before a ReLU, that decides on which side it lies, and gradients differ by far more.  With parameters
+    that are moved a little it lies elsewhere, while records that depend on others still do.
+    """
+    try:
+        return look()
+    except (DependsOnOthers, UnsupportedModel):
+        for seed in range(AGAIN):
+            try:
+                with elsewhere(seed):
+                    return look()
+            except (DependsOnOthers, UnsupportedModel):
+                continue
+        raise
+
+
+@contextmanager
+def moved(parameters: Iterable[Tensor], seed: int) -> Iterator[None]:
+    """Parameters that differ by far more than rounding, and far less than by what training moves them.
+
+    By the square root of what their type rounds by, relative to each.  They are put back bit for bit.
+    """
+    tensors = list(parameters)
+    kept = [tensor.detach().clone() for tensor in tensors]
+    uncounted = tuple(tensors)  # by the number of writes those of the model are seen
+    try:
+        with torch.no_grad(), _unsafe_preserve_version_counter(uncounted):
+            for tensor in tensors:
+                generator = torch.Generator(tensor.device).manual_seed(seed)
+                by = torch.empty_like(tensor).normal_(generator=generator)
+                tensor.addcmul_(tensor, by, value=torch.finfo(tensor.dtype).eps ** 0.5)
+        yield
+    finally:
+        with torch.no_grad(), _unsafe_preserve_version_counter(uncounted):
+            for tensor, as_it_was in zip(tensors, kept, strict=True):
+                tensor.copy_(as_it_was)
+
+
+MIXES = (
+    "a record's loss changes when other records of the batch change: the model or the loss mixes "
+    "records, and clipping cannot bound a record that reaches other records' gradients. Look for "
+    "batch statistics (x - x.mean(0), batch_norm) in the model and for sums over the batch in the "
+    "loss."
+)
+BY_PLACE = (
+    "a record's loss changes when another record is left out, by its place in the batch or by how many "
+    "others there are: clipping cannot bound a record that moves all others. Look for positions that are "
+    "added along the batch dimension (a layer that takes (T, B, d) is given (B, T, d); batch_first=False), "
+    "for arange(len(x)) in the loss, and for divisors such as len(x): divide by the number of positions of "
+    "the record itself."
+)
+HISTORY = (
+    "the same batch gave other losses in a second pass, with the same model and random numbers: the loss or "
+    "the model keeps something of earlier batches, goes by how often it was called, or draws from a random "
+    "number generator of its own. Later steps would depend on the records of earlier ones without noise; and "
+    "how often the loss is called depends on how many records there are. Compute stored values before "
+    "training, on public records; set what changes during training between the steps; draw by torch."
+)
+LATE = (
+    "The batches before did not show it, but steps of this run may depend on one record by more than the "
+    "noise covers: do not release what they trained, and begin anew with another model."
+)
+
+
+def check_records(model: nn.Module, per_example_loss: Losses, batch: _Batch, *, views: int = 1) -> bool:
+    """Refuse models and losses that keep or mix records, by comparing losses; return if passes change it.
+
+    For an engine that takes each record by itself.
+    """
+    memory = Memory(model)
+    n = len(batch[0]) // views
+    few = tuple(t[rows_of(places_of(n, min(n, 3)), views).to(t.device)] for t in batch)
+    try:
+        losses_of(model, per_example_loss, tuple(torch.zeros_like(t) for t in few))
+        after_zeros = memory.changes()
+        memory.restore()
+        first = losses_of(model, per_example_loss, few)
+        changes = memory.changes()
+        refuse_kept(memory, after_zeros, changes)
+        memory.restore()
+        again = losses_of(model, per_example_loss, few)
+        if not rounded(first, again) and not (first.is_cuda and near(first, again)):
+            raise UnsupportedModel(HISTORY)
+        refuse_mixed(model, per_example_loss, batch, views, memory.restore)
+    finally:
+        memory.restore()
+    return bool(changes)

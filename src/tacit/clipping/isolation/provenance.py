@@ -2,8 +2,8 @@
 
 Letters: n records of K views; B = n K rows of the batch.
 
-Each number that a pass computes has an owner: the record that it comes from, none (``FREE``), or several.
-Operations of PyTorch hand owners on by the rules of ``isolation/op_table.py``; one without a rule is
+Each number that a pass computes has a provenance: the record that it comes from, none (``FREE``), or several.
+Operations of PyTorch hand it on by the rules of ``isolation/op_table.py``; one without a rule is
 taken to mix all that it reads.  Rules go by shapes and dimensions, and by the numbers in a tensor only where
 no record is in these.  So what they say of one batch holds for every batch that goes the same way, whatever
 is in it; that is what trying a model out on some records cannot show.
@@ -20,6 +20,7 @@ from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
@@ -28,7 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tacit.clipping.isolation.call import FREE, Call
 from tacit.clipping.isolation.op_table import owners_after
 
-__all__ = ["Flow"]
+__all__ = ["EARLIER", "Provenance"]
+
+EARLIER = "tensors of an earlier batch that were kept"
 
 _T = TypeVar("_T")
 _MANY = 256
@@ -36,12 +39,12 @@ _MANY = 256
 
 
 @final
-class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Provenance(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Owners of what is computed in its scope from the rows of ``batch``, ``views`` of them to a record."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, batch: Sequence[Tensor], views: int) -> None:
+    def __init__(self, batch: Sequence[Tensor], views: int, earlier: Provenance | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._views, self._n = views, len(batch[0]) // views
         self._records = torch.arange(self._n, dtype=torch.int32)
@@ -52,10 +55,27 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed = torch.initial_seed()
         self._mixers: list[str] = []  # what the owners n, n + 1, ... stand for: operations that mix records
         self._paused = False
-        self._told = False
+        self._on_trace = self._only_checked = False
         self._lost: str | None = None
+        self.follows_content = False
+        """Whether a shape, or something that Python reads, depends on what is in the records."""
+        if earlier is not None:
+            self._take_over(earlier)
         for tensor in batch:
             self.mark(tensor)
+
+    def _take_over(self, earlier: Provenance) -> None:
+        """Know tensors again in which records of an earlier batch were kept: they mix all records."""
+        for key, (weak, beside, size) in earlier._beside.items():
+            if not weak.expired() and bool((beside != FREE).any()):  # type: ignore[no-untyped-call]
+                kept = torch.where(beside == FREE, FREE, self._mixer(EARLIER))
+                self._beside[key] = weak, kept.to(torch.int32), size
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """No record is in these any more: they were put back as they were."""
+        for tensor in tensors:
+            if _has_memory(tensor):
+                self._beside.pop(tensor.untyped_storage()._cdata, None)
 
     def mark(self, tensor: Tensor, views: int | None = None) -> None:
         """Let the record of each row of ``tensor`` own it; rows that are one memory are the same for all."""
@@ -78,13 +98,13 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._met(strange) or "the rows of the batch are put in another order"
 
     def why_not_one(self, tensor: Tensor) -> str | None:
-        """Return in what records met whose numbers are in ``tensor``; None if they did not."""
+        """Return what mixed the records whose numbers ``tensor`` holds; None if nothing did."""
         owners = self.owners(tensor)
         return None if owners is None else self._met(owners)
 
     def _met(self, owners: Tensor) -> str | None:
         most = int(owners.max())
-        return f"records meet in {self._mixers[most - self._n]}" if most >= self._n else None
+        return f"records mix in {self._mixers[most - self._n]}" if most >= self._n else None
 
     def is_owned_by(self, tensor: Tensor, owners: Tensor | None) -> bool:
         """Whether ``tensor`` comes from those records alone; both may be none."""
@@ -96,10 +116,12 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def lose(self, tensors: Iterable[Tensor], to: str) -> None:
         """Say to what the numbers in ``tensors`` go where they cannot be followed, if records are in them."""
         if any(map(self.is_laden, tensors)):
-            self._lost = to
+            self._lost, self.follows_content = to, True
 
     def is_laden(self, tensor: Tensor) -> bool:
-        """Whether some record's numbers are in ``tensor``."""
+        """Whether some record's numbers are in ``tensor``, or may be, as in a transform of functions."""
+        if is_functorch_wrapped_tensor(tensor):
+            return True
         owners = self.owners(tensor)
         return owners is not None and bool((owners != FREE).any())
 
@@ -113,13 +135,13 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._paused = before
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """What is read out of a tensor in here is part of the way, so that other records go another one."""
-        self._told = True
+    def read_on_trace(self, *, only_checked: bool = False) -> Iterator[None]:
+        """What is read out of a tensor in here decides the trace; or an error alone, if ``only_checked``."""
+        self._on_trace, self._only_checked = True, only_checked
         try:
             yield
         finally:
-            self._told = False
+            self._on_trace = self._only_checked = False
 
     def owners(self, tensor: Tensor) -> Tensor | None:
         """Owners, of the shape of ``tensor``; None if no record is in its memory."""
@@ -151,7 +173,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # a tape would take what is done here for the model's doing
+        with torch._C.DisableTorchFunction():  # the recorder would take this for the model's doing
             if isinstance(func, HigherOrderOperator):
                 self._lost = f"what {func} does"
                 return func(*args, **kwargs)
@@ -176,8 +198,10 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = {id(t): self.owners(t) for t in tensors}
         memories = {t.untyped_storage()._cdata for t in tensors if _has_memory(t)}
         call = Call(func, args, kwargs, read, memories, self._rows, self._n, self._mixer, self._seed)
-        if call.laden and not self._told and (why := call.tells()) is not None:
-            self._lost = why
+        if call.laden and (why := call.tells()) is not None:
+            self.follows_content |= not self._only_checked
+            if not self._on_trace:
+                self._lost = why
         return call
 
     def _note(self, call: Call, found: Any) -> None:
@@ -202,7 +226,7 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return rows.to(tensor.device).view(-1, *[1] * (tensor.dim() - 1))
 
     def own(self, tensor: Tensor, owners: Tensor | None) -> None:
-        """Let these be the owners of the numbers of ``tensor``; of its shape, None for none."""
+        """Set the provenance of the numbers of ``tensor``; of its shape, None for no record."""
         storage, size = tensor.untyped_storage(), _bytes(tensor)
         known = self._beside.get(storage._cdata)
         if (owners is None and known is None) or tensor.numel() == 0:

@@ -16,13 +16,15 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["RepeatedDraws", "begin_at", "devices_of", "draw_again", "drawn_so_far", "states_of"]
 
 _DROPOUTS = frozenset(
-    {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
+    {torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
+    | {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
 )
 _DROPPING = frozenset(
     {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
     | {F.multi_head_attention_forward}
 )
 """Operations that drop out beside what they do, at a rate that is their one fraction."""
+_SLOPES = frozenset({F.rrelu, torch.rrelu})
 _OF_WEIGHTS = frozenset({torch.multinomial, Tensor.multinomial})
 _KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
 _BY_SIZES = frozenset({torch.rand, torch.randn})
@@ -65,6 +67,8 @@ class RepeatedDraws(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
+        if func in _SLOPES:
+            return F.rrelu(args[0], *args[1:3])
         if func in _DROPPING:
             args = tuple(0.0 if isinstance(arg, float) else arg for arg in args)
             kwargs = {name: _KEPT.get(name, value) for name, value in kwargs.items()}

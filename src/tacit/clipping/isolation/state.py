@@ -1,16 +1,18 @@
-"""What a model keeps of the records that it sees: nothing may stay in it but what the noisy step puts there.
+"""What a forward pass changes: nothing of the records may stay in the model but by the noisy step.
 
 A forward pass may write to the model beside computing losses: activations for a plot, a running mean, weights
 that are set from the first batch.  All of it would leave with the model, or reach later steps, without noise.
-What is written may also hang on no record, as a counter does, or a table that is made when it is first
-needed; so two passes are compared that begin alike and see different records.
+What is written may also depend on no record, as a counter does, or a table that is made when it is first
+needed; so the states are compared that two passes leave which begin alike and see different records.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from types import FunctionType, MethodType
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -19,20 +21,19 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.parameter import is_lazy
 
-from tacit.clipping.isolation.tables import Table, is_object, tables_around, tables_of, tables_of_module
+from tacit.errors import UnsupportedModel
 
-__all__ = ["Memory", "Place", "Surroundings", "differing", "same"]
+__all__ = ["Memory", "Place", "Writes", "differing", "is_object", "refuse_kept", "same", "values_around"]
 
+Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
+"""Which one it is, and what is in it by name."""
 Place: TypeAlias = tuple[Hashable, str]
-"""The number of a table, and a name in it."""
-_Kept: TypeAlias = dict[Place, tuple[Any, Any]]
-"""What was where, and a copy of it."""
+"""A table, and a name in it."""
 _OF_TORCH = frozenset(vars(nn.Module()))  # its own tables, and the flag ``training``
-_LARGE = 2**26
-"""Bytes of a tensor, around a loss, that is not copied."""
-_LONG = 4096
-"""Items of a list that is not."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DEEP = 4
+"""How many steps away from a loss its variables are looked up."""
+_LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
 
 
 @final
@@ -40,17 +41,24 @@ class Memory:
     """The parameters, buffers and plain attributes of ``model`` as they are when it is made.
 
     Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at,
-    but for objects that have such attributes.
+    but for objects that have such attributes.  ``tensors``: False for the others alone, which is quick.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._tables = list(tables_of(model))
-        self._before = {place: (value, _copy(value)) for place, value in _values(self._tables)}
+    def __init__(self, model: nn.Module, *, tensors: bool = True) -> None:
+        self._model, self._with_tensors = model, tensors
+        self._tables = list(_tables_of(model))
+        self._before = {place: (value, _copy(value)) for place, value in self._values(self._tables)}
+
+    def _values(self, tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
+        for number, table in tables:
+            for key, value in list(table.items()):
+                plain = key not in _OF_TORCH and (_is_plain(value) or is_object(value))
+                if plain and (self._with_tensors or not isinstance(value, Tensor)):
+                    yield (number, key), value
 
     def changes(self) -> dict[Place, Any]:
         """Copies of what is otherwise now in the model, by place; None where something is gone."""
-        now = dict(_values(tables_of(self._model)))
+        now = dict(self._values(_tables_of(self._model)))
         changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
         for place, value in now.items():
             if place not in self._before or not _equal(value, self._before[place][1]):
@@ -60,56 +68,47 @@ class Memory:
     def restore(self) -> None:
         """Put everything back, and take away what is new; what is in new objects is left as it is."""
         tables = dict(self._tables)
-        for number, key in [place for place, _ in _values(self._tables) if place not in self._before]:
+        for number, key in [place for place, _ in self._values(self._tables) if place not in self._before]:
             del tables[number][key]
-        _put_back(tables, self._before)
+        for (number, key), (value, copy) in self._before.items():
+            if not _equal(value, copy):
+                _write_back(value, copy)
+            table = tables[number]
+            if key not in table or table[key] is not value:
+                table[key] = value
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Those that it puts back."""
+        return (value for value, _ in self._before.values() if isinstance(value, Tensor))
 
     def names(self, places: set[Place]) -> list[str]:
         """The names of places in the model, as a user would write them."""
         prefixes: dict[Hashable, str] = {}
         for name, module in self._model.named_modules():
-            for number, _ in tables_of_module(module):
+            for number, _ in _tables_of_module(module):
                 prefixes[number] = f"{name}.{number[1]}" if isinstance(number, tuple) else name
         return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
 
 
-@final
-class Surroundings:
-    """The plain variables around ``loss`` and what it calls, without the model, as they are when it is made.
-
-    They are the user's own: nothing is put back but what is asked for.
-    """
-
-    def __init__(self, loss: object, model: nn.Module) -> None:
-        self._tables = list(tables_around(loss, model))
-        self._before = {place: (value, _copy_of_any(value)) for place, value in self._now().items()}
-
-    def changed(self) -> set[Place]:
-        """Where something else is now."""
-        now = self._now()
-        return {
-            place
-            for place in self._before.keys() | now.keys()
-            if not (place in self._before and place in now) or not _equal(now[place], self._before[place][1])
-        }
-
-    def put_back(self, places: AbstractSet[Place]) -> None:
-        """Put back what was in these."""
-        tables = dict(self._tables)
-        for number, key in places - self._before.keys():
-            tables[number].pop(key, None)
-        _put_back(tables, {place: self._before[place] for place in self._before.keys() & places})
-
-    def _now(self) -> dict[Place, Any]:
-        return {
-            (number, key): value
-            for number, table in self._tables
-            for key, value in list(table.items())
-            if key not in _OF_TORCH
-        }
+def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records: Mapping[Place, Any]) -> None:
+    """Refuse a model in which a pass of records leaves something else than one of zeros."""
+    if names := memory.names(differing(after_zeros, after_records)):
+        raise UnsupportedModel(KEPT.format(", ".join(names)))
 
 
-def differing(one: dict[Place, Any], other: dict[Place, Any]) -> set[Place]:
+WRITTEN = (
+    "the forward pass writes values of records into a tensor that the model or the loss keeps: they would "
+    "leave with the model, or reach later steps, without noise. Return them instead, and set what is "
+    "computed from data before training, on public records."
+)
+KEPT = (
+    "the forward pass stores values of records in the model: {}. It would leave with the model, or "
+    "reach later steps, without noise. Return it instead of keeping it, and set what is computed from data "
+    "before training, on public records."
+)
+
+
+def differing(one: Mapping[Place, Any], other: Mapping[Place, Any]) -> set[Place]:
     """Where two passes left different values."""
     both = one.keys() & other.keys()
     return {place for place in both if not _equal(one[place], other[place])} | (one.keys() ^ other.keys())
@@ -122,27 +121,147 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _values(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
-    for number, table in tables:
-        for key, value in list(table.items()):
-            if key not in _OF_TORCH and (_is_plain(value) or is_object(value)):
-                yield (number, key), value
+@final
+class Writes:
+    """Sees writes to ``parameters``.
+
+    Those that change in a pass of zeros may be written, as what that writes depends on no record: a model may
+    normalise its weights.  No others may.  Torch counts writes, but for those through ``.data``; where a pass
+    writes, if only what is there, or is slow anyway, values are compared instead.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._rewritten: set[int] = set()
+        self._writes = False
+
+    @contextmanager
+    def of_no_record(self) -> Iterator[None]:
+        """The scope of a pass of zeros."""
+        versions, before = self._versions(), self._copies()
+        yield
+        self._writes = versions != self._versions()
+        self._rewritten = {
+            id(p) for p, copy in zip(self._parameters, before, strict=True) if not same(p, copy)
+        }
+
+    @contextmanager
+    def refused(self, model: nn.Module, *, keep: bool) -> Iterator[None]:
+        """The scope of a step of the ``model``.  ``keep``: compare values, and put them back.
+
+        Raises:
+            UnsupportedModel: which parameters were written.
+        """
+        keep |= self._writes
+        versions, before = self._versions(), self._copies() if keep else []
+        try:
+            yield
+        except BaseException:
+            self._put_back(before)
+            raise
+        if keep:
+            changed = [not same(p, copy) for p, copy in zip(self._parameters, before, strict=True)]
+        else:
+            changed = [now != then for now, then in zip(self._versions(), versions, strict=True)]
+        written = [
+            p
+            for p, is_changed in zip(self._parameters, changed, strict=True)
+            if is_changed and id(p) not in self._rewritten
+        ]
+        if not written:
+            return
+        self._put_back(before)
+        of = [name for name, parameter in model.named_parameters() if any(parameter is p for p in written)]
+        raise UnsupportedModel(
+            f"the forward pass writes to the parameters {of}: what it writes may depend on the records, and "
+            "reaches the released model without noise. Compute another tensor from them instead "
+            "(torch.nn.utils.parametrize), or write between steps. Do not release what earlier steps trained."
+        )
+
+    def _put_back(self, before: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, copy in zip(self._parameters, before, strict=False):
+                if not same(parameter, copy):
+                    parameter.copy_(copy)
+
+    def _versions(self) -> list[int | None]:
+        return [None if parameter.is_inference() else parameter._version for parameter in self._parameters]
+
+    def _copies(self) -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in self._parameters]
 
 
-def _put_back(tables: Mapping[Hashable, MutableMapping[str, Any]], before: _Kept) -> None:
-    for (number, key), (value, copy) in before.items():
-        if not _equal(value, copy):
-            _write_back(value, copy)
-        table = tables[number]
-        if key not in table or table[key] is not value:
-            table[key] = value
+def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
+    """Attributes of a loss, the variables around it, and those of what it calls; not of the ``model``.
+
+    >>> first = []
+    >>> def loss(model, x):
+    ...     return first
+    >>> any(value is first for value in values_around(loss, nn.Linear(2, 3)))
+    True
+    """
+    return _around(loss, {id(module) for module in model.modules()}, _DEEP)
 
 
-def _is_data(value: object) -> bool:
-    """Whether it is so large that it is what a loss has to read, more likely than what it keeps."""
-    if isinstance(value, Tensor | np.ndarray):
-        return value.nbytes > _LARGE
-    return isinstance(value, list | tuple | dict | set | deque | str | bytes) and len(value) > _LONG
+def _around(thing: object, seen: set[int], deep: int) -> Iterator[Any]:
+    if id(thing) in seen or deep == 0:
+        return
+    seen.add(id(thing))
+    inside: list[object] = []
+    if isinstance(thing, partial):
+        inside = [thing.func, *thing.args, *thing.keywords.values()]
+    elif isinstance(thing, MethodType):
+        inside = [thing.__self__, thing.__func__]
+    elif isinstance(thing, FunctionType):
+        inside = [thing.__globals__[n] for n in thing.__code__.co_names if n in thing.__globals__]
+        inside += [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
+    elif isinstance(thing, nn.Module):
+        for _, table in _tables_of(thing):
+            yield from table.values()
+    elif is_object(thing):
+        inside = [*vars(thing).values(), *([type(thing).__call__] if callable(thing) else [])]
+    yield from inside
+    for value in inside:
+        yield from _around(value, seen, deep - 1)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (which raises)
+    except ValueError:
+        return False
+    return True
+
+
+def is_object(value: object) -> bool:
+    """Whether it is of a class of the user's own, and has attributes.
+
+    >>> from types import SimpleNamespace
+    >>> is_object(SimpleNamespace()), is_object([])
+    (True, False)
+    """
+    kind: Any = type(value)  # mypy takes no class for hashable
+    return _is_own(kind) and hasattr(value, "__dict__")
+
+
+@lru_cache(maxsize=1024)
+def _is_own(kind: type[Any]) -> bool:
+    library = kind.__module__.partition(".")[0] in _LIBRARIES
+    return (kind.__module__ == "types" or not library) and not issubclass(kind, type | nn.Module)
+
+
+def _tables_of(model: nn.Module) -> Iterator[Table]:
+    for module in model.modules():
+        yield from _tables_of_module(module)
+
+
+def _tables_of_module(module: nn.Module) -> Iterator[Table]:
+    """Where a module has its values: parameters and buffers, all others, and objects among these."""
+    for table in (module._parameters, module._buffers, vars(module)):
+        yield id(table), table
+    for name, value in list(vars(module).items()):
+        if is_object(value):
+            yield (id(vars(module)), name), vars(value)
 
 
 def _is_plain(value: object) -> bool:
@@ -172,15 +291,6 @@ def _copy(value: Any) -> Any:
             return set(value)
         case _:
             return value
-
-
-def _copy_of_any(value: Any) -> Any:
-    """A copy to compare with; values that are not plain, or large, are compared by identity."""
-    if _is_data(value):
-        return value
-    if not _is_plain(value) and isinstance(value, list | deque | dict | set):
-        return value.copy()
-    return _copy(value) if _is_plain(value) else value
 
 
 def _equal(a: Any, b: Any) -> bool:

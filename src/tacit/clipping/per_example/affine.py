@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.recorder import Handler, Tape, Unseen
+from tacit.clipping.per_example.recorder import Handler, Recorder, Unseen
 from tacit.clipping.per_example.use import Kept, Use, over_positions, over_views, widened
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def layer_norm(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     normalized_shape: list[int],
     weight: Tensor | None = None,
@@ -54,10 +54,10 @@ def layer_norm(
 ) -> Tensor:
     """``F.layer_norm``: its own backward pass gives the input's gradient, and z again for the scale's."""
     shape = list(normalized_shape)
-    tape = tape.of_rows("layer_norm", input, len(shape) + 1)
+    recorder = recorder.of_rows("layer_norm", input, len(shape) + 1)
     if widened(input) is not input:  # in narrow types z is kept as it was used
-        return _affine(tape, "layer_norm", F.layer_norm(input, shape, eps=eps), weight, bias)
-    scale, shift = tape.plain(weight), tape.plain(bias)
+        return _affine(recorder, "layer_norm", F.layer_norm(input, shape, eps=eps), weight, bias)
+    scale, shift = recorder.plain(weight), recorder.plain(bias)
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y, mean, rstd = torch.native_layer_norm(x, shape, scale, shift, eps)
@@ -72,28 +72,28 @@ def layer_norm(
         return (found[0],), list(uses(g, x, mean, rstd))
 
     def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        if weight is not None and tape.owns(weight):
-            yield weight, _kept(tape, (x - mean).mul_(rstd).mul_(g), weight.shape, weight)
-        if bias is not None and tape.owns(bias):
-            yield bias, _kept(tape, g, bias.shape, bias)
+        if weight is not None and recorder.owns(weight):
+            yield weight, _kept(recorder, (x - mean).mul_(rstd).mul_(g), weight.shape, weight)
+        if bias is not None and recorder.owns(bias):
+            yield bias, _kept(recorder, g, bias.shape, bias)
 
-    return tape.function("layer_norm", forward, backward, inputs=(input,), sources=(weight, bias))
+    return recorder.function("layer_norm", forward, backward, inputs=(input,), sources=(weight, bias))
 
 
 def rms_norm(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     normalized_shape: list[int],
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
     """``F.rms_norm``."""
-    tape = tape.of_rows("rms_norm", input, len(normalized_shape) + 1)
-    return _affine(tape, "rms_norm", F.rms_norm(input, normalized_shape, eps=eps), weight, None)
+    recorder = recorder.of_rows("rms_norm", input, len(normalized_shape) + 1)
+    return _affine(recorder, "rms_norm", F.rms_norm(input, normalized_shape, eps=eps), weight, None)
 
 
 def batch_norm(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -106,13 +106,13 @@ def batch_norm(
     """``F.batch_norm`` with fixed statistics; in training it mixes rows, which the mixing probe refuses."""
     if training:
         raise Unseen("operation 'batch_norm' mixes the rows of the batch in training")
-    tape = tape.of_rows("batch_norm", input, 2)
+    recorder = recorder.of_rows("batch_norm", input, 2)
     normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
-    return _affine(tape, "batch_norm", normal, weight, bias, channels=True)
+    return _affine(recorder, "batch_norm", normal, weight, bias, channels=True)
 
 
 def _affine(
-    tape: Tape,
+    recorder: Recorder,
     operation: str,
     x: Tensor,
     weight: Tensor | None,
@@ -125,7 +125,7 @@ def _affine(
     def spread(parameter: Tensor | None) -> Tensor | None:
         if parameter is None:
             return None
-        plain = tape.plain(parameter)
+        plain = recorder.plain(parameter)
         return plain.view(-1, *[1] * (x.dim() - 2)) if channels else plain
 
     scale, shift = spread(weight), spread(bias)
@@ -134,18 +134,18 @@ def _affine(
         y = y + shift
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        if weight is not None and scale is not None and tape.owns(weight):
-            yield weight, _kept(tape, g * x, scale.shape, weight)
-        if bias is not None and shift is not None and tape.owns(bias):
-            yield bias, _kept(tape, g, shift.shape, bias)
+        if weight is not None and scale is not None and recorder.owns(weight):
+            yield weight, _kept(recorder, g * x, scale.shape, weight)
+        if bias is not None and shift is not None and recorder.owns(bias):
+            yield bias, _kept(recorder, g, shift.shape, bias)
 
-    return tape.tap(operation, y, uses, saved=(x,), sources=(weight, bias))
+    return recorder.tap(operation, y, uses, saved=(x,), sources=(weight, bias))
 
 
-def _kept(tape: Tape, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:
+def _kept(recorder: Recorder, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:
     """Return gradients of a parameter broadcast from ``shape`` over (B, s...), summed to its own shape."""
     per_row = _summed_to(elementwise, shape).reshape(-1, *parameter.shape)
-    return Kept(over_views(per_row, tape.views))
+    return Kept(over_views(per_row, recorder.views))
 
 
 def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
@@ -166,21 +166,21 @@ def _binary(operation: str, compute: Callable[..., Tensor], sign: int | None) ->
     The gradient of w, element by element, is ``sign`` g, or g x if ``sign`` is None.
     """
 
-    def binary(tape: Tape, a: Any, b: Any, *, alpha: float = 1, **options: Any) -> Tensor:
+    def binary(recorder: Recorder, a: Any, b: Any, *, alpha: float = 1, **options: Any) -> Tensor:
         if alpha != 1:
-            b = tape.derive(torch.mul, b, alpha) if tape.owns(b) else b * alpha
-        w, x = (a, b) if tape.owns(a) else (b, a)
-        if options or tape.owns(x):
+            b = recorder.derive(torch.mul, b, alpha) if recorder.owns(b) else b * alpha
+        w, x = (a, b) if recorder.owns(a) else (b, a)
+        if options or recorder.owns(x):
             raise Unseen(f"operation {operation!r} with two private operands or options")
-        tape = tape.of_rows(operation, x, 1)
-        y = compute(x, tape.plain(w))
+        recorder = recorder.of_rows(operation, x, 1)
+        y = compute(x, recorder.plain(w))
         if y.dim() != x.dim() or (w.dim() == y.dim() and len(w) != 1):
             raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
 
         def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
-            yield w, _kept(tape, g * saved[0] if sign is None else sign * g, w.shape, w)
+            yield w, _kept(recorder, g * saved[0] if sign is None else sign * g, w.shape, w)
 
-        return tape.tap(operation, y, uses, saved=(x,) if sign is None else (), sources=(w,))
+        return recorder.tap(operation, y, uses, saved=(x,) if sign is None else (), sources=(w,))
 
     return binary
 
@@ -191,32 +191,32 @@ _minus = _binary("sub", torch.sub, -1)
 _from = _binary("sub", torch.rsub, 1)
 
 
-def sub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+def sub(recorder: Recorder, a: Any, b: Any, **options: Any) -> Tensor:
     """``a - b``."""
-    result: Tensor = (_from if tape.owns(a) else _minus)(tape, a, b, **options)
+    result: Tensor = (_from if recorder.owns(a) else _minus)(recorder, a, b, **options)
     return result
 
 
-def rsub(tape: Tape, a: Any, b: Any, **options: Any) -> Tensor:
+def rsub(recorder: Recorder, a: Any, b: Any, **options: Any) -> Tensor:
     """``b - a``."""
-    return sub(tape, b, a, **options)
+    return sub(recorder, b, a, **options)
 
 
 def _in_place(operation: str, compute: Callable[..., Tensor]) -> Handler:
     """Return the recording form of ``compute(x, w)``, which changes x: by a copy of w for each row."""
 
-    def in_place(tape: Tape, x: Tensor, w: Tensor, **options: Any) -> Tensor:
-        if options or tape.owns(x) or not tape.owns(w):
+    def in_place(recorder: Recorder, x: Tensor, w: Tensor, **options: Any) -> Tensor:
+        if options or recorder.owns(x) or not recorder.owns(w):
             raise Unseen(f"operation {operation!r} changes a parameter in place, or has options")
-        tape = tape.of_rows(operation, x, 1)
+        recorder = recorder.of_rows(operation, x, 1)
         if w.dim() > x.dim() or (w.dim() == x.dim() and len(w) != 1):
             raise Unseen(f"operation {operation!r} reads a parameter along the rows of the batch")
 
         def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
-            yield w, _kept(tape, g, w.shape, w)
+            yield w, _kept(recorder, g, w.shape, w)
 
-        copies = tape.plain(w).expand(x.shape).clone()
-        return compute(x, tape.tap(operation, copies, uses, saved=(), sources=(w,)))
+        copies = recorder.plain(w).expand(x.shape).clone()
+        return compute(x, recorder.tap(operation, copies, uses, saved=(), sources=(w,)))
 
     return in_place
 
@@ -226,55 +226,55 @@ mul_in_place = _in_place("mul_", Tensor.mul_)
 sub_in_place = _in_place("sub_", Tensor.sub_)
 
 
-def where(tape: Tape, condition: Tensor, input: Any = None, other: Any = None) -> Tensor:  # noqa: A002
+def where(recorder: Recorder, condition: Tensor, input: Any = None, other: Any = None) -> Tensor:  # noqa: A002
     """``torch.where`` with one private operand, such as biases of positions that a mask of the rows hides.
 
     The other operand and the condition have the rows, or are constants.
     """
-    w, x, chosen = (input, other, True) if tape.owns(input) else (other, input, False)
-    operands = [t for t in (condition, x) if isinstance(t, Tensor) and not tape.fixed(t)]
-    if tape.owns(x) or not operands or condition.dtype != torch.bool:
-        return _without_rule(tape, condition, input, other)
-    tape = tape.of_rows("where", operands[0], 1)
-    y = torch.where(condition, tape.plain(input), tape.plain(other))
-    if any(t.dim() != y.dim() or len(t) != tape.rows for t in operands) or (
+    w, x, chosen = (input, other, True) if recorder.owns(input) else (other, input, False)
+    operands = [t for t in (condition, x) if isinstance(t, Tensor) and not recorder.fixed(t)]
+    if recorder.owns(x) or not operands or condition.dtype != torch.bool:
+        return _without_rule(recorder, condition, input, other)
+    recorder = recorder.of_rows("where", operands[0], 1)
+    y = torch.where(condition, recorder.plain(input), recorder.plain(other))
+    if any(t.dim() != y.dim() or len(t) != recorder.rows for t in operands) or (
         w.dim() == y.dim() and len(w) != 1
     ):
-        return _without_rule(tape, condition, input, other)
+        return _without_rule(recorder, condition, input, other)
     by_row = operands[0] is condition
 
     def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
         here = saved[0] if by_row else condition
-        yield w, _kept(tape, torch.where(here if chosen else ~here, g, 0.0), w.shape, w)
+        yield w, _kept(recorder, torch.where(here if chosen else ~here, g, 0.0), w.shape, w)
 
-    return tape.tap("where", y, uses, saved=(condition,) if by_row else (), sources=(w,))
+    return recorder.tap("where", y, uses, saved=(condition,) if by_row else (), sources=(w,))
 
 
-def _without_rule(tape: Tape, *operands: Any) -> Tensor:
-    result: Tensor = tape.without_rule(torch.where, operands, {})
+def _without_rule(recorder: Recorder, *operands: Any) -> Tensor:
+    result: Tensor = recorder.without_rule(torch.where, operands, {})
     return result
 
 
-def where_of(tape: Tape, input: Any, condition: Tensor, other: Any) -> Tensor:  # noqa: A002
+def where_of(recorder: Recorder, input: Any, condition: Tensor, other: Any) -> Tensor:  # noqa: A002
     """``Tensor.where``, which names its first choice first."""
-    return where(tape, condition, input, other)
+    return where(recorder, condition, input, other)
 
 
-def masked_fill(tape: Tape, input: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: A002
+def masked_fill(recorder: Recorder, input: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: A002
     """``input.masked_fill(mask, value)``."""
-    return where(tape, mask, value, input)
+    return where(recorder, mask, value, input)
 
 
-def prelu(tape: Tape, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
+def prelu(recorder: Recorder, input: Tensor, weight: Tensor) -> Tensor:  # noqa: A002
     """``F.prelu`` with one slope, (1,), or one per channel, (C,)."""
-    tape = tape.of_rows("prelu", input, 2)
-    y = F.prelu(input, tape.plain(weight))
+    recorder = recorder.of_rows("prelu", input, 2)
+    y = F.prelu(input, recorder.plain(weight))
     shape = torch.Size([len(weight), *[1] * (input.dim() - 2)])
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        yield weight, _kept(tape, g * x.clamp(max=0.0), shape, weight)
+        yield weight, _kept(recorder, g * x.clamp(max=0.0), shape, weight)
 
-    return tape.tap("prelu", y, uses, saved=(input,), sources=(weight,))
+    return recorder.tap("prelu", y, uses, saved=(input,), sources=(weight,))
 
 
 def _copies(operation: str, compute: Callable[..., Tensor]) -> Handler:
@@ -284,22 +284,22 @@ def _copies(operation: str, compute: Callable[..., Tensor]) -> Handler:
     it is made; other copies are derived sources.
     """
 
-    def copies(tape: Tape, input: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
-        if not tape.owns(input):
+    def copies(recorder: Recorder, input: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
+        if not recorder.owns(input):
             raise Unseen(f"operation {operation!r} of a parameter by another tensor")
-        y = compute(tape.plain(input), *args, **options)
-        rows = _dimension_of_rows(input.shape, y.shape, tape.rows)
+        y = compute(recorder.plain(input), *args, **options)
+        rows = recorder.decided(lambda: _dimension_of_rows(input.shape, y.shape, recorder.rows))
         if rows is None:
-            derived: Tensor = tape.derive(compute, input, *args, **options)
+            derived: Tensor = recorder.derive(compute, input, *args, **options)
             return derived
         new = y.dim() - input.dim()
         shape = torch.Size([size for i, size in enumerate(input.shape) if new + i != rows])
 
         def uses(g: Tensor) -> Iterator[tuple[Tensor, Use]]:
-            yield input, _kept(tape, g.movedim(rows, 0), shape, input)
+            yield input, _kept(recorder, g.movedim(rows, 0), shape, input)
 
         operation_ = f"{operation} along {rows}"
-        return tape.tap(operation_, y.clone(), uses, saved=(), sources=(input,), rows=rows)
+        return recorder.tap(operation_, y.clone(), uses, saved=(), sources=(input,), rows=rows)
 
     return copies
 
@@ -321,10 +321,10 @@ tile = _copies("repeat", Tensor.tile)
 repeat_interleave = _copies("repeat", torch.repeat_interleave)
 
 
-def to(tape: Tape, input: Tensor, other: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
+def to(recorder: Recorder, input: Tensor, other: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002
     """``input.to(other)`` and ``input.type_as(other)``, which read no more than the type and the device."""
     like = torch.empty(0, dtype=other.dtype, device=other.device)
-    if tape.owns(input):
-        derived: Tensor = tape.derive(Tensor.to, input, like, *args, **options)
+    if recorder.owns(input):
+        derived: Tensor = recorder.derive(Tensor.to, input, like, *args, **options)
         return derived
     return input.to(like, *args, **options)

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tacit.clipping.per_example.affine import add
 from tacit.clipping.per_example.linear import linear
-from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder, Unseen
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
 
 def multi_head_attention_forward(
-    tape: Tape,
+    recorder: Recorder,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -50,12 +50,12 @@ def multi_head_attention_forward(
     """``F.multi_head_attention_forward``: (L, B, E) queries, (S, B, .) keys and values."""
     if add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise Unseen("operation 'multi_head_attention_forward' with added or static keys")
-    if tape.owns(attn_mask) or tape.owns(key_padding_mask):
+    if recorder.owns(attn_mask) or recorder.owns(key_padding_mask):
         raise Unseen("operation 'multi_head_attention_forward' with a learned mask")
     if query.dim() != 3 or query.shape[2] != embed_dim_to_check or (is_causal and attn_mask is None):
         raise Unseen("operation 'multi_head_attention_forward' with arguments that do not fit")
     separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
-    projected = _projections(tape, (query, key, value), in_proj_weight, in_proj_bias, separate)
+    projected = _projections(recorder, (query, key, value), in_proj_weight, in_proj_bias, separate)
     q, k, v = (t.view(*t.shape[:2], num_heads, -1).transpose(1, 2) for t in projected)  # (B, H, L or S, e)
     mask = _mask(attn_mask, key_padding_mask, q, k)
     dropout = dropout_p if training else 0.0
@@ -67,12 +67,12 @@ def multi_head_attention_forward(
         weights = weights.mean(1) if average_attn_weights else weights
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-    out = linear(tape, mixed.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
+    out = linear(recorder, mixed.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return out.transpose(0, 1), weights
 
 
 def scaled_dot_product_attention(
-    tape: Tape,
+    recorder: Recorder,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -82,17 +82,17 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """``F.scaled_dot_product_attention`` with a mask that is learned, as biases of relative positions are."""
     given = (query, key, value)
-    if attn_mask is None or not tape.owns(attn_mask) or any(map(tape.owns, given)):
-        result: Tensor = tape.without_rule(
+    if attn_mask is None or not recorder.owns(attn_mask) or any(map(recorder.owns, given)):
+        result: Tensor = recorder.without_rule(
             F.scaled_dot_product_attention, (*given, attn_mask, *args), options
         )
         return result
     of_rows = attn_mask.new_zeros(len(query), *[1] * (query.dim() - 1))
-    return F.scaled_dot_product_attention(*given, add(tape, of_rows, attn_mask), *args, **options)
+    return F.scaled_dot_product_attention(*given, add(recorder, of_rows, attn_mask), *args, **options)
 
 
 def _projections(
-    tape: Tape,
+    recorder: Recorder,
     inputs: tuple[Tensor, Tensor, Tensor],
     weight: Tensor | None,
     bias: Tensor | None,
@@ -102,21 +102,21 @@ def _projections(
     query, key, value = inputs
     if separate is None and query is key and key is value:
         assert weight is not None
-        return list(linear(tape, query.transpose(0, 1), weight, bias).chunk(3, dim=2))
-    blocks = separate if separate is not None else _blocks(tape, weight)
-    biases = _blocks(tape, bias)
+        return list(linear(recorder, query.transpose(0, 1), weight, bias).chunk(3, dim=2))
+    blocks = separate if separate is not None else _blocks(recorder, weight)
+    biases = _blocks(recorder, bias)
     return [
-        linear(tape, x.transpose(0, 1), w, b)
+        linear(recorder, x.transpose(0, 1), w, b)
         for x, w, b in zip(inputs, blocks, biases, strict=True)
         if w is not None
     ]
 
 
-def _blocks(tape: Tape, joined: Tensor | None) -> tuple[Tensor | None, ...]:
+def _blocks(recorder: Recorder, joined: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the three row blocks of a joined parameter, as sources derived from it."""
     if joined is None:
         return None, None, None
-    blocks: tuple[Tensor, ...] = tape.derive(torch.chunk, joined, 3)
+    blocks: tuple[Tensor, ...] = recorder.derive(torch.chunk, joined, 3)
     return blocks
 
 

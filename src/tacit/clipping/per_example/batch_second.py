@@ -1,22 +1,31 @@
 """Rows in the second dimension, (T, B, ...), as torch has them by default in its recurrent layers and others.
 
-Such a model is told by its tape: its operations on single positions are done with the rows first, and turned
-back.  That these are the rows is proven as it is of others, by the engine.
+Operations of such a model on single positions are done with the rows first, and turned back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tacit.clipping.per_example.recorder import Tape
-
 __all__ = ["rows_first"]
+
+
+class _Recorder(Protocol):
+    """What knows which tensors are private."""
+
+    rows: int
+
+    def owns(self, tensor: Tensor | None) -> bool:
+        """Whether it is private."""
+
+    def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Carry out what reads no record."""
+
 
 _LOOKED_UP = frozenset({F.embedding})
 _MAPS = frozenset(
@@ -30,27 +39,32 @@ _ELEMENTWISE = frozenset(
 """Operations of rows and a parameter, in any order, that is broadcast along them."""
 
 
-def rows_first(tape: Tape, func: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...] | None:
+def rows_first(recorder: _Recorder, func: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...] | None:
     """The arguments with the rows in the first dimension; None if they are not in the second."""
     if func in _MAPS and args:
         x, *others = args
         dimensions = 2 if func in _LOOKED_UP else 3
         matrix = not others or not isinstance(others[0], Tensor) or others[0].dim() <= 2
-        return (x.transpose(0, 1), *others) if matrix and _is_second(tape, x, dimensions) else None
+        return (x.transpose(0, 1), *others) if matrix and _is_second(recorder, x, dimensions) else None
     if func not in _ELEMENTWISE or len(args) != 2:
         return None
     a, b = args
-    x, w = (b, a) if tape.owns(a) else (a, b)
-    if not _is_second(tape, x, 3) or not tape.owns(w) or w.dim() > x.dim():
+    x, w = (b, a) if recorder.owns(a) else (a, b)
+    if not _is_second(recorder, x, 3) or not recorder.owns(w) or w.dim() > x.dim():
         return None
     if w.dim() >= x.dim() - 1:  # it has a dimension for the rows, which must be 1
-        w = tape.derive(_turned, w, x.dim())
+        w = recorder.derive(_turned, w, x.dim())
     x = x.transpose(0, 1)
-    return (w, x) if tape.owns(a) else (x, w)
+    return (w, x) if recorder.owns(a) else (x, w)
 
 
-def _is_second(tape: Tape, x: Any, dimensions: int) -> bool:
-    rows = isinstance(x, Tensor) and not tape.owns(x) and x.dim() >= dimensions and x.shape[1] == tape.rows
+def _is_second(recorder: _Recorder, x: Any, dimensions: int) -> bool:
+    rows = (
+        isinstance(x, Tensor)
+        and not recorder.owns(x)
+        and x.dim() >= dimensions
+        and x.shape[1] == recorder.rows
+    )
     return bool(rows)
 
 

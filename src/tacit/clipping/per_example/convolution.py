@@ -16,7 +16,7 @@ has the gradient of a convolution with x and g in each other's place.
   ``small_bytes``; else it is formed *twice*, for the norms and for the sum, a record or a chunk at a time.
   It is twice the same to the last bit, so positions that cancel do no harm, as they do none to what is kept.
 
-Whether norms are exact or ghost norms, which are larger by what rounding may do, never hangs on the number
+Whether norms are exact or ghost norms, which are larger by what rounding may do, never depends on the number
 of records: one more would change what all others are clipped to.
 
 After ghost norms the sum is one weight gradient of the whole batch, with the factors in x or g.
@@ -72,7 +72,7 @@ from tacit.clipping.per_example.convolution_forms import (
     weight_gradient,
 )
 from tacit.clipping.per_example.convolution_patches import Patched
-from tacit.clipping.per_example.recorder import Handler, Tape
+from tacit.clipping.per_example.recorder import Handler, Recorder
 from tacit.clipping.per_example.use import EXACT, Kept, Use, chunks, narrowed, over_views, widened
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
@@ -192,8 +192,8 @@ def _choice(
 ) -> tuple[bool, bool]:
     """Return whether G is kept, and else whether its norms are ghost norms.
 
-    Ghost norms are larger than exact ones, by what rounding may do.  So which of the two it is must not hang
-    on how many records there are: one record more would change what all others are clipped to.
+    Ghost norms are larger than exact ones, by what rounding may do.  So which of the two it is must not
+    depend on how many records there are: one record more would change what all others are clipped to.
     """
     P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
     work, replaced = P * D * T, views * (prod(x.shape[1:]) + P * T)
@@ -239,7 +239,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
     name = f"conv{dimensions}d"
 
     def conv(
-        tape: Tape,
+        recorder: Recorder,
         input: Tensor,  # noqa: A002
         weight: Tensor,
         bias: Tensor | None = None,
@@ -248,11 +248,11 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
     ) -> Tensor:
-        tape = tape.of_rows(name, input, dimensions + 2)
+        recorder = recorder.of_rows(name, input, dimensions + 2)
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
         x, zeros = _padded(narrowed(input), padding, kernel, apart)
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
-        W, b = narrowed(tape.plain(weight)), tape.plain(bias)
+        W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
         b = None if b is None else narrowed(b)
         if x.is_cpu:  # channels last beside what we hand back, which is not, costs more copies than this one
             x, W = x.contiguous(), W.contiguous()
@@ -266,14 +266,14 @@ def _conv(dimensions: int, operation: Any) -> Handler:
             return [_input_gradient(x, g, W, geometry) if needed[0] else None], uses(g, x)
 
         def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-            if tape.owns(weight):
-                yield weight, _convolution(x, g, geometry, tape)
-            if bias is not None and tape.owns(bias):
-                yield bias, _bias(tape, g)
+            if recorder.owns(weight):
+                yield weight, _convolution(x, g, geometry, recorder)
+            if bias is not None and recorder.owns(bias):
+                yield bias, _bias(recorder, g)
 
         if _strides(x, W, b, geometry):
-            return tape.function(name, forward, backward, inputs=(x,), sources=(weight, bias))
-        return tape.tap(name, forward(x)[0], uses, saved=(x,), sources=(weight, bias))
+            return recorder.function(name, forward, backward, inputs=(x,), sources=(weight, bias))
+        return recorder.tap(name, forward(x)[0], uses, saved=(x,), sources=(weight, bias))
 
     return conv
 
@@ -283,7 +283,7 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
     name = f"conv_transpose{dimensions}d"
 
     def conv_transpose(
-        tape: Tape,
+        recorder: Recorder,
         input: Tensor,  # noqa: A002
         weight: Tensor,
         bias: Tensor | None = None,
@@ -293,23 +293,24 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
         groups: int = 1,
         dilation: int | tuple[int, ...] = 1,
     ) -> Tensor:
-        tape = tape.of_rows(name, input, dimensions + 2)
+        recorder = recorder.of_rows(name, input, dimensions + 2)
         kernel, steps = tuple(weight.shape[2:]), _tuple(stride, dimensions)
         apart, cut = _tuple(dilation, dimensions), _tuple(padding, dimensions)
         y = operation(
-            input, tape.plain(weight), tape.plain(bias), steps, cut, _tuple(output_padding, dimensions),
+            input, recorder.plain(weight), recorder.plain(bias), steps, cut,
+            _tuple(output_padding, dimensions),
             groups, apart,
         )  # fmt: skip
         geometry = Geometry(kernel, steps, (0,) * dimensions, apart, groups)
 
         def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-            if tape.owns(weight):
+            if recorder.owns(weight):
                 whole = _uncut(g, tuple(x.shape[2:]), geometry, cut)
-                yield weight, _convolution(whole, x, geometry, tape)
-            if bias is not None and tape.owns(bias):
-                yield bias, _bias(tape, g)
+                yield weight, _convolution(whole, x, geometry, recorder)
+            if bias is not None and recorder.owns(bias):
+                yield bias, _bias(recorder, g)
 
-        return tape.tap(name, y, uses, saved=(input,), sources=(weight, bias))
+        return recorder.tap(name, y, uses, saved=(input,), sources=(weight, bias))
 
     return conv_transpose
 
@@ -322,14 +323,16 @@ conv_transpose2d = _conv_transpose(2, F.conv_transpose2d)
 conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
 
 
-def _convolution(x: Tensor, g: Tensor, geometry: Geometry, tape: Tape) -> Use:
+def _convolution(x: Tensor, g: Tensor, geometry: Geometry, recorder: Recorder) -> Use:
     """Return the use of a weight, by patches on a CUDA device."""
     by_patches = x.is_cuda and geometry.groups == 1
-    return (Patched if by_patches else _Convolution)(x, g, geometry, tape.views, tape.budget, tape.exact)
+    return (Patched if by_patches else _Convolution)(
+        x, g, geometry, recorder.views, recorder.budget, recorder.exact
+    )
 
 
-def _bias(tape: Tape, g: Tensor) -> Kept:
-    return Kept(over_views(widened(g).flatten(2).sum(2), tape.views))
+def _bias(recorder: Recorder, g: Tensor) -> Kept:
+    return Kept(over_views(widened(g).flatten(2).sum(2), recorder.views))
 
 
 def _tuple(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.per_example import linear
-from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder, Unseen
 from tacit.clipping.per_example.use import Use
-from tacit.clipping.per_example.vmap_fallback import island
+from tacit.clipping.per_example.vmap_fallback import vmap_fallback
 
 __all__ = ["bilinear", "einsum", "matmul"]
 
@@ -26,46 +26,46 @@ MOST_HEADS = 64
 """Matrices of one weight, each of which has some operations to itself."""
 
 
-def einsum(tape: Tape, equation: Any, *operands: Any) -> Tensor:
-    """``torch.einsum("bH...K,HKP->bH...P", x, W)``, in any order of letters but b; others as an island."""
+def einsum(recorder: Recorder, equation: Any, *operands: Any) -> Tensor:
+    """``torch.einsum("bH...K,HKP->bH...P", x, W)``, in any order of letters but b; others by vmap."""
     tensors = tuple(operands[0]) if len(operands) == 1 and not isinstance(operands[0], Tensor) else operands
     letters = _letters(equation, tensors)
-    if letters is not None and tape.owns(tensors[0]) != tape.owns(tensors[1]):
+    if letters is not None and recorder.owns(tensors[0]) != recorder.owns(tensors[1]):
         of_left, of_right, out = letters
         (x, of_x), (w, of_w) = sorted(
-            zip(tensors, (of_left, of_right), strict=True), key=lambda pair: tape.owns(pair[0])
+            zip(tensors, (of_left, of_right), strict=True), key=lambda pair: recorder.owns(pair[0])
         )
         sides = _Sides.of(of_x, of_w, out, x.shape, w.shape)
         if sides is not None:
-            return _by_head(tape, "einsum", x, w, sides)
-    return island(tape, torch.einsum, "einsum", (equation, *operands), {})
+            return _by_head(recorder, "einsum", x, w, sides)
+    return vmap_fallback(recorder, torch.einsum, "einsum", (equation, *operands), {})
 
 
-def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
+def matmul(recorder: Recorder, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     """``x @ W`` with a private (d,), (d, p) or, for each head, (h, d, p); or ``W @ x`` with W (p, d)."""
-    if not tape.owns(input) and other.dim() == 1 and input.dim() > 1:
-        return linear.linear(tape, input, tape.derive(_row, other)).squeeze(-1)
-    if not tape.owns(input) and other.dim() == 2:
-        return linear.matmul(tape, input, other)
-    if tape.owns(input) and input.dim() == 2 and other.dim() > 2:
-        return linear.linear(tape, other.transpose(-1, -2), input).transpose(-1, -2)
-    if not tape.owns(input) and other.dim() == 3 and input.dim() == 4:
+    if not recorder.owns(input) and other.dim() == 1 and input.dim() > 1:
+        return linear.linear(recorder, input, recorder.derive(_row, other)).squeeze(-1)
+    if not recorder.owns(input) and other.dim() == 2:
+        return linear.matmul(recorder, input, other)
+    if recorder.owns(input) and input.dim() == 2 and other.dim() > 2:
+        return linear.linear(recorder, other.transpose(-1, -2), input).transpose(-1, -2)
+    if not recorder.owns(input) and other.dim() == 3 and input.dim() == 4:
         one = input.shape[1] == 1
         x = input.squeeze(1) if one else input
         sides = _Sides.of("btd" if one else "bhtd", "hdp", "bhtp", x.shape, other.shape)
         if sides is not None:
-            return _by_head(tape, "matmul", x, other, sides)
+            return _by_head(recorder, "matmul", x, other, sides)
     raise Unseen("operation 'matmul' with a parameter that is neither a vector nor matrices")
 
 
 def bilinear(
-    tape: Tape, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+    recorder: Recorder, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """``F.bilinear`` of (B, ..., d) and (B, ..., e): a linear map of their products (B, ..., d e)."""
-    if not tape.owns(weight) or tape.owns(input1) or tape.owns(input2):
-        return island(tape, F.bilinear, "bilinear", (input1, input2, weight, bias), {})
+    if not recorder.owns(weight) or recorder.owns(input1) or recorder.owns(input2):
+        return vmap_fallback(recorder, F.bilinear, "bilinear", (input1, input2, weight, bias), {})
     products = (input1[..., :, None] * input2[..., None, :]).flatten(-2)
-    return linear.linear(tape, products, tape.derive(_matrix, weight), bias)
+    return linear.linear(recorder, products, recorder.derive(_matrix, weight), bias)
 
 
 def _row(vector: Tensor) -> Tensor:
@@ -130,13 +130,13 @@ class _Sides:
         return h, p, d
 
 
-def _by_head(tape: Tape, operation: str, x: Tensor, w: Tensor, sides: _Sides) -> Tensor:
+def _by_head(recorder: Recorder, operation: str, x: Tensor, w: Tensor, sides: _Sides) -> Tensor:
     """Return the result for rows x and the private weight w."""
-    (h, p, d), tape = sides.matrices, tape.of_rows(operation, x, 2)
+    (h, p, d), recorder = sides.matrices, recorder.of_rows(operation, x, 2)
     x = x.permute(sides.of_x)
     heads, others = x.shape[1 : 1 + sides.heads], x.shape[1 + sides.heads :][: sides.others]
     x = x.reshape(len(x), h, math.prod(others), d) if h > 1 else x.reshape(len(x), *others, d)
-    W = tape.plain(w).permute(sides.order).reshape(h, p, d)
+    W = recorder.plain(w).permute(sides.order).reshape(h, p, d)
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = x @ W.transpose(1, 2) if h > 1 else linear.product(x, W[0])
@@ -152,17 +152,17 @@ def _by_head(tape: Tape, operation: str, x: Tensor, w: Tensor, sides: _Sides) ->
 
     def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
         pairs = zip(g.unbind(1), x.unbind(1), strict=True) if h > 1 else [(g, x)]
-        matrices = [linear.use_of(tape, of_g, of_x) for of_g, of_x in pairs]
+        matrices = [linear.use_of(recorder, of_g, of_x) for of_g, of_x in pairs]
         yield w, _Matrices(matrices, sides)
 
-    y = tape.function(operation, forward, backward, inputs=(x,), sources=(w,))
+    y = recorder.function(operation, forward, backward, inputs=(x,), sources=(w,))
     outputs = sides.sizes[sides.heads : len(sides.sizes) - sides.inputs]
     return y.reshape(len(y), *heads, *others, *outputs).permute(sides.of_out)
 
 
 @final
 class _Matrices(Use):
-    """Gradients of a weight whose numbers are h matrices (p, d), each with a use of its own."""
+    """Gradients of a weight that holds h matrices (p, d), each with a use of its own."""
 
     def __init__(self, uses: Sequence[Use], sides: _Sides) -> None:
         self._uses, self._sides = uses, sides

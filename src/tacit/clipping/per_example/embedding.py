@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder, Unseen
 from tacit.clipping.per_example.use import Use, widened
 
 __all__ = ["Lookup", "embedding", "embedding_bag"]
@@ -42,7 +42,7 @@ class Lookup(Use):
         """The gradient itself: record (U,), number (U,) and sum (U, d) of each pair that occurs.
 
         It is what is measured and what is added to the weighted sum.  The positions' own g may be a million
-        times as long, where equal numbers cancel, and what rounding leaves of them is another sum each time.
+        times as long, where equal numbers cancel, and rounding makes another sum of them each time.
         """
         find = _sorted_pairs if self.g.is_cuda else _pairs
         record, number, place = find(self.numbers, self.V)
@@ -95,7 +95,7 @@ def _sorted_pairs(numbers: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def embedding(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     weight: Tensor,
     padding_idx: int | None = None,
@@ -108,24 +108,24 @@ def embedding(
     del norm_type, sparse  # the one goes with max_norm, the other with p.grad
     if max_norm is not None or scale_grad_by_freq:
         raise Unseen("operation 'embedding' has max_norm or scale_grad_by_freq, which mix rows")
-    if input.dim() == 0 or (len(input) != tape.rows and tape.fixed(input)):
-        derived: Tensor = tape.derive(F.embedding, input, weight, padding_idx)
+    if input.dim() == 0 or recorder.decided(lambda: len(input) != recorder.rows and recorder.fixed(input)):
+        derived: Tensor = recorder.derive(F.embedding, input, weight, padding_idx)
         return derived
-    tape = tape.of_rows("embedding", input, 1)
+    recorder = recorder.of_rows("embedding", input, 1)
     V = len(weight)
-    y = F.embedding(input, tape.plain(weight))
+    y = F.embedding(input, recorder.plain(weight))
 
     def uses(g: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Use]]:
         if padding_idx is not None:
             g = g.masked_fill((numbers == padding_idx % V)[..., None], 0.0)
-        n = tape.rows // tape.views
-        yield weight, Lookup(numbers.reshape(n, -1), tape.positions(g), V)
+        n = recorder.rows // recorder.views
+        yield weight, Lookup(numbers.reshape(n, -1), recorder.positions(g), V)
 
-    return tape.tap("embedding", y, uses, saved=(input,), sources=(weight,))
+    return recorder.tap("embedding", y, uses, saved=(input,), sources=(weight,))
 
 
 def embedding_bag(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     weight: Tensor,
     offsets: Tensor | None = None,
@@ -144,13 +144,13 @@ def embedding_bag(
     """
     if offsets is not None:
         input, per_sample_weights = _bags(  # noqa: A001
-            tape.rows, input, offsets[:-1] if include_last_offset else offsets, per_sample_weights
+            recorder.rows, input, offsets[:-1] if include_last_offset else offsets, per_sample_weights
         )
     if input.dim() != 2 or mode not in ("sum", "mean"):
         raise Unseen("operation 'embedding_bag' of another mode than sum and mean")
-    if len(input) != tape.rows or tape.owns(per_sample_weights):
+    if len(input) != recorder.rows or recorder.owns(per_sample_weights):
         raise Unseen("operation 'embedding_bag' of bags that are not the rows, or with learned weights")
-    found = embedding(tape, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    found = embedding(recorder, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     shares = torch.ones_like(input, dtype=found.dtype) if per_sample_weights is None else per_sample_weights
     if padding_idx is not None:
         shares = shares.masked_fill(input == padding_idx % len(weight), 0.0)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from tacit.clipping.per_example.affine import batch_norm
-from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder, Unseen
 from tacit.clipping.per_example.use import Kept, Use, over_views, widened
 
 __all__ = ["group_norm", "instance_norm"]
 
 
 def group_norm(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     num_groups: int,
     weight: Tensor | None = None,
@@ -32,11 +32,11 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.group_norm`` of (B, C, ...)."""
-    return _normalised(tape, "group_norm", input, num_groups, weight, bias, eps)
+    return _normalised(recorder, "group_norm", input, num_groups, weight, bias, eps)
 
 
 def instance_norm(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
@@ -48,14 +48,14 @@ def instance_norm(
 ) -> Tensor:
     """``F.instance_norm`` of (B, C, ...): one group per channel, or fixed statistics."""
     if not use_input_stats:
-        return batch_norm(tape, input, running_mean, running_var, weight, bias, False, momentum, eps)
+        return batch_norm(recorder, input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None or running_var is not None:
         raise Unseen("operation 'instance_norm' updates running statistics")
-    return _normalised(tape, "instance_norm", input, input.shape[1], weight, bias, eps)
+    return _normalised(recorder, "instance_norm", input, input.shape[1], weight, bias, eps)
 
 
 def _normalised(
-    tape: Tape,
+    recorder: Recorder,
     operation: str,
     input: Tensor,  # noqa: A002
     groups: int,
@@ -64,10 +64,10 @@ def _normalised(
     eps: float,
 ) -> Tensor:
     """Return z * weight + bias, computed in float32 or wider; the parameters are (C,)."""
-    tape = tape.of_rows(operation, input, 2)
+    recorder = recorder.of_rows(operation, input, 2)
     (B, C), S = input.shape[:2], input[0, 0].numel()
     x = widened(input).contiguous()
-    scale, shift = (None if p is None else tape.plain(p).to(x.dtype) for p in (weight, bias))
+    scale, shift = (None if p is None else recorder.plain(p).to(x.dtype) for p in (weight, bias))
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y, mean, rstd = torch.native_group_norm(x, scale, shift, B, C, S, groups, eps)
@@ -85,10 +85,10 @@ def _normalised(
 
     def uses(scales: Tensor, shifts: Tensor) -> Iterator[tuple[Tensor, Use]]:
         for parameter, per_row in ((weight, scales), (bias, shifts)):
-            if parameter is not None and tape.owns(parameter):
-                yield parameter, Kept(over_views(per_row.view(B, C), tape.views))
+            if parameter is not None and recorder.owns(parameter):
+                yield parameter, Kept(over_views(per_row.view(B, C), recorder.views))
 
-    y = tape.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
+    y = recorder.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
     if x is input and not torch.is_autocast_enabled(x.device.type):
         return y
     device = x.device.type

@@ -22,7 +22,7 @@ Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tupl
 
 
 class Recorder(Protocol):
-    """What keeps the uses: a tape."""
+    """What keeps the uses: a recorder."""
 
     def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
         """The scope of a rule, which goes by the rows of these tensors."""
@@ -45,21 +45,21 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, output: Tensor, tape: Recorder, uses: Uses, rows: int, anchor: Tensor, *saved: Tensor
+        ctx: Any, output: Tensor, recorder: Recorder, uses: Uses, rows: int, anchor: Tensor, *saved: Tensor
     ) -> Tensor:
         del anchor
-        ctx.tape, ctx.uses, ctx.rows = tape, uses, rows
+        ctx.recorder, ctx.uses, ctx.rows = recorder, uses, rows
         ctx.save_for_backward(*saved)
-        ctx.owners = tape.owners(saved)
+        ctx.owners = recorder.owners(saved)
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the tape
-        with torch._C.DisableTorchFunction(), ctx.tape.by_row(g.movedim(ctx.rows, 0), *saved):
-            ctx.tape.check_owners(saved, ctx.owners)
-            ctx.tape.record(ctx.uses(g, *saved), g)
+        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the recorder
+        with torch._C.DisableTorchFunction(), ctx.recorder.by_row(g.movedim(ctx.rows, 0), *saved):
+            ctx.recorder.check_owners(saved, ctx.owners)
+            ctx.recorder.record(ctx.uses(g, *saved), g)
         return (g, None, None, None, None, *([None] * len(saved)))
 
 
@@ -68,23 +68,28 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tape: Recorder, forward: Forward, backward: Backward, anchor: Tensor | None, *inputs: Tensor
+        ctx: Any,
+        recorder: Recorder,
+        forward: Forward,
+        backward: Backward,
+        anchor: Tensor | None,
+        *inputs: Tensor,
     ) -> Tensor:
         del anchor
-        with tape.by_row(*inputs):
+        with recorder.by_row(*inputs):
             output, saved = forward(*inputs)
-        tape.mark(output)
-        ctx.tape, ctx.backward = tape, backward
+        recorder.mark(output)
+        ctx.recorder, ctx.backward = recorder, backward
         ctx.save_for_backward(*saved)
-        ctx.owners = tape.owners(saved)
+        ctx.owners = recorder.owners(saved)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        with torch._C.DisableTorchFunction(), ctx.tape.by_row(g):
-            ctx.tape.check_owners(saved, ctx.owners)
+        with torch._C.DisableTorchFunction(), ctx.recorder.by_row(g):
+            ctx.recorder.check_owners(saved, ctx.owners)
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
-            ctx.tape.record(uses, g)
-            ctx.tape.mark(*gradients)
+            ctx.recorder.record(uses, g)
+            ctx.recorder.mark(*gradients)
         return (None, None, None, None, *gradients)

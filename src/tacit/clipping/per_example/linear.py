@@ -1,4 +1,4 @@
-"""Linear maps: y = x W^T + b at T positions of a record.
+"""Linear maps, y = x W^T + b, at T positions of a record. Long: three forms of one gradient.
 
 Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y; m records
 of a chunk; r rows of a block of positions.
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.per_example import triton_outer
-from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder, Unseen
 from tacit.clipping.per_example.use import (
     EXACT,
     Kept,
@@ -41,6 +41,7 @@ from tacit.clipping.per_example.use import (
     row_squares,
     widened,
 )
+from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
 __all__ = [
     "Outer",
@@ -65,7 +66,7 @@ BLOCK_ROWS = 64
 """Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
 LOOP_FROM = 64
 """Positions from which a weighted sum is taken record by record, rather than copied into order first."""
-ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**20
+ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**24
 """Rows of a product, and products of numbers in it, from which on it is left to oneDNN."""
 
 
@@ -147,10 +148,21 @@ class Outer(Use):
 
 @final
 class Pair(Use):
-    """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron."""
+    """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron.
 
-    def __init__(self, left: Rows, right: Rows, slack: float, exact: int = 0) -> None:
-        self.left, self.right, self._slack, self._exact = left, right, slack, exact
+    ``normed``: what a weight by weight norm is made of, and right_i by its unit rows, (n, p), if the forward
+    pass had them.
+    """
+
+    def __init__(
+        self,
+        left: Rows,
+        right: Rows,
+        slack: float,
+        exact: int = 0,
+        normed: tuple[WeightNorm, Tensor] | None = None,
+    ) -> None:
+        self.left, self.right, self._slack, self._exact, self.normed = left, right, slack, exact, normed
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
@@ -173,7 +185,8 @@ class Pair(Use):
     def of(self, records: Tensor) -> Pair:
         """Return the rows of those records alone."""
         left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
-        return Pair(left, right, self._slack, self._exact)
+        normed = None if self.normed is None else (self.normed[0], self.normed[1][records])
+        return Pair(left, right, self._slack, self._exact, normed)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
@@ -198,7 +211,7 @@ class Pair(Use):
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """Return |sum_t left_t right_t^T|^2, (n,), from (n, T, p) and (n, T, d), rounded up.
 
-    Positions may cancel, and what rounding leaves of the sum may then be far below the true norm: at
+    Positions may cancel, and the rounded sum may then be far below the true norm: at
     S = sum_t |left_t| |right_t| = 1e5 C, float32 releases 3 C.  So kappa S^2 is added.
     """
     n, T = left.shape[:2]
@@ -277,20 +290,20 @@ def merged(uses: Sequence[Use]) -> Use | None:
     return outer(left, right, unkept[0].slack, unkept[0].exact)
 
 
-def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
     """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
-    return _map(tape, "linear", input, weight, bias, weight)
+    return _map(recorder, "linear", input, weight, bias, weight)
 
 
-def matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
+def matmul(recorder: Recorder, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     """``input @ other`` with a private matrix (d, p) on the right."""
-    if tape.owns(input) or other.dim() != 2:
+    if recorder.owns(input) or other.dim() != 2:
         raise Unseen("operation 'matmul' with a parameter that is not a matrix on the right")
-    return _map(tape, "matmul", input, tape.plain(other).T, None, other)
+    return _map(recorder, "matmul", input, recorder.plain(other).T, None, other)
 
 
 def addmm(
-    tape: Tape,
+    recorder: Recorder,
     input: Tensor,  # noqa: A002
     mat1: Tensor,
     mat2: Tensor,
@@ -299,13 +312,13 @@ def addmm(
     alpha: float = 1,
 ) -> Tensor:
     """``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
-    if tape.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
+    if recorder.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
         raise Unseen("operation 'addmm' other than bias (p,) + x (B T, d) times a parameter (d, p)")
-    return _map(tape, "addmm", mat1, tape.plain(mat2).T, input, mat2)
+    return _map(recorder, "addmm", mat1, recorder.plain(mat2).T, input, mat2)
 
 
 def _map(
-    tape: Tape,
+    recorder: Recorder,
     operation: str,
     x: Tensor,
     weight: Tensor,
@@ -313,45 +326,56 @@ def _map(
     source: Tensor,
 ) -> Tensor:
     """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
-    tape = tape.of_rows(operation, x, 2)
-    W, b = narrowed(tape.plain(weight)), tape.plain(bias)
+    recorder = recorder.of_rows(operation, x, 2)
+    W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
     b = None if b is None else narrowed(b)
+    normed = weight_norm_of(source) if source is weight and x.dim() == 2 and recorder.views == 1 else None
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = narrowed(x)
+        if normed is not None and _alike(x, W, b):
+            dots = product(x, normed.unit)
+            return normed.scaled(dots, b), (x, dots)
         y = product(x, W, b)
         if y._is_view():  # of what is out of sight: then it could not be changed in place
             y = torch.ops.aten._unsafe_view(y, y.shape)
         return y, (x.to(y.dtype),)
 
-    def backward(g: Tensor, needed: Sequence[bool], x: Tensor) -> _Backward:
+    def backward(g: Tensor, needed: Sequence[bool], x: Tensor, dots: Tensor | None = None) -> _Backward:
         g = g if _positions_last(g) else g.contiguous()
-        return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x))
+        return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x, dots))
 
-    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        slack, exact = tape.budget.linear_slack, tape.exact
-        if g.dim() == 2 and tape.views == 1 and widened(g) is g:
+    def uses(g: Tensor, x: Tensor, dots: Tensor | None) -> Iterator[tuple[Tensor, Use]]:
+        slack, exact = recorder.budget.linear_slack, recorder.exact
+        if g.dim() == 2 and recorder.views == 1 and widened(g) is g:
             of_g, of_x = Rows(g), Rows(x)
-            if tape.owns(source):
+            if recorder.owns(source):
                 sides = (of_g, of_x) if source is weight else (of_x, of_g)
-                yield source, Pair(*sides, slack, exact)
-            if bias is not None and tape.owns(bias):
+                known = None if normed is None or dots is None else (normed, dots)
+                yield source, Pair(*sides, slack, exact, known)
+            if bias is not None and recorder.owns(bias):
                 yield bias, Kept(g, of_g)
             return
-        left, right = tape.positions(g), tape.positions(x)
-        if tape.owns(source):
+        left, right = recorder.positions(g), recorder.positions(x)
+        if recorder.owns(source):
             yield source, outer(*((left, right) if source is weight else (right, left)), slack, exact)
-        if bias is not None and tape.owns(bias):
+        if bias is not None and recorder.owns(bias):
             yield bias, Kept(over_positions(left))
 
-    return tape.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
+    return recorder.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
 
 
-def use_of(tape: Tape, g: Tensor, x: Tensor) -> Use:
+def _alike(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
+    """Whether x U^T, which few enough products add up to, times a number a row is what x W^T is."""
+    same = x.dtype == W.dtype and (b is None or b.dtype == x.dtype) and not torch.is_autocast_enabled("cpu")
+    return same and W.shape[1] <= GRAM_DEPTH
+
+
+def use_of(recorder: Recorder, g: Tensor, x: Tensor) -> Use:
     """Return the use of a matrix (p, d) from g (B, ..., p) and x (B, ..., d)."""
-    if g.dim() == 2 and tape.views == 1 and widened(g) is g:
-        return Pair(Rows(g), Rows(x), tape.budget.linear_slack, tape.exact)
-    return outer(tape.positions(g), tape.positions(x), tape.budget.linear_slack, tape.exact)
+    if g.dim() == 2 and recorder.views == 1 and widened(g) is g:
+        return Pair(Rows(g), Rows(x), recorder.budget.linear_slack, recorder.exact)
+    return outer(recorder.positions(g), recorder.positions(x), recorder.budget.linear_slack, recorder.exact)
 
 
 def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
@@ -378,7 +402,7 @@ def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
 def _in_few_sizes(x: Tensor) -> Tensor:
     """Return x (n, d) with rows of zeros up to the next of 16 sizes between one power of two and the next.
 
-    oneDNN compiles code for every number of rows and keeps it, for the last 1,024 of them: .3 to .7 MiB each.
+    oneDNN compiles code for every number of rows and keeps it, for the last 1,024 of them, 0.3 to 0.7 MiB.
     Poisson batches are of a hundred sizes, which was 100 MiB for one layer; so it sees few.
     """
     n = len(x)

@@ -16,7 +16,8 @@ from torch.autograd.graph import Node
 from tacit.clipping.per_example import tied
 from tacit.clipping.per_example.derived_weights import RowByRow, form_of
 from tacit.clipping.per_example.linear import Outer, Pair
-from tacit.clipping.per_example.recorder import Tape
+from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
+from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.use import EXACT, Kept, Rearranged, Use, chunks, widened
 
 __all__ = ["Gradient", "Joined", "gradients_of", "joined"]
@@ -172,23 +173,28 @@ def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | Non
     return Joined(sizes, Kept(torch.cat(rows, 1)))
 
 
-def gradients_of(parameters: Mapping[str, nn.Parameter], tape: Tape) -> dict[str, Gradient]:
-    """Take the uses from the tape: those of each parameter, and those of what is derived from it."""
-    uses = dict(tape.uses)
-    tape.uses.clear()
+def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorder) -> dict[str, Gradient]:
+    """Take the uses from the recorder: those of each parameter, and those of what is derived from it."""
+    uses = dict(recorder.uses)
+    recorder.uses.clear()
     derived = [
         (source, uses[key], _leaves(source))
-        for key, source in tape.sources.items()
+        for key, source in recorder.sources.items()
         if key in uses and not source.is_leaf
     ]
+    n, most = recorder.rows // recorder.views, recorder.budget.chunk_bytes
+    normed: dict[int, NormedWeight | None] = {}
+    if not recorder.hooked:
+        normed = {id(source): normed_weight(source, of_source, n, most) for source, of_source, _ in derived}
     return {
         name: _gradient_of(
             p,
             uses.get(id(p), []),
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
-            tape.rows // tape.views,
-            tape.budget.chunk_bytes,
-            hooked=tape.hooked,
+            n,
+            most,
+            hooked=recorder.hooked,
+            normed=normed,
         )
         for name, p in parameters.items()
     }
@@ -202,6 +208,7 @@ def _gradient_of(
     most: int,
     *,
     hooked: bool,
+    normed: Mapping[int, NormedWeight | None],
 ) -> Gradient:
     """Return g_i; the uses of a source that is only another view of the parameter are its own.
 
@@ -215,12 +222,14 @@ def _gradient_of(
             own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
         else:
             others.append((source, uses))
-    if (
-        len(others) == 1
-        and not own
-        and (row_by_row := _row_by_row(parameter, *others[0], n, most)) is not None
-    ):
-        return Gradient(parameter, [row_by_row], [], most)
+    if len(others) == 1 and not own:
+        source, uses = others[0]
+        weight = normed.get(id(source))
+        by_form = None if weight is None else weight.use_by(parameter)
+        if by_form is None:
+            by_form = _row_by_row(parameter, source, uses, n, most)
+        if by_form is not None:
+            return Gradient(parameter, [by_form], [], most)
     return Gradient(parameter, own, others, most, hooked=hooked)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tacit.clipping.per_example import recurrent_scan
 from tacit.clipping.per_example.linear import linear, outer
-from tacit.clipping.per_example.recorder import Handler, Tape, Unseen
+from tacit.clipping.per_example.recorder import Handler, Recorder, Unseen
 from tacit.clipping.per_example.recurrent_scan import Cell, Pull, Pulled, Run, State, Weights, previous_of
 from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
 
@@ -37,11 +37,11 @@ class _Kind:
 
 
 def _direction(
-    tape: Tape, kind: _Kind, x: Tensor, first: State, weights: Sequence[Tensor], reverse: bool
+    recorder: Recorder, kind: _Kind, x: Tensor, first: State, weights: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensor, State]:
     """Run one layer in one direction over x (B, T, d); return all h (B, T, H) and the last state."""
     sources = (*weights, None, None) if len(weights) == 2 else tuple(weights)
-    plain = Weights(*(widened(tape.plain(w)) for w in weights))
+    plain = Weights(*(widened(recorder.plain(w)) for w in weights))
 
     def forward(x: Tensor, *first: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x, *first_ = map(widened, (x, *first))
@@ -55,9 +55,9 @@ def _direction(
         pulled = kind.pull(x, first, plain, found, g)
         previous = previous_of(first[0], found[:, : x.shape[1]])
         of_x = pulled.a @ plain.w_ih if needed[0] else None
-        return [of_x, *pulled.state], list(_uses(tape, sources, pulled, x, previous))
+        return [of_x, *pulled.state], list(_uses(recorder, sources, pulled, x, previous))
 
-    found = tape.function(
+    found = recorder.function(
         kind.operation, forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
     )
     T = x.shape[1]
@@ -66,17 +66,17 @@ def _direction(
 
 
 def _uses(
-    tape: Tape, sources: Sequence[Tensor | None], pulled: Pulled, x: Tensor, previous: Tensor
+    recorder: Recorder, sources: Sequence[Tensor | None], pulled: Pulled, x: Tensor, previous: Tensor
 ) -> Iterator[tuple[Tensor, Use]]:
     """Those of both weights, (G H, d) and (G H, H), and of both biases."""
-    of_a = tape.positions(pulled.a)
-    of_z = of_a if pulled.z is pulled.a else tape.positions(pulled.z)
+    of_a = recorder.positions(pulled.a)
+    of_z = of_a if pulled.z is pulled.a else recorder.positions(pulled.z)
     for source, left, right in zip(sources[:2], (of_a, of_z), (x, previous), strict=True):
-        if source is not None and tape.owns(source):
-            yield source, outer(left, tape.positions(right), tape.budget.linear_slack, tape.exact)
+        if source is not None and recorder.owns(source):
+            yield source, outer(left, recorder.positions(right), recorder.budget.linear_slack, recorder.exact)
     sums = over_positions(of_a)
     for source, left in zip(sources[2:], (of_a, of_z), strict=True):
-        if source is not None and tape.owns(source):
+        if source is not None and recorder.owns(source):
             yield source, Kept(sums if left is of_a else over_positions(left))
 
 
@@ -84,7 +84,7 @@ def _layers(kind: _Kind) -> Handler:
     """Return the recording form of ``torch.lstm`` and the like."""
 
     def layers(
-        tape: Tape,
+        recorder: Recorder,
         input: Tensor,  # noqa: A002
         hx: Tensor | tuple[Tensor, ...],
         params: object,
@@ -100,17 +100,17 @@ def _layers(kind: _Kind) -> Handler:
         if not isinstance(params, list | tuple) or len(params) != num_layers * directions * per_scan:
             raise Unseen(f"operation {kind.operation!r} with packed sequences or projections")
         first = (hx,) if isinstance(hx, Tensor) else hx
-        if any(tape.owns(s) for s in first):
+        if any(recorder.owns(s) for s in first):
             raise Unseen(f"operation {kind.operation!r} with a learned initial state")
         x = input if batch_first else input.transpose(0, 1)
-        tape = tape.of_rows(kind.operation, x, 3)
+        recorder = recorder.of_rows(kind.operation, x, 3)
         last: list[State] = []
         for layer in range(num_layers):
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
                 weights = params[k * per_scan : (k + 1) * per_scan]
-                h, end = _direction(tape, kind, x, tuple(s[k] for s in first), weights, direction == 1)
+                h, end = _direction(recorder, kind, x, tuple(s[k] for s in first), weights, direction == 1)
                 outputs.append(h)
                 last.append(end)
             x = outputs[0] if directions == 1 else torch.cat(outputs, dim=2)
@@ -135,7 +135,7 @@ def _single(operation: str, cell: Cell) -> Handler:
     """Return the recording form of ``torch.lstm_cell`` and the like."""
 
     def single(
-        tape: Tape,
+        recorder: Recorder,
         input: Tensor,  # noqa: A002
         hx: Tensor | tuple[Tensor, ...],
         w_ih: Tensor,
@@ -143,11 +143,11 @@ def _single(operation: str, cell: Cell) -> Handler:
         b_ih: Tensor | None = None,
         b_hh: Tensor | None = None,
     ) -> Tensor | State:
-        tape = tape.of_rows(operation, input, 2)
+        recorder = recorder.of_rows(operation, input, 2)
         state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        if any(tape.owns(s) for s in state):
+        if any(recorder.owns(s) for s in state):
             raise Unseen(f"operation {operation!r} with a learned initial state")
-        a, z = linear(tape, input, w_ih, b_ih), linear(tape, state[0], w_hh, b_hh)
+        a, z = linear(recorder, input, w_ih, b_ih), linear(recorder, state[0], w_hh, b_hh)
         after = cell(a, z, state)
         return after if len(after) > 1 else after[0]
 

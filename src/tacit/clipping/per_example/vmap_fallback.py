@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.func import vjp, vmap
 from torch.utils import _pytree as pytree
 
-from tacit.clipping.per_example.recorder import Tape, Unseen
+from tacit.clipping.per_example.recorder import Recorder, Unseen
 from tacit.clipping.per_example.use import EXACT, Kept, Use, chunks, widened
 
-__all__ = ["island"]
+__all__ = ["vmap_fallback"]
 
 
 @final
@@ -83,19 +83,19 @@ class _Alone(Use):
             accumulator.add_(torch.tensordot(factors[a:b], self.gradients(a, b).to(factors.dtype), dims=1))
 
 
-def island(
-    tape: Tape, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+def vmap_fallback(
+    recorder: Recorder, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Tensor:
     """Carry out ``func``, which reads private tensors and rows of the batch, and record its uses."""
     leaves, form = pytree.tree_flatten((args, dict(kwargs)))
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    private = [i for i in tensors if tape.owns(leaves[i])]
-    by_row = [i for i in tensors if i not in private and not tape.fixed(leaves[i])]
-    if any(leaves[i].dim() == 0 or len(leaves[i]) != tape.rows for i in by_row):
+    private = [i for i in tensors if recorder.owns(leaves[i])]
+    by_row = [i for i in tensors if i not in private and not recorder.fixed(leaves[i])]
+    if any(leaves[i].dim() == 0 or len(leaves[i]) != recorder.rows for i in by_row):
         raise Unseen(f"operation {name!r} has no per-example rule, and reads other than rows of the batch")
     if any(leaves[i].layout != torch.strided for i in tensors):
         raise Unseen(f"operation {name!r} has no per-example rule, and reads sparse tensors")
-    tape.of_rows(name, leaves[by_row[0]], 1)
+    recorder.of_rows(name, leaves[by_row[0]], 1)
 
     def call(now: Mapping[int, Tensor]) -> Any:
         arguments, options = pytree.tree_unflatten([now.get(i, leaf) for i, leaf in enumerate(leaves)], form)
@@ -103,11 +103,11 @@ def island(
 
     values = {i: leaves[i].detach() for i in private}
     y = call(values)
-    if not isinstance(y, Tensor) or y.dim() == 0 or len(y) != tape.rows or not y.is_floating_point():
+    if not isinstance(y, Tensor) or y.dim() == 0 or len(y) != recorder.rows or not y.is_floating_point():
         raise Unseen(f"operation {name!r} has no per-example rule, and gives other than rows of the batch")
 
     def uses(g: Tensor, *saved: Tensor) -> Iterator[tuple[Tensor, Use]]:
-        n = tape.rows // tape.views
+        n = recorder.rows // recorder.views
         g, y, *rows = (t.reshape(n, -1, *t.shape[1:]) for t in (g, *saved))
         for i in private:
 
@@ -115,7 +115,7 @@ def island(
                 result: Tensor = call({**values, **dict(zip(by_row, own, strict=True)), i: source})
                 return result
 
-            yield leaves[i], _Alone(each, leaves[i], y, g, tuple(rows), tape.budget.chunk_bytes)
+            yield leaves[i], _Alone(each, leaves[i], y, g, tuple(rows), recorder.budget.chunk_bytes)
 
     saved = (y.detach().clone(), *(leaves[i].detach() for i in by_row))
-    return tape.tap(name, y.clone(), uses, saved=saved, sources=tuple(leaves[i] for i in private))
+    return recorder.tap(name, y.clone(), uses, saved=saved, sources=tuple(leaves[i] for i in private))

@@ -1,0 +1,239 @@
+"""Weight normalisation, w_o = s_o v_o with s_o = g_o / |v_o|: gradients of v and g from one use of w.
+
+With the unit vectors u_o = v_o / |v_o|, a record whose gradient of w is G (O, N) has::
+
+    dg_o = <G_o, u_o>    dv_o = s_o (G_o - dg_o u_o)    |dv_o|^2 = s_o^2 (|G_o|^2 - dg_o^2)
+
+A linear layer at one position has G_o = left_o right^T.  There <G_o, u_o> = left_o <right, u_o> is one matrix
+product, and G is not formed; the forward pass of the layer, which is a multiple of it, keeps it
+(``Pair.normed``).  Other uses form G in chunks, once for v and g.
+
+**Rounding.**  |G_o|^2 - dg_o^2 cancels where G lies along the weights.
+
+* A dot product of N numbers is off by at most N units of rounding, so N units of |s G|^2 are added to |dv|^2.
+* Single precision is off by amounts that change with the size of the batch, and one record more must not
+  change what the others are clipped to.  So where less than :data:`CANCELLED` of |s G|^2 is left, the norm of
+  that record is computed in double precision.
+* dg is formed: what is measured is what is added.  :data:`LEAST` units of |G| are added to its norm, so that
+  no record's dg is mostly rounding errors of G.
+
+Letters: n records; m of a chunk; O rows of N numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tacit.clipping.per_example.derived_weights import CANCELLED, LEAST, MOST, in_order, weighted_sum
+from tacit.clipping.per_example.linear import GRAM_DEPTH, Outer, Pair, product
+from tacit.clipping.per_example.use import Kept, Use, cancellation, chunks, row_squares
+from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
+
+__all__ = ["NormedWeight", "normed_weight"]
+
+UNITS = 64
+"""Units of rounding that norms of rows, and products and unit vectors, may be off by beside dot products."""
+
+
+def normed_weight(source: Tensor, uses: list[Use], n: int, most: int) -> NormedWeight | None:
+    """Return what the uses of v and g share, if ``source`` is made of them by weight norm and used once."""
+    if len(uses) != 1:
+        return None
+    use = uses[0]
+    known = use.normed if isinstance(use, Pair) else None
+    made_of = weight_norm_of(source) if known is None else known[0]
+    return None if made_of is None else NormedWeight(use, made_of, n, most)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Of n records: dg (n, O), |dg|^2 (n,) and |dv|^2 (n,)."""
+
+    along: Tensor
+    of_magnitudes: Tensor
+    of_directions: Tensor
+
+    def of(self, records: Tensor) -> _Measured:
+        return _Measured(self.along[records], self.of_magnitudes[records], self.of_directions[records])
+
+
+@final
+class NormedWeight:
+    """One use of a weight w (O, ...) that is made of directions v (O, ...) and magnitudes g (O, 1, ...)."""
+
+    def __init__(
+        self, use: Use, made_of: WeightNorm, n: int, most: int, known: _Measured | None = None
+    ) -> None:
+        self.use, self.made_of, self.n = use, made_of, n
+        self._most, self._known = most, known
+        self.shape, self.unit, self.scale = made_of.directions.shape, made_of.unit, made_of.scale
+
+    def use_by(self, parameter: Tensor) -> Use | None:
+        """Return the use of v or of g, if one of them is this parameter."""
+        if parameter is self.made_of.directions:
+            return _Directions(self)
+        return _Magnitudes(self) if parameter is self.made_of.magnitudes else None
+
+    def of(self, records: Tensor) -> NormedWeight:
+        """Return the same of some records, (n,) bool."""
+        n = int(records.sum())
+        return NormedWeight(self.use.of(records), self.made_of, n, self._most, self.measured.of(records))
+
+    @cached_property
+    def measured(self) -> _Measured:
+        """Squared norms of the gradients of v and of g, and the latter."""
+        if self._known is not None:
+            return self._known
+        parts = self._from_products(self.use) if isinstance(self.use, Pair) else self._from_formed()
+        along, of_rows, whole, left = (torch.cat(part) for part in zip(*parts, strict=True))
+        N, limits = self.unit.shape[1], torch.finfo(along.dtype)
+        units = min(N, GRAM_DEPTH) + N / GRAM_DEPTH + UNITS
+        squares = left + units * limits.eps * whole + self._lost_in_sums()
+        least = (LEAST * limits.eps) ** 2 * of_rows
+        return _Measured(along, row_squares(along) + least.to(along.dtype), squares.to(along.dtype))
+
+    def _from_products(self, pair: Pair) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield dg (m, O), |G|^2, |s G|^2 and |dv|^2 (m,) where G is an outer product."""
+        unit, scale = (one.to(pair.right.rows.dtype) for one in (self.unit, self.scale))
+        for start, stop in chunks(self.n, 4 * 8 * len(unit), self._most):
+            left, right = pair.left.rows[start:stop], pair.right.rows[start:stop]
+            squares = pair.right.squares[start:stop].double()
+            dots = _dots(right, unit) if pair.normed is None else pair.normed[1][start:stop]
+            along = left * dots
+            scaled = left * scale
+            whole = row_squares(scaled).double() * squares
+            rest = whole - row_squares(along * scale)
+            if len(low := (rest < CANCELLED * whole).nonzero().flatten()):
+                rows = right[low].double()
+                dots = rows @ self.made_of.exact_unit().T
+                of_rows = (rows.square().sum(1, keepdim=True) - dots.square()).clamp_(min=0)
+                rest[low] = (scaled[low].double().square() * of_rows).sum(1)
+            yield along, pair.left.squares[start:stop].double() * squares, whole, rest
+
+    def _from_formed(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield the same from G that is formed."""
+        scales = self.scale.double().square()
+        for start, stop in self.chunks():
+            formed, order = in_order(self.use.gradients(start, stop))
+            rows = formed.flatten(2)
+            along = _dots_of_rows(rows, _ordered(self.unit, self.shape, order).to(rows.dtype))
+            squares = row_squares(rows).double()
+            whole = squares @ scales
+            rest = whole - along.double().square() @ scales
+            if len(low := (rest < CANCELLED * whole).nonzero().flatten()):
+                few = rows[low].double()
+                dots = (few * _ordered(self.made_of.exact_unit(), self.shape, order)).sum(2)
+                rest[low] = (few.square().sum(2) - dots.square()).clamp_(min=0) @ scales
+            yield along, squares.sum(1), whole, rest
+
+    def _lost_in_sums(self) -> Tensor | float:
+        """What the square of a norm is larger by for a weighted sum that is one product of all positions."""
+        if not self.sums_positions:
+            return float(torch.finfo(self.unit.dtype).tiny)
+        assert isinstance(self.use, Outer)
+        left, right = self.use.left.double(), self.use.right.double()
+        spread: Tensor = (torch.linalg.vector_norm(left, dim=2) * torch.linalg.vector_norm(right, dim=2)).sum(
+            1
+        )
+        kappa = cancellation(self.unit.dtype, max(self.unit.shape))
+        return kappa * (spread * self.scale.abs().max()).square()
+
+    @property
+    def sums_positions(self) -> bool:
+        """Whether the weighted sum adds up positions, as after ghost norms, and forms no gradient again."""
+        return isinstance(self.use, Outer) and not self.use.exact
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Records whose gradients are formed at once."""
+        return chunks(self.n, self.unit.numel() * self.unit.element_size(), min(MOST, self._most))
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Return sum_i factors_i G_i, (O, N)."""
+        if self.sums_positions or self.use.sums_what_it_forms:
+            total = factors.new_zeros(self.shape)
+            self.use.add_weighted(total, factors)
+            return total.flatten(1)
+        return weighted_sum(self.use, self.shape, self.chunks(), factors).flatten(1)
+
+
+class _Part(Use):
+    """The gradients of v or of g."""
+
+    def __init__(self, weight: NormedWeight) -> None:
+        self._weight = weight
+
+    def of(self, records: Tensor) -> Use:
+        """Return those of some records."""
+        return type(self)(self._weight.of(records))
+
+
+@final
+class _Directions(_Part):
+    """dv_o = s_o (G_o - dg_o u_o)."""
+
+    def squared_norms(self) -> Tensor:
+        """Return |dv|^2, (n,)."""
+        return self._weight.measured.of_directions
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return dv, (m, *shape)."""
+        formed = self._weight.use.gradients(start, stop)
+        scale = self._weight.scale.to(formed.dtype)[:, None]
+        return (scale * self._across(formed.flatten(2))).view(formed.shape)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records: dv is linear in G, and is taken of the sum of all G."""
+        total = self._weight.weighted_sum(factors)
+        scale = self._weight.scale.to(total.dtype).view(-1, *[1] * (accumulator.dim() - 1))
+        accumulator.addcmul_(self._across(total).view(accumulator.shape), scale)
+
+    def _across(self, rows: Tensor) -> Tensor:
+        """Return G_o - dg_o u_o from G (..., O, N); the sums are in pairs, and lose no small numbers."""
+        unit = self._weight.unit.to(rows.dtype)
+        return torch.addcmul(rows, unit, (rows * unit).sum(-1, keepdim=True), value=-1)
+
+
+@final
+class _Magnitudes(_Part):
+    """dg_o = <G_o, u_o>, formed."""
+
+    def squared_norms(self) -> Tensor:
+        """Return |dg|^2, (n,)."""
+        return self._weight.measured.of_magnitudes
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return dg, (m, *shape)."""
+        return self._weight.measured.along[start:stop].view(-1, *self._weight.made_of.magnitudes.shape)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records."""
+        Kept(self._weight.measured.along).add_weighted(accumulator, factors)
+
+
+def _ordered(rows: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
+    """Return rows (O, N) of a weight of this shape with its dimensions in another order."""
+    return rows.view(shape).permute(order).reshape(rows.shape)
+
+
+def _dots(rows: Tensor, unit: Tensor) -> Tensor:
+    """Return <row_i, unit_o>, (m, O): ``GRAM_DEPTH`` products add up at once."""
+    blocks = range(0, rows.shape[1], GRAM_DEPTH)
+    total, *others = (product(rows[:, k : k + GRAM_DEPTH], unit[:, k : k + GRAM_DEPTH]) for k in blocks)
+    for other in others:
+        total += other
+    return total
+
+
+def _dots_of_rows(rows: Tensor, unit: Tensor) -> Tensor:
+    """Return <row_io, unit_o>, (m, O), from (m, O, N)."""
+    total = rows.new_zeros(rows.shape[1], len(rows), 1)
+    for k in range(0, rows.shape[2], GRAM_DEPTH):
+        block = slice(k, k + GRAM_DEPTH)
+        total.baddbmm_(rows[:, :, block].transpose(0, 1), unit[:, block, None])
+    return total.squeeze(2).T
