@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.noise.generator import Generator
 from tacit.sampling import PoissonSampling
-from tacit.training.prefetch import ReadAhead, Request
+from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.records import Data, Records, as_records
 
 __all__ = ["Cost", "cost", "loaders"]
@@ -80,7 +80,7 @@ def tacit(data: Data, batch: int, workers: int = 0) -> Loader:
         for step in range(10**6):
             yield Request(sampling.indices(generator, step, len(records)), step)
 
-    reader: Records = ReadAhead(records, requests, workers=workers) if workers else records
+    reader: Records = Prefetcher(records, requests, workers=workers) if workers else records
     for request in requests():
         yield reader.take(request.indices, seed=request.seed)
 

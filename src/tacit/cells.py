@@ -1,8 +1,8 @@
-"""What a cell of a CSV file means: one reader and one rule for training, for queries and for checks.
+"""What does a cell of a CSV file mean? One reader and one rule for training, for queries and for checks.
 
 A cell is stripped of the spaces around it.  It is *missing* if it is empty or one of a few words for nothing
 (``NA``, ``null``, ``?``, ...), unless the column declares that word as a value.  Everything else is what its
-column declares, or it is *unreadable*: ``1,002``, ``$5`` and ``5 mg`` are no numbers.
+column declares, or it is *unreadable*: ``1,002``, ``$5`` and ``5 mg`` are not numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # of what ``float`` reads and is made of these, all is a number
+_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # whatever ``float`` reads of these characters is a number
 _TRUTHS = {"true": True, "t": True, "yes": True, "y": True, "1": True} | {
     "false": False, "f": False, "no": False, "n": False, "0": False
 }  # fmt: skip
@@ -49,7 +49,7 @@ _SHOWN = 10  # row numbers in one message
 
 
 class MalformedTable(InvalidInput):
-    """A file that is no table: a row has too many cells or too few, or a text does not end.
+    """A file that is not a table: a row has too many cells or too few, or a text does not end.
 
     Attributes:
         rows: how many rows are concerned; None if reading ended at the first.
@@ -117,7 +117,7 @@ class CsvFile:
         self._path = path
         self._delimiter = _DELIMITERS.get(_suffix(path), ",")
         if not path.is_file():
-            raise InvalidInput(f"there is no table at {path}; check the path.")
+            raise InvalidInput(f"there is no table at {path}. Check the path.")
         try:
             with self._open(errors="surrogateescape") as file:  # a buffer holds the first rows as well
                 self.header = [name.strip() for name in next(self._lines(file), [])]
@@ -155,7 +155,7 @@ class CsvFile:
         if count:
             raise MalformedTable(
                 f"{count:,} rows of {self._path} do not have the {len(self.header)} cells that the header "
-                f"names ({row_numbers(wrong, count)}); mend them, for their values would land in the wrong "
+                f"names ({row_numbers(wrong, count)}). Correct them, for their values would be in the wrong "
                 "columns.",
                 rows=count,
                 places=wrong,
@@ -166,7 +166,7 @@ class CsvFile:
             return list(islice(rows, most))
         except (OSError, EOFError, UnicodeDecodeError, csv.Error):
             raise MalformedTable(
-                f"{self._path} cannot be read to its end: after line {lines.line_num:,} it is no CSV in "
+                f"{self._path} cannot be read to its end: after line {lines.line_num:,} it is not CSV in "
                 "UTF-8, or a quoted text does not end. Save it as CSV in UTF-8, with double quotes around "
                 "texts that hold a separator.",
                 places=[max(1, lines.line_num - 1)],
@@ -182,10 +182,10 @@ class CsvFile:
 
 
 def find_column(path: Path, header: Sequence[str], column: str) -> int:
-    """The place of a column in the first line of a table.
+    """The position of a column in the first line of a table.
 
     Raises:
-        InvalidInput: it is not there, or twice.
+        InvalidInput: the column is missing, or there twice.
     """
     found = header.count(column)
     if found > 1:
@@ -198,7 +198,7 @@ def find_column(path: Path, header: Sequence[str], column: str) -> int:
 
 
 def numbers_of(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The cells as numbers, NaN where there is none; and the places, from 0, of those that are unreadable.
+    """The cells as numbers, NaN where there is none; and the positions, from 0, of those that are unreadable.
 
     >>> values, unreadable = numbers_of(["1.5", "", "2e3", "1,002", "inf"])
     >>> values.tolist(), unreadable.tolist()
@@ -223,7 +223,7 @@ def _number(cell: str) -> float:
 
 
 def truths_of(cells: Sequence[str]) -> tuple[list[bool | None], NDArray[np.int64]]:
-    """The cells as truth values, None where there is none; and the places of those that are unreadable.
+    """The cells as truth values, None where there is none; and the positions of those that are unreadable.
 
     >>> truths_of(["true", "No", "1", "", "maybe"])[0]
     [True, False, True, None, None]

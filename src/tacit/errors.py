@@ -1,7 +1,7 @@
-"""The exception tree, and validators whose messages name the value and the range.
+"""Which errors does Tacit raise? The exception tree, and validators that name the value and the range.
 
-Every error that a user can cause derives from :class:`TacitError` and says what happened, why it is
-refused, and how to mend it, in one paragraph.  ``exit_code`` is what the command line returns:
+Every error that a user can cause derives from :class:`TacitError` and says what happened, why Tacit refuses
+it, and how to fix it, in one paragraph.  ``exit_code`` is what the command line returns:
 1 where a privacy rule or a budget refuses, 2 where the usage or the input is wrong.
 """
 
@@ -37,7 +37,7 @@ class TacitError(Exception):
 
 
 class InvalidInput(TacitError, ValueError):
-    """A value, file or setting that makes no sense; exit code 2."""
+    """A value, file or setting that is wrong; exit code 2."""
 
 
 class MissingExtra(TacitError, ImportError):
@@ -57,7 +57,7 @@ class PrivacyRefusal(TacitError):
 
 
 class UnsupportedEvent(PrivacyRefusal):
-    """An interpreter met an event that it has no proven bound for."""
+    """An accountant, or another reader of events, has no proven bound for an event."""
 
 
 class UnsupportedModel(PrivacyRefusal):
@@ -65,21 +65,22 @@ class UnsupportedModel(PrivacyRefusal):
 
 
 class BudgetExceeded(PrivacyRefusal):
-    """More privacy is asked for than the budget holds."""
+    """A request needs more privacy than the budget has left."""
 
 
 class SlowModel(UserWarning):
-    """A model that trains as it should, but for many times as long as others; the message says why.
+    """A model that trains correctly, but many times as slowly as others; the message says why.
 
-    It goes by how a model computes, on records of zeros, and not by the way that batches of the data go.
+    The warning depends on how a model computes on records of zeros, not on the data.
     """
 
 
 def without_values(problem: BaseException) -> str:
-    """What went wrong and where, without the error's own text, which may hold a value of a record.
+    """The error and its place, without the error's own text, which may hold a value of a record.
 
-    That is the reason of an error of the system, else its type and the line of the user's code, if any.  What
-    is raised with it must be raised ``from None``: a traceback prints the text of every cause.
+    For an error of the system that is its reason, else the type and the line of the user's code, if any.
+    Raise
+    an error with this text ``from None``: a traceback prints the text of every cause.
 
     >>> without_values(FileNotFoundError(2, "No such file or directory", "P1"))
     'No such file or directory'
@@ -88,7 +89,7 @@ def without_values(problem: BaseException) -> str:
     """
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror
-    not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # ours and Python's own
+    not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # Tacit's and Python's own
     frames = [
         frame
         for frame in traceback.extract_tb(problem.__traceback__)

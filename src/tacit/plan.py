@@ -1,8 +1,8 @@
-"""The Plan, one long class: sampler, clipping, noise and number of steps meet here and name their own price.
+"""What will a private run do, and what does it cost? One long class: sampler, clipping, noise, steps.
 
 Everything that decides the guarantee is here, as frozen public facts, and nowhere else.  The event that
-is accounted for is derived from the very objects that the training step will run, so that they cannot
-disagree.  What cannot be accounted for is refused when the plan is made, before any data is touched.
+is accounted for is derived from the very objects that the training step will run, so the two cannot
+disagree.  A plan that cannot be accounted for is refused when it is made, before any data is read.
 
 Symbols: z noise multiplier, C clipping norm, q sampling rate, B expected batch size, T steps, N records,
 s_b noise of the count of adaptive clipping, s_l noise of the reported loss.
@@ -33,7 +33,7 @@ __all__ = ["LossReport", "Plan", "ScoreReport"]
 
 @dataclass(frozen=True)
 class LossReport:
-    """Release a noisy mean of the losses in every step, at a price that the plan includes.
+    """Release a noisy mean of the losses in every step; the plan's cost includes it.
 
     A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2]; the sum over the batch gets
     noise of standard deviation ``relative_noise * z``.  It is one more coordinate of the step's Gaussian:
@@ -52,12 +52,11 @@ class LossReport:
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Release, once, how well the model does on records of the same data set, at a price that the plan
-    includes.
+    """Release, once, how well the model does on records of the same data set; the plan's cost includes it.
 
-    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so that one record more or less
-    moves the two by at most 1 (in the l2 norm); both get Gaussian noise of standard deviation ``noise``, in
-    records.  Training takes other records, but the price is added to its own, whatever separates them.
+    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so one record more or less
+    changes the two by at most 1 (in the l2 norm); both get Gaussian noise of standard deviation ``noise``, in
+    records.  Training takes other records, but the two costs are added, whatever separates the records.
 
     >>> ScoreReport(noise=20.0).event
     Gaussian(noise_multiplier=20.0)
@@ -79,7 +78,7 @@ class Plan:
     """What a private run will do, and what it costs; make one with :meth:`calibrate` or :meth:`with_noise`.
 
     Attributes:
-        unit: what one record is: "image", "patient", "row"; the guarantee speaks of this.
+        unit: what one record is: "image", "patient", "row"; the guarantee names it.
         adjacency: which data sets are neighbours.
         delta: the delta of the guarantee.
         records: the public number of records.  Under add-remove the true number is secret and this is

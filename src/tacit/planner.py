@@ -1,4 +1,4 @@
-"""Which batch size, steps and noise a privacy budget buys; long, with the question and the answer in words.
+"""Which batch size, steps and noise does a budget allow? One long file, with question and answer in words.
 
 A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  The noise per
 example r = sigma / B is all that batch and budget mean to training (the noise-batch ratio of McKenna et al.,
@@ -11,7 +11,7 @@ burn", 2210.03403) found epsilon to depend on alone when sigma > 2:
 
 Large batches therefore bring the total noise down to that of the full batch, here called the floor, and no
 further.  The elbow is the smallest batch size whose total noise is within 5 % of the floor; sigma is then
-between 2 and 5.  A larger batch buys nothing more.
+between 2 and 5.  A larger batch gains nothing more.
 
 Symbols: N records, B batch size, q = B / N sampling rate, T steps, sigma noise multiplier, C clipping norm.
 """
@@ -32,12 +32,12 @@ from tacit.sampling import FullBatch, PoissonSampling, Sampling
 __all__ = ["NEAR_FLOOR", "Advice", "Option", "Question", "advise", "noise_multiplier"]
 
 NEAR_FLOOR = 0.05
-"""How far above the floor the total noise may be for a larger batch to count as buying nothing."""
+"""How far above the floor the total noise may be for a larger batch to count as no gain."""
 
 _ELBOW_NOISE = 2.3  # where sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the central limit's guess at the elbow
 _BELOW, _ABOVE = 16, 8  # the table reaches from elbow / 16 to 8 elbow
 _MANY = 10_000  # full batches by which the floor is computed; it does not depend on their number
-_LARGEST_EPSILON = 100.0  # beyond, nothing is promised, and the noise is the least that is looked for
+_LARGEST_EPSILON = 100.0  # beyond, nothing is promised, and the search for the noise ends at its least
 _PRECISION = 64  # the elbow is found to one part in this
 
 Progress = Callable[[str, int, int], None]
@@ -45,16 +45,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A budget: what is protected how well, and how much may be computed.
+    """A budget: what is protected, how well, and how much may be computed.
 
     Attributes:
         records: N, the public number of records (under add-remove a public figure for it).
         unit: what one record is: "image", "patient".
         epsilon, delta, adjacency: the promise that the whole run has to keep; epsilon is at most 100.
-        epochs, compute, steps: exactly one of them: expected passes over the records; gradients of one
-            record in all, T B; or the number of steps, whatever their batch.
+        epochs, compute, steps: exactly one of them: expected passes over the records; per-record gradients in
+            all, T B; or the number of steps, whatever their batch.
         largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
-        preparation: other releases about the same records, such as DP-PCA, paid for from the same budget.
+        preparation: other releases about the same records, such as DP-PCA, charged to the same budget.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
@@ -82,7 +82,7 @@ class Question:
     def __post_init__(self) -> None:
         check_integer("records", self.records, low=1)
         if not str(self.unit).strip():
-            raise InvalidInput("unit must say what one record is, such as 'image' or 'patient'; got nothing.")
+            raise InvalidInput("unit must say what one record is, such as 'image' or 'patient'; it is empty.")
         epsilon = check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON, open_low=True)
         object.__setattr__(self, "epsilon", epsilon)
         check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -103,7 +103,7 @@ class Question:
         given = [name for name in ("epochs", "compute", "steps") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidInput(
-                "give exactly one of epochs (passes over the records), compute (gradients of one record in "
+                "give exactly one of epochs (passes over the records), compute (per-record gradients in "
                 f"all) and steps; got {' and '.join(given) or 'none'}."
             )
         if self.epochs is not None:
@@ -120,18 +120,18 @@ class Question:
 
     @property
     def gradients(self) -> float:
-        """T B, gradients of one record in all; infinite where the number of steps is given instead."""
+        """T B, per-record gradients in all; infinite where the number of steps is given instead."""
         if self.steps is not None:
             return math.inf
         return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch size of which there may be one step."""
+        """The largest batch size that allows one step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
     def steps_of(self, batch_size: int) -> int:
-        """T: the steps of that batch size that the budget pays for.
+        """T: the steps of that batch size within the budget.
 
         Epochs are rounded up, as in :class:`tacit.plan.Plan`; compute is a limit and rounded down.
         """
@@ -143,23 +143,23 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One batch size, and what it means under the budget.
+    """One batch size, and its noise and cost under the budget.
 
     Attributes:
         rank: 1 is best; see :attr:`Advice.options`.
         batch_size: B, expected records per step.
         sampling_rate: q, in (0, 1]; 1 is the full batch, without sampling.
         steps: T.
-        compute: T B, gradients of one record in all.
+        compute: T B, per-record gradients in all.
         epochs: T q, expected passes over the records.
-        passes: physical batches that an expected batch is made of; None where no largest one was given.
+        passes: physical batches in an expected batch; None where no largest one was given.
         noise_multiplier: sigma, calibrated: the least that keeps the promise.
         noise_per_example: sigma / B, the noise of one step's mean gradient in units of C.
         total_noise: sigma / (B sqrt(T)), the noise of the mean over all steps, in units of C.
         above_floor: total noise over the floor, less 1.
         saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the part of the total noise
-            that goes away with twice N (same B and T), twice epsilon, or batches twice as large (twice as
-            many steps if B = N).
+            that twice N (same B and T), twice epsilon, or batches twice as large (twice as many steps if
+            B = N) would remove.
     """
 
     rank: int
@@ -183,9 +183,9 @@ class Advice:
     """The answer to a question.
 
     Attributes:
-        question: what was asked.
-        options: best first.  Less total noise is better; all within 5 % of the floor count as equally quiet,
-            and then the smaller batch is better, for it costs less or leaves more steps.
+        question: the question.
+        options: best first.  Less total noise is better; all within 5 % of the floor count as equal, and then
+            the smaller batch is better, for it costs less or leaves more steps.
         floor: the total noise of full batches, whatever their number.
         elbow: the smallest batch size, to two digits, within 5 % of the floor; None if the compute does not
             reach it.
@@ -255,11 +255,11 @@ class Advice:
             return f"{start}: the compute does not reach the elbow, and larger batches would help."
         if above > NEAR_FLOOR:
             return f"{start}; batches of about {self.elbow:,} would come within {NEAR_FLOOR:.0%} of it."
-        start = f"{start}: beyond the elbow, at about {self.elbow:,}, a larger batch buys nothing."
+        start = f"{start}: beyond the elbow, at about {self.elbow:,}, a larger batch gains nothing."
         return f"{start}{self._instead()}"
 
     def _instead(self) -> str:
-        """With the compute fixed, a smaller batch buys steps with noise; only the model can tell how many."""
+        """With the compute fixed, a smaller batch means more steps and more noise; the model must decide."""
         best = self.recommended
         smaller = [option for option in self.options if option.batch_size < 0.6 * best.batch_size]
         if not smaller or self.question.steps is not None:
@@ -279,7 +279,7 @@ def advise(
 
     Args:
         batch_sizes: the ones to compare; left out, powers of two around the elbow, and the full batch.
-        progress: told how far it is, as (title, done, total).
+        progress: called with (title, done, total).
 
     Raises:
         InvalidInput: a batch size that is not in [1, the largest of which there may be one step].
@@ -413,10 +413,10 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
     physical = question.largest_physical_batch
 
     def saved(other: Question, size: int, count: int, times: float = 1.0) -> float:
-        """The part of sigma / (B sqrt(T)) that goes away with another N, B or T, or ``times`` epsilon."""
+        """The part of sigma / (B sqrt(T)) that another N, B or T, or ``times`` epsilon, would remove."""
         try:
             noise = _noise(other, size, count, times=times)
-        except LooseBudget as least:  # which is looked at here, and not recommended
+        except LooseBudget as least:  # used for comparison here, and not recommended
             noise = least.noise
         return 1.0 - (noise / sigma) * (batch_size / size) * math.sqrt(steps / count)
 

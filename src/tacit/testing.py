@@ -1,7 +1,7 @@
-"""The only door to fixed randomness: for tests, debugging and teaching, never for sensitive data.
+"""How do tests get fixed randomness? Only from here: for debugging and teaching, never for sensitive data.
 
 A run that draws from here says "not private" in its statement, in its progress line and in its results:
-whoever knows the seed can take the noise off again.
+whoever knows the seed can subtract the noise.
 """
 
 from __future__ import annotations

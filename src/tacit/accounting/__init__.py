@@ -1,4 +1,4 @@
-"""What a run costs: from an event to epsilon and delta, without torch.
+"""What does a run cost? From an event to epsilon and delta, without torch.
 
 ``account`` prices an event, ``calibrate`` finds the noise for a budget, ``largest_steps`` the number of
 steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return one ``PrivacyCurve``.

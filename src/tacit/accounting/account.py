@@ -1,4 +1,4 @@
-"""What an event costs: from an event and the name of a method to a privacy curve."""
+"""What does an event cost? From an event and the name of a method to a privacy curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``gdp``, ``optimal``,
         ``strong`` or ``basic``.
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
-    :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than is priced: on a
+    :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted
+    for: on a
         sample, noise multipliers below 0.1 or above 1e6.
     :raises InvalidInput: if the adjacency or the method is unknown.
 

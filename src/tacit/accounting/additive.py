@@ -1,4 +1,4 @@
-"""Costs that may be added up from release to release: what a running total is kept of.
+"""Which costs may be added up from release to release? Those from which a ledger makes a running total.
 
 A total that decides, in view of earlier answers, whether the next release may happen has to be a sum of costs
 that are each fixed before their release (Rogers et al. 2016, 1605.08294).  Three such costs are given here
@@ -109,7 +109,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
 
     :param orders: each > 1; the divergences have the same shape.
     :raises UnsupportedEvent: if a mechanism inside, which is named, has no proven Renyi divergence, or noise
-        that is not priced.
+        that cannot be accounted for.
 
     Guarantee
     ---------

@@ -1,4 +1,4 @@
-"""The inverse questions: how much noise, how many steps; and epsilon along a run.
+"""How much noise, how many steps does a budget allow, and how does epsilon grow along a run?
 
 Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
 """
@@ -32,7 +32,7 @@ _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
 class LooseBudget(InvalidInput):
-    """A budget that the least noise keeps which is looked at; ``noise``: that noise."""
+    """The least noise that the search allows already keeps within the budget; ``noise``: that noise."""
 
     def __init__(self, message: str, noise: float) -> None:
         super().__init__(message)
@@ -55,7 +55,8 @@ def calibrate(
     :param delta: target, in (0, 1).
     :returns: a noise multiplier in [0.1, 1e6].
     :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
-    :raises LooseBudget: an ``InvalidInput``, if the least noise that is priced, 0.1 or more, is enough; the
+    :raises LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
+    enough; the
         message says which that is and what it costs.
 
     Guarantee
@@ -87,7 +88,7 @@ def calibrate(
             f"no noise multiplier up to {MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
             f"{delta:g} under {relation.value} (method {method!r}): with that much noise it still costs "
             f"epsilon {target * math.exp(excess(_HIGH)):.6g}, so the part that does not depend on the noise "
-            "is too dear. Leave out or weaken that part, or raise epsilon or delta."
+            "costs too much. Leave out or weaken that part, or raise epsilon or delta."
         )
     if start is not None or excess(least) > 0.0:
         near = least if start is None else min(start, _HIGH)
@@ -95,8 +96,8 @@ def calibrate(
         if found > least:
             return _noise(found)
     raise LooseBudget(
-        f"epsilon {target:g} is more than this plan costs with the least noise that is priced: noise "
-        f"multiplier {_noise(least):.4g} costs epsilon {target * math.exp(excess(least)):.4g} at delta "
+        f"epsilon {target:g} is more than this plan costs with the least noise that can be accounted for: "
+        f"noise multiplier {_noise(least):.4g} costs epsilon {target * math.exp(excess(least)):.4g} at delta "
         f"{delta:g} under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
         "epsilon, to 10 or less, or delta; or give that noise multiplier itself.",
         _noise(least),

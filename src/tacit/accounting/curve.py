@@ -1,4 +1,4 @@
-"""The one thing that every accountant returns: epsilon as a function of delta, and back.
+"""What does every accountant return? A privacy curve: epsilon as a function of delta, and back.
 
 What an attacker gains follows from the same curve, with no further assumption (Dong, Roth & Su 2019,
 1905.02383; Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
@@ -30,7 +30,7 @@ _MOST_RECORDS = 10**6
 class PrivacyCurve:
     """The (epsilon, delta) pairs that an event satisfies, as one accountant sees them.
 
-    ``method`` and ``adjacency`` are those that the curve was made with; ``event`` is what was priced;
+    ``method`` and ``adjacency`` are those that the curve was made with; ``event`` is what it accounts for;
     ``records`` is how many records together the curve protects: 1, or the size of a :meth:`group`.
 
     Wherever a number is taken, an array of any shape may stand, and an array of that shape is returned.
@@ -260,8 +260,8 @@ class PrivacyCurve:
     def compose(self, other: PrivacyCurve) -> PrivacyCurve:
         """The curve of both releases about the same records, the second possibly chosen in view of the first.
 
-        Curves of the same method are priced anew as one event.  Between different methods epsilons and deltas
-        add up (Dwork & Lei 2009), with the best of several splits of delta, which is valid but loose.
+        Curves of the same method are accounted for anew as one event.  Between different methods epsilons and
+        deltas add up (Dwork & Lei 2009), with the best of several splits of delta, which is valid but loose.
 
         :raises UnsupportedEvent: if the two curves speak of different neighbours or groups.
 

@@ -1,4 +1,4 @@
-"""Curves made from other curves, whatever the accountant: groups of records, and sums of two prices."""
+"""How are curves made from other curves, by any accountant? For groups of records, and for two releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directions in which neighbours differ: a record is removed, added or replaced."""
+"""In which directions do neighbours differ? A record is removed, added or replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is priced: an event, flattened to a multiset of base mechanisms.
+"""Which mechanisms does an event consist of? It is flattened to a multiset of base mechanisms.
 
 Repetition and composition are handled here, once, for every accountant: an n-fold event and a list of
 n events become the same multiset, so no accountant can price them differently.  So are the identities that
@@ -86,7 +86,7 @@ def _count(event: Event, times: int, counts: dict[Base, int]) -> None:
 
 
 def _ignores_the_records(base: Base) -> bool:
-    """Whether the output hangs on no record: it costs nothing, and has no loss to compute with."""
+    """Whether the output depends on no record: it costs nothing, and has no loss to compute with."""
     match base:
         case ApproximateDP(epsilon, delta):
             return epsilon == delta == 0.0
@@ -206,9 +206,9 @@ def _group(base: Base, size: int) -> Steps:
         case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
             return ((type(base)(scale, size * sensitivity), 1),)
         case RandomizedResponse():
-            return ((base, size),)  # everyone reports for himself
+            return ((base, size),)  # each member of the group reports separately
         case Partitioned(batches, inner) | Shuffled(batches, inner):
-            together = _at_sensitivity(size, inner)  # is the worst way for a group to lie in the batches
+            together = _at_sensitivity(size, inner)  # the worst distribution of a group over the batches
             return ((type(base)(batches, together) if together else GroupPrivacy(base, size), 1),)
     return ((_at_sensitivity(size, base) or GroupPrivacy(base, size), 1),)
 

@@ -1,4 +1,4 @@
-"""The accountants by name, and the price of an event by one of them."""
+"""Which accountants are there? By name, with the cost of an event by one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of all accountants: what one of them knows of one event."""
+"""What must an accountant answer? The interface of all accountants: the cost of one event."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Price(ABC):
         return np.array([self.delta(float(epsilon)) for epsilon in epsilons], dtype=np.float64)
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Upper bounds on epsilon by direction of the adjacency; empty where they are not told apart."""
+        """Upper bounds on epsilon by direction of the adjacency; empty where they are not distinguished."""
         return {}
 
     def error_budget(self, delta: float) -> ErrorBudget:

@@ -1,4 +1,4 @@
-"""Where a function crosses zero, without ``scipy.optimize``, whose import costs more than most answers.
+"""Where does a function cross zero? Found without ``scipy.optimize``, which takes long to import.
 
 Brent, "Algorithms for Minimization without Derivatives" (1973), chapter 4, in the form of SciPy's ``brentq``:
 the same points are tried, so that the same root is found, to the last bit.

@@ -1,8 +1,8 @@
-"""How much noise on a sample an accountant prices: below some least amount nothing is protected, and what has
-to be computed grows without end; far above, losses are smaller than what floats resolve.
+"""How much noise on a sample can be accounted for? Within limits that all accountants share.
 
-All accountants refuse the same noise, before they compute anything.  Noise without sampling has closed forms,
-and a price, infinite maybe, whatever its size.
+Below some least amount nothing is protected, and the computation grows without end; far above, losses are
+smaller than floats resolve.  All accountants refuse the same noise, before they compute anything.  Noise
+without sampling has closed forms, and a cost, infinite maybe, whatever its size.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NoiseOutOfRange(UnsupportedEvent):
 
 
 def check_noise(steps: Steps, method: str) -> None:
-    """Refuse noise that is too small or too large to be priced, by its value.
+    """Refuse noise that is too small or too large to be accounted for, by its value.
 
     :raises NoiseOutOfRange: with the range.
 

@@ -1,4 +1,4 @@
-"""How far one record can move a release whose noise is correlated in time.
+"""What is the sensitivity to one record of a release whose noise is correlated in time?
 
 The release is C g + Z with independent noise Z, so it is one Gaussian, and what counts is the norm of the
 change of C g, in units of Delta, over all ways a record may take part: at most k times, any two at least b

@@ -83,7 +83,7 @@ def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tupl
 
 
 def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
-    """The largest epsilon to look at: where delta stops to matter, or as far as the accountant sees."""
+    """The largest epsilon to evaluate: where delta stops to matter, or as far as the accountant goes."""
     least = float(np.minimum(rates, 1.0 - rates).min(initial=1.0))
     for delta in (min(max(1e-3 * least, _LEAST), _SMALL), 1e-5, 1e-3):
         found = epsilon(delta)

@@ -1,4 +1,4 @@
-"""What an attacker reaches on a model: scores, and what they are worth.
+"""What does an attacker reach on a model? Attacks give scores, and metrics judge them.
 
 ``Scores`` holds an attack's answers for members and non-members, ``measure`` says how good they are, with
 intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.

@@ -1,14 +1,14 @@
-"""Attribute inversion: what a model tells of one secret column of a person whose other columns are known
-(Fredrikson, Jha, Ristenpart, CCS 2015, section 4).
+"""What does a model reveal of one secret column of a person? Attribute inversion, with all others known.
 
-The attacker knows the other columns x_K, the label y and how frequent each value v is, and says
+By Fredrikson, Jha, Ristenpart, CCS 2015, section 4.  The attacker knows the other columns x_K, the label y
+and the frequency of each value v, and guesses
 
     black box:  argmax_v Pr[v] Pr[y | f(v, x_K)]
     white box:  argmax_v Pr[v] Σ_i (n_i / N) [path i of the tree agrees with (v, x_K) and says y]
 
-Much of what comes out right, statistics say without the model.  So a result stands beside that of the same
+Statistics alone, without the model, give many right guesses.  So a result stands beside that of the same
 attacker without the model (imputation), and beside people that the model was not trained on: only the
-difference to them is what the model gives away about those that it was trained on.
+difference to them is what the model reveals about the people that it was trained on.
 
 Letters: n people, d columns, v values, c classes.
 """
@@ -42,7 +42,7 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 class Classifier(Protocol):
-    """What scikit-learn's classifiers are."""
+    """The interface of scikit-learn's classifiers."""
 
     def fit(self, X: Array, y: Integers) -> object:
         """Learn classes (n,) from rows (n, d)."""
@@ -54,10 +54,10 @@ class Classifier(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class Secret:
-    """The column that the attacker is after: ``columns``, where it stands in a row, more than one if it is
-    one-hot; ``values`` (v, columns), what may stand there; ``prior`` (v,), how frequent each value is.
+    """The secret column: ``columns``, its positions in a row, more than one if it is one-hot; ``values``
+    (v, columns), its possible values; ``prior`` (v,), the frequency of each value.
 
-    :raises InvalidInput: if shapes do not fit, values repeat, or the prior is no distribution.
+    :raises InvalidInput: if shapes do not fit, values repeat, or the prior is not a distribution.
 
     >>> Secret(columns=[2], values=[[0.0], [1.0]], prior=[0.3, 0.7]).prior.tolist()
     [0.3, 0.7]
@@ -93,7 +93,7 @@ class Secret:
         return np.asarray(same.argmax(axis=1))
 
     def tried(self, rows: Array) -> Array:
-        """Every row with every value in turn; (n, d) to (v, n, d).  The true value is not looked at."""
+        """Every row with every value in turn; (n, d) to (v, n, d).  The true value is not read."""
         found = np.repeat(rows[None], len(self.prior), axis=0)
         found[:, :, self.columns] = self.values[:, None]
         return found
@@ -127,8 +127,8 @@ class People:
 
 
 def confusion(predicted: ArrayLike, labels: ArrayLike, *, classes: int) -> Array:
-    """Pr[y | the model says f], of shape (c, c): row y, column f; with one count added to each cell, so that
-    nothing is held to be impossible for not having been seen.
+    """Pr[y | the model says f], of shape (c, c): row y, column f.  Each cell counts one more than was seen,
+    so that nothing unseen is impossible.
 
     >>> confusion([0, 0, 1, 1], [0, 0, 0, 1], classes=2).round(3).tolist()
     [[0.75, 0.5], [0.25, 0.5]]
@@ -193,16 +193,16 @@ def white_box(tree: Any, people: People, secret: Secret) -> Integers:
 
 
 def impute(classifier: Classifier, public: People, people: People, secret: Secret) -> Integers:
-    """The same attacker without the model: the secret from the other columns and the label, as ``classifier``
-    learns it from the ``public`` people; of shape (n,)."""
+    """The same attacker without the model: ``classifier`` learns the secret from the other columns and the
+    label of the ``public`` people; of shape (n,)."""
     classifier.fit(_with_label(public, secret), secret.truth(public.rows))
     return np.asarray(classifier.predict(_with_label(people, secret)), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class AttributeResult:
-    """Shares of people whose secret came out right: of members, of non-members, of members without the model;
-    and the most frequent value's share of the members."""
+    """Shares of people whose secret was guessed right: of members, of non-members, of members without the
+    model; and the most frequent value's share of the members."""
 
     members: Interval
     non_members: Interval
@@ -229,11 +229,12 @@ def judge_attribute(
     imputer: Classifier,
     confidence: float,
 ) -> AttributeResult:
-    """The attack on members and on others, beside what the same attacker says without the model.
+    """The attack on members and on others, beside the guesses of the same attacker without the model.
 
     :param attack: people to their values' numbers (n,), such as a :func:`white_box` on the model.
-    :param public: people that the attacker knows wholly; they must be in neither of the other groups.
-    :param imputer: the strongest classifier of the secret that you have: a weak one makes any attack shine.
+    :param public: people of whom the attacker knows everything; they must be in neither of the other groups.
+    :param imputer: the strongest classifier of the secret that you have: a weak one makes any attack look
+    good.
     """
     truth = secret.truth(members.rows)
 

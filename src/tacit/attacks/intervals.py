@@ -1,4 +1,4 @@
-"""Confidence intervals for rates, exact at every sample size."""
+"""How precise is a measured rate? Confidence intervals, exact at every sample size."""
 
 from __future__ import annotations
 

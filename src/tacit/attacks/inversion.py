@@ -1,11 +1,12 @@
-"""MI-Face: a picture of a class, from the confidence of a classifier in it (Fredrikson, Jha, Ristenpart,
-"Model Inversion Attacks that Exploit Confidence Information", CCS 2015, section 5, Algorithm 1).
+"""What does a class look like to a classifier? MI-Face draws a picture from the classifier's confidence.
 
-The attacker knows the model and wants to see a class, such as a person's face.  He walks downhill on
+Fredrikson, Jha, Ristenpart, "Model Inversion Attacks that Exploit Confidence Information", CCS 2015, section
+5, Algorithm 1.  The attacker knows the model and wants to see a class, such as a person's face, by gradient
+descent on
 
     c(x) = 1 - p_y(x) + AuxTerm(x),        x <- Process(clip(x - λ ∇c(x)))
 
-and keeps the best x of the walk.  What comes out looks like the *class*.  Where a class is a person, that is
+and takes the best x of the descent.  The result looks like the *class*.  Where a class is a person, that is
 the person; where it is a digit, it is what digits have in common, which no privacy of records hides.
 
 Letters: p people attacked at once, c classes, h and w the sides of a picture.
@@ -92,8 +93,8 @@ def mi_face(
     :param classes: integers in [0, c), of shape (p,).
     :param start: what the attacker knows beforehand, such as the mean of *public* faces; of shape (p, ...).
     :param settings: the paper's, if none are given.
-    :param process: applied to (p, ...) after every step: :func:`blur`, or for an autoencoder the way through
-        pictures and back (Algorithm 2).  A model of latent values is inverted in these, with their range in
+    :param process: applied to (p, ...) after every step: :func:`blur`, or an autoencoder's encoding and
+        decoding (Algorithm 2).  A model of latent values is inverted in these, with their range in
         ``settings``.
     :raises InvalidInput: if shapes do not fit, a class does not exist, or the cost is not finite.
 
@@ -160,8 +161,8 @@ class _Walks:
             (gradient,) = torch.autograd.grad(cost.sum(), x)
         if not bool(torch.isfinite(cost).all() and torch.isfinite(gradient).all()):
             raise InvalidInput(
-                "the model's confidence, or its gradient, is not finite on the way. Do its weights hold NaN, "
-                "or does it expect inputs on another scale?"
+                "the model's confidence, or its gradient, is not finite during the attack. Do its "
+                "weights hold NaN, or does it expect inputs on another scale?"
             )
         return cost.detach(), p.detach(), gradient
 
@@ -195,7 +196,7 @@ def blur(pictures: Tensor, std: float) -> Tensor:
 
 
 def sharpen(pictures: Tensor, std: float, strength: float = 1.0) -> Tensor:
-    """Unsharp masking of (..., h, w) in [0, 1]: the picture, and ``strength`` of what a blur takes away."""
+    """Unsharp masking of (..., h, w) in [0, 1]: the picture, plus ``strength`` of what a blur removes."""
     return (pictures + strength * (pictures - blur(pictures, std))).clamp(0.0, 1.0)
 
 

@@ -1,8 +1,8 @@
-"""Is it the same face?  Figures that say how much a recovered picture looks like a person.
+"""Is it the same face?  Measures of how much a recovered picture looks like a person.
 
 A picture that resembles a training picture no more than an unseen picture of the same person shows what the
-*class* looks like.  So every figure is taken twice: against pictures that the model was trained on, and
-against pictures of the same people that it never saw.
+*class* looks like.  So every measure is computed twice: against pictures that the model was trained on, and
+against unseen pictures of the same people.
 
 Letters: p recovered pictures, one for each person; k pictures per person; h and w their sides.
 """
@@ -28,8 +28,9 @@ _LUMINANCE, _CONTRAST = 0.01**2, 0.03**2  # K1² and K2² of the paper, for pixe
 def correlation(pictures: ArrayLike, others: ArrayLike, *, without: ArrayLike | None = None) -> Array:
     """Pearson's correlation of either picture's pixels, pair by pair; (..., h, w) twice to (...).
 
-    :param without: taken off both, such as the mean of public faces: all faces correlate with all others, and
-        only what is left beyond that says who it is.
+    :param without: subtracted from both, such as the mean of public faces: all faces correlate with each
+    other,
+        and only the rest identifies a person.
     :raises InvalidInput: if a picture is constant, or shapes do not fit.
 
     >>> correlation([[1.0, 2.0], [3.0, 4.0]], [[8.0, 6.0], [4.0, 2.0]]).round(6).item()
@@ -43,7 +44,7 @@ def correlation(pictures: ArrayLike, others: ArrayLike, *, without: ArrayLike | 
     b = b - b.mean(axis=(-2, -1), keepdims=True)
     spread = np.sqrt((a**2).sum(axis=(-2, -1)) * (b**2).sum(axis=(-2, -1)))
     if not (spread > 0.0).all():
-        raise InvalidInput("a picture is constant, or equals what is taken off it: nothing can correlate.")
+        raise InvalidInput("a picture is constant, or equals what is subtracted: nothing can correlate.")
     found: Array = np.asarray((a * b).sum(axis=(-2, -1)) / spread)
     return found
 
@@ -80,12 +81,12 @@ def nearest_similarity(recovered: ArrayLike, albums: ArrayLike) -> Array:
 
 
 def recognised(recovered: ArrayLike, albums: ArrayLike, *, without: ArrayLike) -> NDArray[np.bool_]:
-    """Who is it?  Whether the album with which a recovered picture correlates most is the person's own.
+    """Whether the album with which a recovered picture correlates most is the right person's.
 
-    Correlation with the mean picture of each album, ``without`` taken off; of shape (p,).
+    Correlation with the mean picture of each album, after subtracting ``without``; of shape (p,).
 
     :param recovered: of shape (p, h, w).
-    :param albums: of shape (p, k, h, w), of pictures that the model never saw.
+    :param albums: of shape (p, k, h, w), of pictures that the model was not trained on.
     :param without: the mean of public faces, of shape (h, w).
     """
     x, album = _pictures("recovered", recovered), _pictures("albums", albums)

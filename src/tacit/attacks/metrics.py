@@ -1,8 +1,8 @@
-"""What an attack's scores are worth, each figure with an interval.
+"""How good are an attack's scores? Each figure has an interval.
 
 The largest value over all thresholds is biased upwards, so wherever a threshold is chosen, it is chosen on
-one half of the records and judged on the other.  Intervals cover other records of the *same* model; how much
-another training run would differ, only several attacked models can tell.
+one half of the records and judged on the other.  Intervals cover other records of the *same* model; only
+several attacked models show how much another training run would differ.
 
 Letters: n members, m non-members, u distinct scores, R resamples.
 """
@@ -38,7 +38,7 @@ _CELLS = 2_000_000  # numbers held at once while resampling
 class OperatingPoint:
     """One threshold, chosen on half of the records, and its rates on the other half.
 
-    ``target`` is the false-positive rate that was asked for; ``found`` is the share of all members found at
+    ``target`` is the requested false-positive rate; ``found`` is the share of all members found at
     that rate by the best threshold in hindsight, without interpolation.
     """
 
@@ -51,7 +51,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one attack on one model; ``points`` has one entry per rate that was asked for."""
+    """The figures of one attack on one model; ``points`` has one entry per requested rate."""
 
     members: int
     non_members: int
@@ -71,7 +71,7 @@ def measure(
 
     :param false_positive_rates: each in (0, 1], and each at least 5 / (number of non-members).
     :param confidence: of each interval by itself.
-    :param rng: splits the records in halves and resamples; it must know nothing of the scores.
+    :param rng: splits the records in halves and resamples; it must be independent of the scores.
     :raises InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
 
     >>> rng = np.random.default_rng(0)
@@ -98,8 +98,8 @@ def auc_interval(
 ) -> Interval:
     """The AUC with the percentile interval of a bootstrap that resamples either class by itself.
 
-    Where the classes do not overlap at all, every resample says the same and the bootstrap knows nothing of
-    its error; then the interval is the exact one for min(n, m) disjoint pairs that were all in order.
+    Where the classes do not overlap at all, every resample gives the same and the bootstrap has no estimate
+    of its error; then the interval is the exact one for min(n, m) disjoint pairs that were all in order.
 
     :raises InvalidInput: if all scores are equal.
     """

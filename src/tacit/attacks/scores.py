@@ -1,4 +1,4 @@
-"""The answers of an attack on membership: one class, one direction.
+"""How is every membership attack's answer stored? In one class, with one direction: higher means member.
 
 Higher means: more likely a member.  Every attack ends in a :class:`Scores` and every figure starts from one,
 so that a sign that is turned around somewhere shows as an AUC below one half, and is refused.
@@ -21,7 +21,7 @@ __all__ = ["Roc", "Scores"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_FEWEST_FALSE_POSITIVES = 5  # expected at a false-positive rate for it to be worth asking for
+_FEWEST_FALSE_POSITIVES = 5  # expected at a false-positive rate for a meaningful figure
 _SWAPPED = 1e-6  # level of the test for swapped files: it never fires on an attack that merely does nothing
 
 
@@ -29,8 +29,8 @@ _SWAPPED = 1e-6  # level of the test for swapped files: it never fires on an att
 class Roc:
     """Every threshold's rates: a record is called a member if its score is at least ``thresholds[i]``.
 
-    Arrays of shape (u + 1,), from the threshold that calls nobody a member down to the least score.
-    Records of equal score are called alike, so no point lies inside a tie.
+    Arrays of shape (u + 1,), from the threshold that calls no record a member down to the least score.
+    Records of equal score get the same answer, so no point is inside a tie.
     """
 
     thresholds: Array
@@ -78,7 +78,7 @@ class Scores:
 
     @property
     def constant(self) -> bool:
-        """Whether all records have one and the same score, so that the attack tells nobody apart."""
+        """Whether all records have one and the same score, so that the attack distinguishes none."""
         first = self.members[0]
         return bool((self.members == first).all() and (self.non_members == first).all())
 
@@ -104,7 +104,7 @@ class Scores:
     def threshold(self, false_positive_rate: float) -> float:
         """The least score such that at most this share of the non-members scores as high or higher.
 
-        Infinite if that is none of the scores: then nobody is called a member.
+        Infinite if that is none of the scores: then no record is called a member.
         """
         check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
         roc = self.roc()
@@ -118,7 +118,7 @@ class Scores:
         A point of the ROC itself: nothing is interpolated.  The threshold is the best one in hindsight; for
         an interval see :func:`tacit.attacks.operating_point`.
 
-        :param fewest: false positives to expect at that rate, at least, for the figure to mean anything.
+        :param fewest: the least number of false positives to expect at that rate, for a meaningful figure.
         :raises InvalidInput: if there are too few non-members, or all scores are equal.
         """
         self.check_enough(false_positive_rate, fewest=fewest)
@@ -149,7 +149,7 @@ class Scores:
             raise InvalidInput(
                 f"A false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
                 f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are "
-                f"{self.non_members.size}. Give more non-members or ask for a larger rate."
+                f"{self.non_members.size}. Give more non-members, or choose a larger rate."
             )
 
     def check_not_constant(self) -> None:
@@ -157,8 +157,8 @@ class Scores:
         if self.constant:
             raise InvalidInput(
                 f"All {self.members.size + self.non_members.size} scores equal {self.members[0]:g}: the "
-                "attack tells nobody apart, so no threshold means anything. Is a constant column read as the "
-                "score?"
+                "attack distinguishes no records, so no threshold means anything. Is a constant column "
+                "read as the score?"
             )
 
     def check_direction(self) -> None:

@@ -1,7 +1,7 @@
-"""Shadow models for attacks on membership: who is trained on what, and training that can be interrupted.
+"""Which records is each shadow model trained on, and how can its training be interrupted?
 
-:func:`paired_halves` says which records each shadow model is trained on; :func:`train_shadows` trains them
-group by group, saves what each group says of every record, and after an interruption goes on from there.
+:func:`paired_halves` chooses the records of each shadow model; :func:`train_shadows` trains the models
+group by group, saves each group's outputs on all records, and after an interruption goes on from there.
 How a group is trained is a function: ``stacked_training`` trains many small models at once, and
 :func:`one_by_one` makes such a function of any ``train(indices) -> scores``.
 
@@ -31,17 +31,17 @@ Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 
 Train: TypeAlias = Callable[[Indices], Callable[[], ArrayLike]]
-"""Trains a model on the records at (m,) indices; what it returns scores all n records, (n, ...)."""
+"""Trains a model on the records at (m,) indices; returns a function that scores all n records, (n, ...)."""
 
 TrainGroup: TypeAlias = Callable[[Bools], NDArray[Any]]
-"""Trains g models by a (g, n) table of who is trained on what; returns what they say of records, (g, ...)."""
+"""Trains g models by a (g, n) table of their training records; returns their outputs on records, (g, ...)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """``trained_on`` (K, n): whether a model was trained on a record; ``outputs`` (K, ...): what it says.
+    """``trained_on`` (K, n): whether a model was trained on a record; ``outputs`` (K, ...): its output.
 
-    The first models make a balanced design of their own, in pairs: ``trained_on[:8]``, say.
+    The first models are a balanced design by themselves, in pairs: ``trained_on[:8]``, say.
     """
 
     trained_on: Bools
@@ -92,13 +92,13 @@ def train_shadows(
     identity: str = "",
     progress: Progress | None = None,
 ) -> Shadows:
-    """Train K models in groups; return what they say of every record.
+    """Train K models in groups; return their outputs on every record.
 
-    :param trained_on: (K, n), from :func:`paired_halves`; targets may stand beside the shadows.
+    :param trained_on: (K, n), from :func:`paired_halves`; targets may be among the shadows.
     :param at_once: g, models of a group: an interruption loses at most one group's work.
-    :param store: a file that finished groups are saved in.  If it is there already, its models and *its*
-        design stand, and training goes on with those that are missing.  It holds outputs and memberships
-        of the records: as confidential as they are.
+    :param store: a file for finished groups.  If it exists already, its models and *its* design are used,
+        and training goes on with those that are missing.  It holds outputs and memberships
+        of the records, and is as confidential as they are.
     :param identity: names everything that the outputs depend on: data, model, settings.  A store of
         another identity is refused.
     :param progress: called with the number of models that are done, and K.
@@ -136,7 +136,7 @@ def _checked(outputs: NDArray[Any], first: int, count: int) -> NDArray[Any]:
     for number, values in enumerate(outputs, first):
         if not np.isfinite(values).all():
             raise InvalidInput(
-                f"model {number} says something that is not finite of {int((~np.isfinite(values)).sum())} "
+                f"the output of model {number} is not finite for {int((~np.isfinite(values)).sum())} "
                 "records or classes: did its training diverge? Lower the learning rate."
             )
     return outputs
@@ -154,7 +154,7 @@ def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, li
             known, trained_on, outputs = (data[key] for key in ("identity", "trained_on", "outputs"))
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile):
         raise InvalidInput(
-            f"{store} is not a readable store of shadow models: it is damaged, or something else wrote it. "
+            f"{store} is not a readable store of shadow models: it is damaged, or another program wrote it. "
             "Remove it to train them anew."
         ) from None
     if json.loads(str(known)) != identity or trained_on.shape != shape:

@@ -1,8 +1,8 @@
-"""Many small models as one: shadow models of an attack, and the models that it attacks.
+"""How are many small models trained as one? Their weights are stacked: shadow models, and attacked models.
 
-The weights of K models lie in one tensor, so that a step of all of them is a few batched matrix products.
-Each model has its own training records, its own shuffles or samples, and its own noise; nothing is shared but
-the arithmetic.  :class:`StackedMLPs` writes the gradients out; :class:`StackedModules` takes any module, by
+The weights of K models are in one tensor, so that a step of all of them is a few batched matrix products.
+Each model has its own training records, shuffles or samples, and noise; the models share only the arithmetic.
+:class:`StackedMLPs` writes the gradients out; :class:`StackedModules` takes any module, by
 ``torch.func``.
 
 Letters: K models, n records, B records of a step (padded where models draw different numbers), c classes,
@@ -33,8 +33,8 @@ _CHUNK = 2048  # records scored at once
 
 
 class StackedModels(ABC):
-    """K models of one shape.  ``parameters`` holds one (K, ...) tensor per weight, in the order of the module
-    that one of them would be; training changes them in place."""
+    """K models of one shape.  ``parameters`` holds one (K, ...) tensor per weight, in the order of a single
+    module; training changes them in place."""
 
     parameters: list[Tensor]
 
@@ -170,7 +170,7 @@ class StackedMLPs(StackedModels):
 
 @final
 class StackedModules(StackedModels):
-    """K copies of any module whose rows do not mix, each with its own weights, by ``torch.func``.
+    """K copies of any module that does not mix records, each with its own weights, by ``torch.func``.
 
     It holds the gradient of every record of a step at once, K B times the size of the model, under a plan.
 
@@ -178,7 +178,7 @@ class StackedModules(StackedModels):
     :param loss: (B, c) outputs and (B,) labels to (B,) losses; cross-entropy by default.
     :param generators: one for each model; it seeds torch while ``make`` runs.
 
-    :raises InvalidInput: if the model keeps statistics of its batches, as batch normalisation does.
+    :raises InvalidInput: if the model has statistics of its batches, as batch normalisation does.
 
     >>> models = StackedModules(lambda: nn.Linear(4, 3), [Generator.from_os(), Generator.from_os()])
     >>> models.logits(torch.zeros(5, 4)).shape
@@ -196,8 +196,8 @@ class StackedModules(StackedModels):
         modules = [_made(make, generator).to(device) for generator in generators]
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in modules[0].modules()):
             raise InvalidInput(
-                "the model normalises over the batch, so that its rows mix and no record has a gradient of "
-                "its own. Use group normalisation."
+                "the model normalises over the batch, so it mixes records and no record has a separate "
+                "gradient. Use group normalisation."
             )
         stacked, self._buffers = stack_module_state(modules)
         self._names = list(stacked)
@@ -239,13 +239,13 @@ class StackedModules(StackedModels):
 
 
 def _weighted_sum(per_record: Tensor, factor: Tensor) -> Tensor:
-    """sum_b factor[k, b] per_record[k, b], leaving out factors of 0, even of what is not finite."""
+    """sum_b factor[k, b] per_record[k, b], leaving out factors of 0, even of non-finite gradients."""
     weight = factor.reshape(*factor.shape, *(1,) * (per_record.ndim - 2))
     return (per_record * weight).masked_fill(weight == 0.0, 0.0).sum(1)
 
 
 def _made(make: Callable[[], nn.Module], generator: Generator) -> nn.Module:
-    """A model whose initial weights come from ``generator``; torch's own generator is left as it was."""
+    """A model whose initial weights come from ``generator``; torch's own generator stays unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(
             int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1

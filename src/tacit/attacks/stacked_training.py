@@ -1,6 +1,6 @@
-"""Training of stacked models, all at once: plain SGD, or DP-SGD by a plan.
+"""How are stacked models trained, all at once? By plain SGD, or by DP-SGD with a plan.
 
-Each model has its own training records, its own shuffles or samples, and its own noise.  Letters as in
+Each model has its own training records, shuffles or samples, and noise.  Letters as in
 :mod:`tacit.attacks.stacked`.
 """
 
@@ -28,7 +28,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 Progress: TypeAlias = Callable[[int, int], None]
 
-_MARGIN = 1.0 + 1e-5  # on a norm: more than single precision loses in adding up its squares
+_MARGIN = 1.0 + 1e-5  # on a norm: more than the rounding error of the sum of its squares in single precision
 
 
 def train_plainly(
@@ -86,7 +86,7 @@ def train_privately(
     * What a record adds to a sum is scaled by the plan's clipping rule; one whose gradient is not finite, and
       the padding, add exactly nothing.
 
-    :raises PrivacyRefusal: if the plan asks for what this loop does not do.
+    :raises PrivacyRefusal: if the plan has parts that this loop cannot perform.
     """
     _check_plan(plan)
     members = _members(models, inputs, labels, trained_on, generators)
@@ -129,7 +129,7 @@ def _check_plan(plan: Plan) -> None:
     asked = [name for name, refused in wrong.items() if refused]
     if asked:
         raise PrivacyRefusal(
-            f"models trained at once know flat and automatic clipping of one view; this plan has its own "
+            f"models trained at once support flat and automatic clipping of one view; this plan also has "
             f"{', '.join(asked)}. Train with a PrivateSession each, through tacit.attacks.shadows.one_by_one."
         )
 
@@ -165,7 +165,7 @@ def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[I
 
 
 def _padded(drawn: list[Indices]) -> tuple[Indices, Bools]:
-    """(K, B) indices, and where they are meant; B is the largest number drawn, at least 1."""
+    """(K, B) indices, and which of them are no padding; B is the largest number drawn, at least 1."""
     longest = max(1, *map(len, drawn))
     index = np.zeros((len(drawn), longest), dtype=np.int64)
     mask = np.arange(longest) < np.array([[len(part)] for part in drawn])

@@ -1,9 +1,9 @@
-"""Training rows that lie in a model's own file: support vectors, neighbours, and kin.
+"""Which training rows are in a model's own file? Support vectors, neighbours, and similar.
 
-A kernel machine *is* some of its training rows.  Whoever has the fitted object reads them off, and if it
-comes with its scaler, in the original units.  No query, no statistics.
+A kernel machine *is* some of its training rows.  Whoever has the fitted object can read them, and if it
+comes with its scaler, in the original units: without a query, without statistics.
 
-What does not store rows: random Fourier features and a linear model on them (Rahimi and Recht, NIPS 2007),
+Other models do not store rows: random Fourier features and a linear model (Rahimi and Recht, NIPS 2007),
 trained with differential privacy (Rubinstein, Bartlett, Huang, Taft, 0911.5708).
 
 Letters: s stored rows, n training rows, d columns.
@@ -31,7 +31,7 @@ def stored_rows(model: Any) -> Array:
     Known are support vector machines, nearest neighbours, Gaussian process regression and kernel ridge
     regression, also as the last step of a pipeline whose other steps can be inverted.
 
-    :raises InvalidInput: for a model that is not fitted, or of which it is not known that it stores rows.
+    :raises InvalidInput: for a model that is not fitted, or that is not known to store rows.
     :raises MissingExtra: without scikit-learn.
 
     >>> from sklearn.pipeline import make_pipeline
@@ -70,9 +70,9 @@ def stored_rows(model: Any) -> Array:
 
 @dataclass(frozen=True)
 class StoredShare:
-    """``share`` of the training rows that lie in the model, and the ``largest_error`` of any number in these.
+    """``share`` of the training rows that are in the model, and the ``largest_error`` of any number in these.
 
-    ``found`` counts them, ``stored`` the rows in the model, ``unmatched`` those of them that are nobody's.
+    ``found`` counts them, ``stored`` the rows in the model, ``unmatched`` those that match no training row.
     """
 
     share: float
@@ -115,7 +115,7 @@ def stored_share(rows: ArrayLike, training: ArrayLike, *, tolerance: float = 1e-
 
 
 def _own_rows(model: Any) -> Array:
-    """The rows in the units that the model itself was given."""
+    """The rows in the units of the model's input."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.neighbors import (

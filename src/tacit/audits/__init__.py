@@ -1,10 +1,10 @@
-"""Lower bounds: what an experiment proves that a run gives away, at least, whatever was accounted for.
+"""What is the least that a run reveals? Lower bounds from experiments, independent of the accounting.
 
-``claim_test`` asks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
-``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` watches single steps;
+``claim_test`` checks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
+``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` observes single steps;
 ``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``; ``audit_slots`` makes those
-of a run that was trained with slots.  What no canary sees, ``noise_law`` and ``sampler_law`` test;
-``audit_precision`` looks at the low bits of released numbers.
+of a run that was trained with slots.  ``noise_law`` and ``sampler_law`` test what no canary shows;
+``audit_precision`` tests the low bits of released numbers.
 """
 
 from tacit.audits.claim import NoiseFamily, claim_test

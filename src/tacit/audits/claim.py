@@ -1,4 +1,4 @@
-"""The claim test: is the run as private as its accounted trade-off curve says?
+"""Is the run as private as its accounted trade-off curve says? The claim test.
 
 Every test for membership with false-positive rate a has a false-negative rate of at least f(a).  So the claim
 is refuted as soon as the error counts of one test are fewer than any rates on or above f make likely
@@ -11,8 +11,8 @@ counts contradict, with one and the same probability of error for all three,
 
 One half of the canaries chooses the threshold and the other judges.  Where the experiment can be rehearsed,
 simulations of it choose thresholds too, on which all canaries judge, with four fifths of the error
-probability; then little is lost on the choice, and the halves are there for what nobody foresaw.  Rehearse
-the claim to prove as much as can be of a correct run, and the smallest bug that must not pass to find it.
+probability.  Then the choice loses little, and the halves remain for faults that no rehearsal simulated.
+Rehearse the claim to prove as much as possible of a correct run, and the smallest important bug to find it.
 
 The canaries' scores must be independent of one another given their coins: slots of a Poisson-sampled run with
 independent noise are; canaries that interfere belong to :mod:`tacit.audits.one_run`.
@@ -42,16 +42,16 @@ from tacit.audits.tradeoff import Claim, gaussian_epsilon, gaussian_false_negati
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event
 
-__all__ = ["NoiseFamily", "Seen", "claim_test", "look"]
+__all__ = ["Judged", "NoiseFamily", "claim_test", "judged_counts"]
 
 Array: TypeAlias = NDArray[np.float64]
 
 _REHEARSED = 0.8  # of the error probability goes to the rehearsed thresholds
-_HALVINGS = 12  # of an interval around what is looked for
-_LEAST_NOISE = 0.1  # that a sampled composition has a price for
-_STEP = 1.25  # to more noise or less, of which next to none takes long to price
+_HALVINGS = 12  # of an interval around the result
+_LEAST_NOISE = 0.1  # with which a sampled composition can be accounted for
+_STEP = 1.25  # to more or less noise; values near no noise take long to account for
 _NOISE_HALVINGS = 6  # of such a step: 0.4 %
-_AS_GOOD_AS_NONE = 24.0  # nats: less noise than that is not looked for
+_AS_GOOD_AS_NONE = 24.0  # nats: the search does not go to less noise than that
 _FARTHEST = 64.0  # times less noise than claimed: as good as none; also nats and standard deviations
 
 
@@ -68,9 +68,9 @@ class NoiseFamily:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The counts of one threshold, or of an odd number of halvings whose median decides, and the level of
-    each; the levels of all that is seen add up to the error probability."""
+class Judged:
+    """The counts of one threshold, or of an odd number of halvings with their median, and the level of each;
+    the levels of all add up to the error probability."""
 
     counts: tuple[ErrorCounts, ...]
     level: float
@@ -92,10 +92,10 @@ def claim_test(
 ) -> AuditResult:
     """Test ``claim`` on the scores of canaries that were in the training set and of others that were not.
 
-    :param rng: splits the canaries in halves; it must know nothing of the scores.
-    :param rehearsals: the same experiment simulated, without a look at ``scores``, as the claim has it or
+    :param rng: splits the canaries in halves; it must be independent of the scores.
+    :param rehearsals: the same experiment simulated, independently of ``scores``, with the claimed noise or
         with a planted bug; :func:`tacit.audits.rehearsed_slot_scores` for slots.
-    :param family: the run with other noise, to say what its noise behaves like.
+    :param family: the run with other noise, to say which noise multiplier the run behaves like.
     :param splits: how many random halvings to take the median of; odd.  Each is then judged at half of the
         error probability, which the median needs to hold (Rüger 1978: at least half of several tests
         reject with at most twice their level).
@@ -115,7 +115,7 @@ def claim_test(
     >>> claim_test(Scores(rng.normal(2.0, 1.0, 1000), out), claim, confidence=0.95, rng=rng).claim_rejected
     True
     """
-    seen = look(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals, splits=splits)
+    seen = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals, splits=splits)
 
     def contradicted(tradeoff: Callable[[Array], Array]) -> bool:
         return any(part.contradicts(tradeoff) for part in seen)
@@ -148,7 +148,7 @@ def claim_test(
     )
 
 
-def look(
+def judged_counts(
     scores: Scores,
     claim: Claim,
     *,
@@ -156,8 +156,8 @@ def look(
     rng: np.random.Generator,
     rehearsals: tuple[Scores, ...] = (),
     splits: int = 1,
-) -> list[Seen]:
-    """The counts that :func:`claim_test` judges by, whose parameters these are."""
+) -> list[Judged]:
+    """The counts by which :func:`claim_test` judges; the parameters are the same."""
     check_confidence(confidence)
     if check_integer("splits", splits, low=1) % 2 == 0:
         raise InvalidInput(f"splits must be odd, so that there is a median; got {splits}.")
@@ -166,13 +166,13 @@ def look(
     halved = (error - len(rehearsals) * rehearsed) / (1.0 if splits == 1 else 2.0)
 
     def choose(false_positives: Array, false_negatives: Array) -> Array:
-        """Refute the claim by as much as possible; if that will not do, prove as much as possible."""
+        """Refute the claim by as much as possible; where that fails, prove as much as possible."""
         margin = claim.false_negatives(false_positives) - false_negatives
         return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
 
     halvings = [counts_after_halving(scores, choose, level=halved, rng=rng) for _ in range(splits)]
-    return [Seen(tuple(halvings), halved)] + [
-        Seen((counts_after_rehearsal(scores, rehearsal, choose, level=rehearsed),), rehearsed)
+    return [Judged(tuple(halvings), halved)] + [
+        Judged((counts_after_rehearsal(scores, rehearsal, choose, level=rehearsed),), rehearsed)
         for rehearsal in rehearsals
     ]
 
@@ -181,7 +181,7 @@ def _least_contradicted_noise(
     family: NoiseFamily, claim: Claim, contradicted: Callable[[Callable[[Array], Array]], bool]
 ) -> float | None:
     """A noise multiplier that is contradicted, and so all larger ones; None if there is none up to 64 times
-    the claimed one, or if it is too small to be priced."""
+    the claimed one, or if it is too small to be accounted for."""
 
     def epsilon(noise: float) -> float:
         return account(family.event(noise), adjacency=claim.curve.adjacency).epsilon(claim.delta)

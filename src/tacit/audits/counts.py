@@ -1,4 +1,4 @@
-"""What the two error counts of one test contradict, jointly.
+"""What do the two error counts of one test contradict, jointly?
 
 At a threshold fixed beforehand, X of m non-members pass and Y of n members are missed: binomials of the rates
 a and b.  A trade-off function f is contradicted if no rates that it allows, b >= f(a), make errors as few as
@@ -40,7 +40,7 @@ Array: TypeAlias = NDArray[np.float64]
 Tradeoff: TypeAlias = Callable[[Array], Array]
 Objective: TypeAlias = Callable[[Array, Array], Array]
 
-_QUANTILES = np.arange(1, 50) / 50.0  # of the scores that choose: the thresholds that are tried
+_QUANTILES = np.arange(1, 50) / 50.0  # of the choosing scores: the candidate thresholds
 _ROUNDING = 1e-9  # relative, of a probability summed here
 _FIRST, _MOST, _ROUNDS = 33, 48, 40  # ends of intervals at first, intervals at most, halvings of them
 
@@ -118,7 +118,7 @@ def counts_after_halving(
 def counts_after_rehearsal(
     scores: Scores, rehearsal: Scores, choose: Objective, *, level: float
 ) -> ErrorCounts:
-    """The errors of all ``scores``, at the threshold chosen on a simulation that never saw them."""
+    """The errors of all ``scores``, at the threshold chosen on an independent simulation."""
     return _judged(scores, rehearsal, choose, level)
 
 
@@ -170,5 +170,5 @@ def _binomial(size: int, trials: int, rates: Array) -> Array:
 
 
 def _slope(a: float, b: float) -> float:
-    """-f'(a) of the Gaussian trade-off function through (a, b): what a false positive weighs."""
+    """-f'(a) of the Gaussian trade-off function through (a, b): the weight of a false positive."""
     return float(np.clip(np.exp((ndtri(a) ** 2 - ndtri(b) ** 2) / 2.0), 1.0 / 16.0, 16.0))

@@ -1,8 +1,8 @@
-"""Does the noise, and does the sample, follow the law that was accounted for?  Tests on what a run did.
+"""Do the noise and the sample have the distribution that was accounted for?  Tests on what a run did.
 
-These see what no canary sees: noise that is too *large*, the same noise in two steps or two tensors, a tensor
-without noise, a shuffle where independent draws were accounted for.  Each returns p-values by name, and
-rejects if the smallest, times their number, is below the level (Bonferroni).
+These find what no canary shows: noise that is too *large*, the same noise in two steps or two tensors, a
+tensor without noise, a shuffle where independent draws were accounted for.  Each returns p-values by name,
+and rejects if the smallest, times their number, is below the level (Bonferroni).
 
 Letters: T steps, d entries of a tensor, n records.
 """
@@ -25,13 +25,13 @@ __all__ = ["LawTest", "noise_law", "sampler_law"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_EXACT = 1000  # entries up to which the exact law of the Kolmogorov-Smirnov distance is summed
-_FEWEST = 30  # products that a correlation along a tensor needs for its normal law
+_EXACT = 1000  # entries up to which the exact distribution of the Kolmogorov-Smirnov distance is summed
+_FEWEST = 30  # products that a correlation along a tensor needs to be nearly normal
 
 
 @dataclass(frozen=True)
 class LawTest:
-    """The p-values of several tests of one law, each valid by itself."""
+    """The p-values of several tests of one distribution, each valid by itself."""
 
     p_values: Mapping[str, float]
 
@@ -42,11 +42,11 @@ class LawTest:
 
     @property
     def worst(self) -> str:
-        """Which test it is."""
+        """The name of the test with the smallest p-value."""
         return min(self.p_values, key=lambda name: self.p_values[name])
 
     def rejects(self, level: float) -> bool:
-        """Whether the law is not followed; a true law is rejected with probability at most ``level``."""
+        """Whether the tests reject; a true distribution is rejected with probability at most ``level``."""
         return self.p_value < check_real("level", level, low=0.0, high=1.0)
 
 

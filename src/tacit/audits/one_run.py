@@ -1,7 +1,7 @@
-"""Lower bounds from one run: many canaries, each in or out by a fair coin, and guesses of the coins.
+"""What does one run prove? Lower bounds from many canaries, each in or out by a fair coin, and guesses.
 
-The canaries may interfere, and nothing need be known of the mechanism: the coins are independent, and that is
-all the independence there is.  The guesses are k in and k out, at the two ends of the scores; of r guesses v
+The canaries may interfere, and nothing need be known of the mechanism: the independence of the coins is all
+that the bounds use.  The guesses are k in and k out, at the two ends of the scores; of r guesses v
 are right.
 
 * Steinke, Nasr & Jagielski 2023 (2305.08846, Theorem 5.2): for an (epsilon, delta)-DP run with m coins, with
@@ -12,8 +12,8 @@ are right.
 * Mahloujifar, Melis & Chaudhuri 2024 (2410.22235, Algorithm 3): the same for a run that is f-DP, by a
   recursion on how likely the guesser is to be right at least i times.
 
-How many to guess is fixed beforehand: r / m of .05, .2, .5 and 1, each at a quarter of the error probability.
-A few guesses are the best of a tight audit, many those of a gross bug.
+How many to guess is fixed beforehand: r / m of 0.05, 0.2, 0.5 and 1, each at a quarter of the error
+probability.  Few guesses are best for a tight audit, many for a gross bug.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 SHARES = (0.05, 0.2, 0.5, 1.0)  # of the canaries, guessed
-_UNFAIR = 1e-9  # how unlikely a number of heads must be to be called no fair coin
+_UNFAIR = 1e-9  # probability below which a number of heads shows that the coin was not fair
 _HALVINGS = 40
 _MOST = 64.0  # nats, and standard deviations: more than any number of canaries shows
 _NORMAL = NormalDist()
@@ -69,13 +69,13 @@ def audit_one_run(
     :param scores: of shape (m,), higher for canaries that seem in.
     :param included: of shape (m,), boolean: the coins, fair and independent, flipped before training.
     :param delta: in [0, 1); keep m delta below 0.01, the bound suffers otherwise.
-    :param rng: orders ties; it must know nothing of the coins.
+    :param rng: orders ties; it must be independent of the coins.
     :param shares: of the canaries to guess, chosen before the scores are seen; the error is split evenly.
 
     Guarantee
     ---------
     * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, whatever the scores
-      are made of and however the canaries interfere.
+      are and however the canaries interfere.
 
     :raises InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
 
@@ -116,7 +116,7 @@ def audit_one_run_by_tradeoff(
 ) -> AuditResult:
     """A lower bound on mu of any mu-GDP run, from m canaries, and a test of the claimed trade-off curve.
 
-    Parameters are those of :func:`audit_one_run`; ``delta``, in (0, 1), is where mu is put into an epsilon.
+    Parameters are those of :func:`audit_one_run`; ``delta``, in (0, 1), is where mu is converted to epsilon.
 
     Guarantee
     ---------
@@ -155,7 +155,7 @@ def right_guesses(scores: Array, included: Bools, share: float, rng: np.random.G
     guesses that is, and how many are right.
 
     Equal scores are put in random order, so that the order of the canaries, which may be that of their
-    coins, tells nothing.
+    coins, reveals nothing.
     """
     guessed = max(1, round(share * scores.size))
     order = np.lexsort((rng.random(scores.size), scores))
@@ -182,8 +182,8 @@ def _checked(
     fewer = min(int(coin.sum()), int((~coin).sum()))
     if 2.0 * float(bdtr(fewer, score.size, 0.5)) < _UNFAIR:
         raise InvalidInput(
-            f"{int(coin.sum())} of {score.size} canaries are in: no fair coin does that. Each canary must be "
-            "put in or left out by a fair coin of its own; records chosen otherwise prove nothing here."
+            f"{int(coin.sum())} of {score.size} canaries are in: no fair coin does that. A fair coin for "
+            "each canary must put it in or leave it out; records chosen otherwise prove nothing here."
         )
     if not shares:
         raise InvalidInput("shares must name at least one share of the canaries to guess.")

@@ -1,10 +1,10 @@
-"""The step-level audit: bound the noise of one step, and let the accountant compose (Nasr et al. 2023,
-2302.07956, section 5).
+"""What does the noise of one step prove? The step-level audit: bound it, and let the accountant compose.
 
-Whoever sees the released gradients g of a run and knows a canary's direction c sees <c, g> / C in every step:
-N(1, sigma^2) where the canary took part with its full norm, N(0, sigma^2) where it did not.  Each step is a
-trial of its own, so one run gives as many as it has steps.  The bound is on *this* noise; that the rest of
-the step is as accounted for is what the replay on neighbours tests.
+By Nasr et al. 2023, 2302.07956, section 5.  An attacker who sees the released gradients g of a run and knows
+a canary's direction c sees <c, g> / C in every step: N(1, sigma^2) where the canary took part with its full
+norm, N(0, sigma^2) where it did not.  Each step is a separate trial, so one run gives as many as it has
+steps.  The bound is on *this* noise; the replay on neighbours tests that the rest of the step is as accounted
+for.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The audit of low bits: do released numbers give away more by their last digits than by their size?
+"""Do the last digits of released numbers reveal more than their size? The audit of low bits.
 
-Noise added in floating point leaves marks.  A float near the noise's own zero has finer low bits than a sum
-that was rounded where the true answer is, so that one of two neighbouring answers has outcomes which the
+Noise added in floating point leaves marks.  A float near the noise's zero has finer low bits than a sum
+that was rounded where the true answer is, so one of two neighbouring answers has outcomes which the
 other cannot have, however small epsilon (Mironov 2012, CCS; Haney, Desfontaines, Hartman, Shrestha & Hay
-2022, 2207.13793).  Nobody sees it in a histogram.
+2022, 2207.13793).  A histogram does not show it.
 
 One half of the releases chooses an event, "the size is in these ranges and the lowest bit that is set is one
-of these"; the other half, which knows nothing of it, bounds its probability under either data set
+of these"; the other half, which is independent of the choice, bounds its probability under either data set
 (Clopper-Pearson).  Run the mechanism on two data sets whose true answers differ and are small beside the
 noise, best 0 and 1: there floats are finest and the marks plainest.
 
@@ -46,11 +46,11 @@ def audit_precision(
 ) -> AuditResult:
     """A lower bound on epsilon from the sizes and low bits of numbers released on two neighbouring data sets.
 
-    :param here: independent releases on one data set, of shape (n,), as they were released: float32 stays
+    :param here: independent releases on one data set, of shape (n,), unchanged: float32 stays float32.
         what it is.
     :param there: the same on its neighbour, of shape (m,).
     :param epsilon: what is claimed, at ``delta``.
-    :param rng: splits the releases in halves; it must know nothing of them.
+    :param rng: splits the releases in halves; it must be independent of them.
     :raises InvalidInput: if there are fewer than 100 of either, or one is not finite.
 
     Guarantee

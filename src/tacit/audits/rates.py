@@ -1,7 +1,7 @@
-"""Bounds on the error rates of a test for membership, at a threshold that the tested records did not choose.
+"""What are the error rates of a membership test? Bounds, at a threshold chosen by other records.
 
 A threshold picked for its rates looks better than it is.  Here one half of the scores picks it and the other
-half, which it knows nothing of, bounds its rates: Clopper-Pearson from above, for either rate.
+half, which is independent of the choice, bounds its rates: Clopper-Pearson from above, for either rate.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 Array: TypeAlias = NDArray[np.float64]
 Objective: TypeAlias = Callable[[Array, Array], Array]
 
-_QUANTILES = np.arange(1, 50) / 50.0  # of the choosing half: the thresholds that are tried
+_QUANTILES = np.arange(1, 50) / 50.0  # of the choosing half: the candidate thresholds
 
 
 @dataclass(frozen=True)
 class RateBounds:
     """Upper bounds on both error rates of "member if the score is at least ``threshold``".
 
-    Each is exceeded with probability at most the level that was asked for.
+    Each is exceeded with probability at most the requested level.
     """
 
     threshold: float

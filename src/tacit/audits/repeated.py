@@ -1,4 +1,4 @@
-"""The audit by repetition: train many times with a record and many times without, and tell the runs apart.
+"""What do many runs prove? The audit by repetition: train often with and without a record, then compare.
 
 The oldest audit, and valid for anything that can be run often: (epsilon, delta)-DP bounds the error rates of
 every test between the two kinds of run (Jagielski, Ullman & Oprea 2020, 2006.07709; Nasr et al. 2021,
@@ -37,7 +37,7 @@ def audit_repeated_runs(
     bounded on the other half, at a quarter of the error probability each.
 
     :param scores: one of each run with the record (``members``) and without it (``non_members``).
-    :param rng: splits the runs in halves; it must know nothing of the scores.
+    :param rng: splits the runs in halves; it must be independent of the scores.
     :param claim: if given, it is tested too, on the same bounds.
 
     Guarantee

@@ -1,4 +1,4 @@
-"""What an audit found, and the same in a sentence that says what it does not mean."""
+"""What did an audit find, and what does it not mean? A result, also as a sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["AuditResult"]
 
 @dataclass(frozen=True)
 class AuditResult:
-    """A lower bound on what a run gives away.
+    """A lower bound on what a run reveals.
 
     ``eps_lower`` is proven at ``delta`` with probability ``confidence``; if ``family`` is named, it is the
     epsilon of the most private mechanism *of that family* that the experiment does not contradict, and

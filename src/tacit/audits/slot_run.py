@@ -1,8 +1,8 @@
-"""The audit of a run that was trained with slots: everything that its canaries prove, in one call.
+"""What do the slots of a run prove? Everything that its canaries show, in one call.
 
 The scores are log-likelihood ratios under the run's own plan.  Under adaptive clipping or with a loss report
-the gradients carry more noise than the plan's multiplier says, because the count and the loss are released
-beside them; what slots see is this noise, and what they are held against is the accounted curve of all of it.
+the gradients have more noise than the plan's multiplier says, because the count and the loss are released
+too. The slots contain this noise, and the audit compares them with the accounted curve of all releases.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _RECORDS_PER_SLOT = 5
 
 @dataclass(frozen=True, eq=False)
 class SlotAudit:
-    """``claim``: the claim test, which uses that slots do not disturb one another; ``one_run`` and
-    ``one_run_by_tradeoff``: bounds that need nothing of the kind.  ``scores`` of the canaries, for pictures.
+    """``claim``: the claim test, which assumes that slots do not disturb one another; ``one_run`` and
+    ``one_run_by_tradeoff``: bounds that assume nothing of the kind.  ``scores`` of the canaries, for
+    pictures.
     """
 
     claim: AuditResult
@@ -50,7 +51,7 @@ class SlotAudit:
 def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """The slots' scores by their coins: higher for canaries that seem to have taken part.
 
-    :raises InvalidInput: if the evidence has another number of steps than the plan, or all coins fell alike.
+    :raises InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
@@ -70,7 +71,7 @@ def audit_slots(
 ) -> SlotAudit:
     """Audit a run of ``plan`` by its slots.
 
-    :param rng: for halves, ties and rehearsals; it must know nothing of the coins.
+    :param rng: for halves, ties and rehearsals; it must be independent of the coins.
 
     Guarantee
     ---------
@@ -112,12 +113,12 @@ def audit_slots(
 def plan_with_room(plan: Plan, slots: int) -> Plan:
     """The same mechanism, with the same curve, on just enough records for so many slots among them.
 
-    For a separate run on made-up records, which costs nobody's privacy: slots see the sampler, the clip, the
-    sum, the noise and the divisor, and what the records are is all the same to them.
+    For a separate run on made-up records, which costs no privacy: slots test the sampler, the clipping, the
+    sum, the noise and the divisor, whatever the records are.
     """
     check_integer("slots", slots, low=1)
     records = _RECORDS_PER_SLOT * slots
-    if isinstance(plan.clipping, AdaptiveClipping):  # whose count needs large batches
+    if isinstance(plan.clipping, AdaptiveClipping):  # its count needs large batches
         records = max(records, plan.records)
     return replace(
         plan,

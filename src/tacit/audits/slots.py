@@ -1,11 +1,11 @@
-"""Scores of audit slots: canaries whose gradient lives where no other record's does.
+"""How are audit slots scored? Canaries have their gradient where no other record's is nonzero.
 
 A slot is one entry of a parameter vector that the model never uses.  If canary j takes part in a step, entry
 j of the clipped sum is s_j C, with a public sign s_j; otherwise 0.  What is released of it, over s_j C, is
 
     x_tj = [j took part in step t] + N(0, sigma^2),
 
-so that the best test of membership there is, given sigma, is the log-likelihood ratio of a Poisson sample,
+so the best membership test, given sigma, is the log-likelihood ratio of a Poisson sample,
 
     LLR_j = sum over t of log(1 - q + q exp((x_tj - 1/2) / sigma^2)).
 
@@ -67,11 +67,11 @@ def rehearsed_slot_scores(
     true_noise: float | None = None,
     slots: int = 10_000,
 ) -> Scores:
-    """The scores of as many slots in as out, simulated as a run of these settings has them.
+    """The scores of as many slots in as out, simulated as in a run of these settings.
 
-    From them :func:`tacit.audits.claim_test` picks a threshold before it looks at the run.
+    From them :func:`tacit.audits.claim_test` picks a threshold, independently of the run.
 
-    :param true_noise: what the noise multiplier is in truth, to rehearse a bug; None: as claimed.
+    :param true_noise: the true noise multiplier, to rehearse a bug; None: as claimed.
     :param slots: of either kind; how finely the threshold is known, no more.
 
     >>> rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What a test for membership must miss: the claim of a run, and the Gaussian yardstick.
+"""What must a membership test miss? The claim of a run, and Gaussian privacy as a yardstick.
 
 A trade-off function f takes a false-positive rate to the least false-negative rate that any test has (Dong,
 Roth & Su 2019, 1905.02383).  Audits compare with f itself, never with one (epsilon, delta), which allows far

@@ -1,4 +1,4 @@
-"""The command line: one command per verb, and no logic but showing and exit codes.
+"""What does the command line do? One command per verb; it only shows results and sets exit codes.
 
 Exit codes: 0 done, 1 refused by a privacy rule or a budget, 2 bad usage or bad input, 130 interrupted.
 """
@@ -11,17 +11,17 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; errors that Tacit knows are one paragraph without a traceback."""
+    """Run the command line; errors that Tacit raises itself are one paragraph without a traceback."""
     try:
         from tacit.cli.app import run
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("tacit"):
-            raise  # not an installation that lacks an extra, but a broken one
+            raise  # a broken installation, not one without an extra
         sys.stderr.write(
             f"The command line needs more packages ({problem.name} is missing). "
             "Install them with: pip install 'tacit-dp[all]'\n"
         )
         sys.exit(2)
-    except KeyboardInterrupt:  # while modules are imported; run tells of a later one
+    except KeyboardInterrupt:  # during imports; ``run`` reports a later one
         sys.exit(130)
     sys.exit(run(sys.argv[1:]))

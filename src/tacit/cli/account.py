@@ -1,4 +1,4 @@
-"""``tacit account``: what a mechanism costs, from a shell."""
+"""``tacit account``: what does a mechanism cost?"""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class _Question:
             events.append(self._dp_sgd())
         elif stray:
             raise InvalidInput(
-                f"{', '.join(stray)} describe DP-SGD, whose noise is not given. Add --noise, the standard "
+                f"{', '.join(stray)} describe DP-SGD, whose noise is missing. Add --noise, the standard "
                 "deviation of the noise divided by the norm bound of one record."
             )
         if not events:
@@ -181,7 +181,7 @@ class _Question:
                 return check_probability("--sampling-rate", self.sampling_rate)
         if records is None or self.batch_size is None:
             raise InvalidInput(
-                "it is not said how many records take part in a step, on which the price depends. Give "
+                "the share of records in a step is missing, and the cost depends on it. Give "
                 "--sampling-rate, or both --records and --batch-size; --sampling-rate 1 means that all do."
             )
         with _because("A batch holds at least one record, and on average no more than there are."):
@@ -191,23 +191,23 @@ class _Question:
         if (self.steps is None) == (self.epochs is None):
             given = "neither" if self.steps is None else "both"
             raise InvalidInput(
-                f"{given} of --steps and --epochs given; the price depends on how often the data is looked "
-                "at. Give one of the two."
+                f"{given} of --steps and --epochs given; the cost depends on the number of steps. "
+                "Give one of the two."
             )
         if self.steps is not None:
-            with _because("A run has at least one step, and runs of 1e9 and more are not priced."):
+            with _because("A run has at least one step; runs of 1e9 steps and more are not accounted for."):
                 return check_integer("--steps", self.steps, low=1, high=_MOST_STEPS)
         epochs = check_real("--epochs", self.epochs, low=0.0, open_low=True)
         if rate == 0.0:
             raise InvalidInput("--epochs says nothing where --sampling-rate is 0. Give --steps.")
         exact = epochs / rate
         nearest = round(exact) if math.isfinite(exact) else exact
-        # rounding of the division must not cost a step; what is left of a step is a whole one
+        # rounding of the division must not remove a step; a part of a step counts as a whole one
         steps = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
         if steps > _MOST_STEPS:
             raise InvalidInput(
                 f"--epochs {epochs:g} at sampling rate {rate:g} are {steps:g} steps; at most {_MOST_STEPS} "
-                "are priced. Give fewer epochs or a larger batch."
+                "can be accounted for. Give fewer epochs or a larger batch."
             )
         return max(1, int(steps))
 
@@ -242,7 +242,7 @@ def _stated_delta(delta: float | None) -> float:
 
 @contextmanager
 def _because(why: str) -> Iterator[None]:
-    """Say ``why`` after what a check says."""
+    """Add ``why`` to the error of a check."""
     try:
         yield
     except InvalidInput as problem:
@@ -265,7 +265,7 @@ def _stated_adjacency(adjacency: str | None) -> Adjacency:
 
 
 def _can_draw(figure: Path | None) -> Path | None:
-    """The path, once it is known that a figure can be drawn at all: before the long work."""
+    """The path, after checking before the long work that a figure can be drawn at all."""
     if figure is None:
         return None
     from tacit.report.pages.canvas import empty_figure, figure_path
@@ -341,7 +341,7 @@ def _meaning(pricing: Pricing) -> str:
     found = ", ".join(_percent(rate) for _, rate in risk.detected)
     odds = " and ".join(f"{100.0 * before:g} % to {_percent(after)}" for before, after in risk.posteriors)
     sentences = (
-        f"Whatever anybody concludes or does is at most {factor} as probable, plus δ, as it would be "
+        f"Whatever anyone concludes or does is at most {factor} as probable, plus δ, as it would be "
         f"{_WITHOUT[pricing.adjacency]}.",
         f"A test for membership that accuses {accused} % of the others finds at most {found} of the members.",
         f"A guess whether it took part, at even odds, is right with {_percent(risk.success)} at most.",

@@ -1,4 +1,4 @@
-"""The verbs, and the one place where errors become exit codes."""
+"""Which verbs are there, and how do errors become exit codes?"""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tacit.errors import TacitError
 
 __all__ = ["make_app", "run"]
 
-# Newer versions of typer carry a click of their own, so the class is reached through typer's public name.
+# Newer versions of typer contain their own click, so the class is reached through typer's public name.
 _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _INTERRUPTED = 130
-_GROUPS = ("ledger",)  # verbs that have commands of their own
+_GROUPS = ("ledger",)  # verbs with subcommands
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "train": "Train a model with differential privacy, from a configuration file.",
     "demo": "Train a private model on bundled data and show the guarantee.",
     "check": "Check every cell of a table against its policy, before questions are asked.",
-    "query": "Ask a private table in SQL, paid for from its budget.",
+    "query": "Ask a private table in SQL, charged to its budget.",
     "plan": "Rank batch sizes, steps and noise for a privacy budget.",
     "risk": "Say what a guarantee means for one person, in frequencies.",
-    "attack": "Attack the model of a run: who can be found to have been in it.",
-    "audit": "Say what a model gives away, and whether its guarantee holds.",
-    "verify": "Check a privacy statement or a certificate: is its epsilon enough, does it fit itself?",
+    "attack": "Attack the model of a run: how many of its records can be found.",
+    "audit": "Say what a model reveals, and whether its guarantee holds.",
+    "verify": "Check a privacy statement or a certificate: is its epsilon enough, do its parts agree?",
     "ledger": "Keep one budget per data set: make a ledger, open data sets, see who spent what.",
     "certificate": "Certify what was and will be released from a data set.",
     "reproduce": "Run an experiment of a paper again.",
@@ -43,10 +43,10 @@ _VERBS = {
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
-    """The application for these arguments; a verb is loaded only if it is called, for torch takes long."""
+    """The application for these arguments; it loads a verb only when it is called, as torch loads slowly."""
     app = typer.Typer(
         name="tacit",
-        help="Deep learning with differential privacy: train, price and show the guarantee.\n\n"
+        help="Deep learning with differential privacy: train, account for the cost, show the guarantee.\n\n"
         "Start with:  tacit demo",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -65,7 +65,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
 
 
 def _group(verb: str) -> typer.Typer:
-    """A verb that has commands of its own."""
+    """A verb with subcommands."""
     module = importlib.import_module(f"tacit.cli.{verb}")
     group = typer.Typer(help=module.SUMMARY, no_args_is_help=True, rich_markup_mode=None)
     for name, command in module.COMMANDS.items():
@@ -74,7 +74,7 @@ def _group(verb: str) -> typer.Typer:
 
 
 class _StoppedAtOnce(Exception):
-    """A Ctrl-C that nobody caught; typer would turn KeyboardInterrupt into a code without a word."""
+    """A Ctrl-C that no command caught; typer would turn KeyboardInterrupt into a code without a message."""
 
 
 def _guarded(command: Callable[..., int]) -> Callable[..., int]:
@@ -82,14 +82,14 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
     def guarded(*args: object, **options: object) -> int:
         try:
             return command(*args, **options)
-        except KeyboardInterrupt as stop:  # with words, if somebody knows what it leaves behind
+        except KeyboardInterrupt as stop:  # with a message, if the command knows what it leaves behind
             raise _StoppedAtOnce(*stop.args) from None
 
     return guarded
 
 
 def _not_loaded() -> None:
-    """Stand for a verb in the list of verbs."""
+    """A placeholder for a verb in the list of verbs."""
 
 
 def _version(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
@@ -113,7 +113,7 @@ def run(arguments: list[str]) -> int:
         return 2
     except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
         return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
-    except SystemExit:  # typer's way to leave when nobody reads the output any more
+    except SystemExit:  # typer exits in this form when nothing reads the output any more
         return 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -151,7 +151,7 @@ def _about_files(problem: OSError) -> str:
             f"{reason}{where}: a file could not be written. What was saved before is untouched. Free some "
             "space, then go on with --resume."
         )
-    return f"{reason}{where}. What was saved before is untouched. Mend the path, or its rights."
+    return f"{reason}{where}. What was saved before is untouched. Correct the path, or its permissions."
 
 
 def _lacks_memory(problem: BaseException) -> bool:
@@ -160,7 +160,7 @@ def _lacks_memory(problem: BaseException) -> bool:
 
 
 def _tolerate_narrow_encodings() -> None:
-    """A terminal or file that knows no ε gets a question mark, not a traceback."""
+    """Print a question mark, not a traceback, for ε on a terminal or file that cannot encode it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

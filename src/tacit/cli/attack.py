@@ -1,4 +1,4 @@
-"""``tacit attack``: what attacks on membership reach on a finished run, from a shell."""
+"""``tacit attack``: what do membership attacks reach on a finished run?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.cli.show import Preparations, console, messages
 from tacit.cli.train import INTERRUPTED, print_json
 from tacit.errors import check_real
 
-__all__ = ["command", "look_at", "write_and_show"]
+__all__ = ["command", "findings_of", "write_and_show"]
 
 
 def command(
@@ -23,7 +23,7 @@ def command(
     rate: Annotated[
         float | None,
         typer.Option(
-            help="False-positive rate to ask for; needs 5 / RATE test records. Else what they allow.",
+            help="False-positive rate to report; needs 5 / RATE test records. Else what they allow.",
             show_default=False,
         ),
     ] = None,
@@ -33,7 +33,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
-    """Attack the model of a run: who can be found to have been in it, with DP, without, and at most.
+    """Attack the model of a run: how many of its records are found, with DP, without, and at most.
 
     Trains shadow models by the run's own settings, so it takes about as long as so many runs; perceptrons are
     trained eight at once. Ctrl-C loses only those in training: the same command goes on with the others.
@@ -44,7 +44,7 @@ def command(
     Example:  tacit attack runs/demo-1
     """
     rates = None if rate is None else (check_real("--rate", rate, low=0.0, high=1.0, open_low=True),)
-    data = look_at(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
+    data = findings_of(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
     return (
         INTERRUPTED
         if data is None
@@ -52,10 +52,10 @@ def command(
     )
 
 
-def look_at(
+def findings_of(
     run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
 ) -> dict[str, Any] | None:
-    """The findings on a run, with canaries unless 0; None if Ctrl-C ended it."""
+    """The findings on a run, with canaries unless that number is 0; None if Ctrl-C ended it."""
     from tacit.runs.attack import attack_findings
     from tacit.runs.auditing import audit_findings
     from tacit.runs.finished import open_run
@@ -80,7 +80,7 @@ def look_at(
 
 
 def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
-    """Write the report, print what was found, and return 1 if the promise is contradicted."""
+    """Write the report, print the findings, and return 1 if the promise is contradicted."""
     from tacit.report.pages.run_page import summary
     from tacit.report.pages.written import write_report
 

@@ -1,4 +1,4 @@
-"""``tacit audit``: limits, attacks and a planted experiment on a finished run, from a shell."""
+"""``tacit audit``: limits, attacks and a planted experiment on a finished run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.attack import look_at, write_and_show
+from tacit.cli.attack import findings_of, write_and_show
 from tacit.cli.train import INTERRUPTED
 from tacit.errors import InvalidInput
 
@@ -28,7 +28,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
-    """Say what a model gives away and whether its guarantee holds: limits, attacks, a planted experiment.
+    """Say what a model reveals and whether its guarantee holds: limits, attacks, a planted experiment.
 
     Plants 1,000 canaries in a separate run of the same plan on made-up records, tests the claimed guarantee
     on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
@@ -41,7 +41,7 @@ def command(
     if quick and deep:
         raise InvalidInput("give one of --quick and --deep, or neither.")
     shadows, canaries = _QUICK if quick else _DEEP if deep else _USUAL
-    data = look_at(run, shadows=shadows, rates=None, confidence=confidence, canaries=canaries)
+    data = findings_of(run, shadows=shadows, rates=None, confidence=confidence, canaries=canaries)
     return (
         INTERRUPTED
         if data is None

@@ -1,4 +1,4 @@
-"""``tacit certificate``: what is promised for a data set, and on what grounds."""
+"""``tacit certificate``: what is promised for a data set, and why?"""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def command(
 ) -> int:
     """Certify what was and will be released from a data set: one page of text, JSON or HTML.
 
-    Every line is graded proved, assumed or not covered; what nobody filled in says NOT STATED. The file of
-    --statements may state: {statements}.
+    Every line is graded proved, assumed or not covered; a line that nobody filled in says NOT STATED. The
+    file of --statements may state: {statements}.
 
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
@@ -63,13 +63,13 @@ def command(
 
 
 def _run_id(run: str | None) -> str | None:
-    """A run's id; of a folder the one that its statement names."""
+    """A run's id; for a folder, the one that its statement names."""
     if run is None or not (Path(run) / "statement.json").is_file():
         return run
     charged = read_statement(Path(run) / "statement.json").get("ledger")
     if not isinstance(charged, dict) or not isinstance(charged.get("run"), str):
         raise InvalidInput(
-            f"the run in {run} was not charged to a ledger: there is no part of it to certify."
+            f"the run in {run} was not charged to a ledger and has no part in a certificate. Leave --run out."
         )
     return str(charged["run"])
 
@@ -82,5 +82,5 @@ def _read(path: Path) -> dict[str, str]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise InvalidInput(
-            f"the statements {path} cannot be read: {problem}. Mend the path, or that place."
+            f"the statements {path} cannot be read: {problem}. Correct the path, or that place in the file."
         ) from None

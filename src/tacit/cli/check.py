@@ -1,4 +1,4 @@
-"""``tacit check``: compare every cell of a table with its policy, as ``tacit ledger register`` does too."""
+"""``tacit check``: is every cell of a table what its policy declares?"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(
 ) -> int:
     """Check a table against its policy: cells that are missing, unreadable or out of bounds, by row numbers.
 
-    For whoever keeps the data; what it prints is confidential, although no value is shown. tacit ledger
+    For the curator; what it prints is confidential, although it shows no value. tacit ledger
     register makes the same check, and stores that a table is clean, which questions to it need.
 
     Exit codes: 0 every cell is what its column declares, or accepted; 1 some are not; 2 bad input.
@@ -84,7 +84,7 @@ def command(
 
 @contextmanager
 def table_at(data: str, table: str | None, *, default: str | None = None) -> Iterator[Path | Engine]:
-    """The file or the table in a database that an argument names; the connection is closed in the end.
+    """The file or the table in a database that an argument names; closes the connection at the end.
 
     Raises:
         InvalidInput: a database without the name of a table, or a file with one.
@@ -93,18 +93,18 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
         from tacit.queries.dialects import PostgresEngine
 
         if (named := table or default) is None:
-            raise InvalidInput("a database has many tables: say which with --table.")
+            raise InvalidInput("a database has many tables. Name one with --table.")
         schema, _, name = named.rpartition(".")
         with closing(PostgresEngine(data, name, schema=schema or "public")) as engine:
             yield engine
         return
     if table is not None:
-        raise InvalidInput("--table names a table in a database; a file has but one. Leave it out.")
+        raise InvalidInput("--table names a table in a database, and a file has only one. Leave it out.")
     yield Path(data)
 
 
 def print_check(found: TableCheck, policy: Policy) -> None:
-    """What a check found, as a table, and what to do about it."""
+    """The findings of a check, as a table, and what to do about them."""
     from tacit.queries.table_check import CONFIDENTIAL, FOUND
 
     if not found.findings:
@@ -134,11 +134,11 @@ def _advice(found: TableCheck) -> list[str]:
         return ["All of it is accepted."]
     missing = [each.column for each in found.left if each.column is not None and each.counts_as_missing]
     outside = [each.column for each in found.left if each.column is not None and each.kind == "outside"]
-    lines = ["Row 1 is the first one below the header. Mend the table, or accept what is to stay as it is:"]
+    lines = ["Row 1 is the first one below the header. Correct the table, or accept what may stay:"]
     if missing:
         options = " ".join(f"--accept-missing {name}" for name in dict.fromkeys(missing))
         lines.append(f"  {options}   counts such cells as missing")
     if outside:
         options = " ".join(f"--accept-outside {name}" for name in outside)
         lines.append(f"  {options}   moves numbers to the nearest bound; other texts are in no group")
-    return lines if len(lines) > 1 else ["Mend the table; this cannot be accepted."]
+    return lines if len(lines) > 1 else ["Correct the table; this cannot be accepted."]

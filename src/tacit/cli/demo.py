@@ -1,4 +1,4 @@
-"""``tacit demo``: everything at once on data that comes with scikit-learn."""
+"""``tacit demo``: everything at once, on data that comes with scikit-learn."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.
 
 
 def init(ledger: _Where) -> int:
-    """Make a new, empty ledger; an existing one is left alone.
+    """Make a new, empty ledger; an existing one is not changed.
 
     Example:  tacit ledger init budget.db
     """
@@ -97,10 +97,10 @@ def register(
     ] = None,
     as_json: _AsJson = False,
 ) -> int:
-    """Check a table against the policy of its data set; if it is clean, let questions be asked of it.
+    """Check a table against the policy of its data set; if it is clean, allow questions to it.
 
-    For whoever keeps the data: what is found is confidential. What is accepted stands in every later
-    certificate. A changed table is registered again, on the same budget.
+    For the curator: the findings are confidential. Every later certificate names what was accepted. Register
+    a changed table again, on the same budget.
 
     Exit codes: 0 registered, 1 some cells are not what the policy declares, 2 bad usage or input.
 
@@ -124,7 +124,7 @@ def register(
         return 0 if check.clean else 1
     print_check(check, policy)
     if not check.clean:
-        messages.print(f"Not registered: no question can be asked of it as {dataset} yet.")
+        messages.print(f"Not registered: it answers no question as {dataset} yet.")
         return 1
     _say(f"Registered as {dataset}: questions may be asked of it.")
     return 0
@@ -255,7 +255,7 @@ def recover(
         str | None,
         typer.Option(
             metavar="ANCHOR",
-            help="An older copy was put back; this anchor is newer. What is left of the budget is burned.",
+            help="An older copy was restored; this anchor is newer. What is left of the budget is burned.",
             show_default=False,
         ),
     ] = None,
@@ -295,7 +295,7 @@ def raise_cap(
         float | None, typer.Option(help="Of the new cap; else as it was.", show_default=False)
     ] = None,
 ) -> int:
-    """Raise a cap, for all to see: what was promised to the people in the data is void from then on.
+    """Raise a cap, visibly for all: the promise made before to the people in the data no longer holds.
 
     Example:  tacit ledger raise-cap budget.db --dataset visits --epsilon 4 --reason "..." --by "the board"
     """
@@ -308,9 +308,9 @@ def raise_cap(
 
 
 def key(
-    file: Annotated[Path, typer.Argument(help="Where the private key is put.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Where to write the private key.", show_default=False)],
 ) -> int:
-    """Make a key to sign certificates with; the public key is printed.
+    """Make a key to sign certificates with; prints the public key.
 
     Example:  tacit ledger key curator.pem
     """
@@ -344,7 +344,7 @@ def _say(text: str) -> None:
 
 
 def _watch(view: Callable[[], Mapping[str, Any]]) -> None:
-    """Show it anew every two seconds; Ctrl-C is the way out, hence no failure."""
+    """Show it anew every two seconds, until Ctrl-C, which is therefore no failure."""
     try:
         with Live(_shown(view()), console=console, auto_refresh=False) as live:
             while True:
@@ -366,7 +366,7 @@ def _shown(view: Mapping[str, Any]) -> Group:
             figures = f"{100.0 * person['share']:6.3g} %  {person['charges']:,} charges  {labels}"
             parts.append(Text.assemble(("  ■ ", colour), f"{person['by']:<20} {figures}"))
         if dataset["burned_share"]:
-            burned = f"{100.0 * dataset['burned_share']:.3g} % burned after an old copy had been put back"
+            burned = f"{100.0 * dataset['burned_share']:.3g} % burned after an old copy had been restored"
             parts.append(Text(f"  {burned}", "bold red"))
         counts = ", ".join(f"{number:,} {state.lower()}" for state, number in dataset["charges"].items())
         parts += [Text(f"  {counts}; {len(dataset['refusals']):,} refused", "dim"), Text("")]
@@ -374,7 +374,7 @@ def _shown(view: Mapping[str, Any]) -> Group:
 
 
 def _bar(parts: list[tuple[float, str]]) -> Text:
-    """Shares of the cap one after the other, in characters; whoever spent anything is seen."""
+    """Shares of the cap one after the other, in characters; every analyst with a share gets at least one."""
     bar, used = Text(), 0
     for share, colour in parts:
         width = min(_BAR - used, max(1, round(_BAR * share)))

@@ -1,4 +1,4 @@
-"""``tacit plan``: which batch size, how many steps and how much noise a budget buys."""
+"""``tacit plan``: which batch size, how many steps and how much noise does a budget allow?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["command"]
 
 _NEEDED = {
     "records": "how many records there are (under add-remove a public figure for it)",
-    "unit": "what one record is, such as image or patient, for the promise speaks of it",
+    "unit": "what one record is, such as image or patient, for the promise names it",
     "epsilon": "the budget",
     "delta": "the delta of the promise, below one over the number of records",
     "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
@@ -41,7 +41,7 @@ def command(
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the records.", show_default=False)] = None,
     compute: Annotated[
-        float | None, typer.Option(help="Or: gradients of one record, in all.", show_default=False)
+        float | None, typer.Option(help="Or: per-record gradients, in all.", show_default=False)
     ] = None,
     steps: Annotated[float | None, typer.Option(help="Or: steps, of any batch.", show_default=False)] = None,
     physical_batch: Annotated[
@@ -65,9 +65,9 @@ def command(
 ) -> int:
     """Rank batch sizes, steps and noise for a privacy budget; reads no data.
 
-    In the table, noise is what the mean gradient of a step gets (σ/B, in clipping norms), total that of the
+    In the table, noise is that of the mean gradient of a step (σ/B, in clipping norms), total that of the
     mean over all steps, over how far that is above the full batch's; 2N, 2ε and 2C are the part of it that
-    twice the records, epsilon or compute would take away. The arrow marks what is recommended.
+    twice the records, epsilon or compute would remove. The arrow marks the recommendation.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
@@ -110,7 +110,7 @@ def command(
 
 
 def _whole(name: str, value: float) -> int:
-    """``value`` as a whole number, so that 1e6 may be written."""
+    """``value`` as a whole number, so that a user may write 1e6."""
     if not value.is_integer():
         raise InvalidInput(f"{name} must be a whole number; got {value:g}.")
     return int(value)

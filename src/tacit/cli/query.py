@@ -1,4 +1,4 @@
-"""``tacit query``: ask a private table in SQL; the price can be seen before anything is charged."""
+"""``tacit query``: ask a private table in SQL; a dry run shows the price before anything is charged."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def command(
     table: Annotated[
         str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
     ] = None,
-    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask and pay again.")] = 1,
+    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask and be charged again.")] = 1,
     by: Annotated[
-        str | None, typer.Option(help="Who asks; the user of the system.", show_default=False)
+        str | None, typer.Option(help="The analyst; else the user of the system.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price; charge nothing.")] = False,
-    columns: Annotated[bool, typer.Option("--columns", help="List what may be asked about.")] = False,
+    columns: Annotated[bool, typer.Option("--columns", help="List the declared columns.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> int:
-    """Ask a private table a question in SQL, paid for from its budget in the ledger.
+    """Ask a private table a question in SQL, charged to its budget in the ledger.
 
     Aggregates of one table: count(*), count(column), sum, avg, var_samp, stddev, median,
-    quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), with WHERE and GROUP BY. The same
-    question of the same data is answered again from the ledger, for nothing.
+    quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), with WHERE and GROUP BY. The ledger
+    answers the same question of the same data again at no cost.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
@@ -96,7 +96,7 @@ def command(
     if data is None or statement is None:
         raise InvalidInput(
             f"a question needs the data and a statement. For example:  {_EXAMPLE}\n"
-            "With --columns instead of them, you see what may be asked about."
+            "With --columns instead of them, you see the declared columns."
         )
     query = _parsed(found, dataset, statement)
     terms: dict[str, Any] = {
@@ -132,7 +132,7 @@ def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:
         try:
             statement = Path(statement).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise InvalidInput(f"{statement} is no text in UTF-8.") from None
+            raise InvalidInput(f"{statement} is not a text in UTF-8. Save it in that encoding.") from None
     return parse(statement, ledger.policy(dataset), table=dataset)
 
 
@@ -140,7 +140,7 @@ def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:
 def _opened(
     ledger: Ledger, dataset: str, data: str, block: str | None, table: str | None
 ) -> Iterator[PrivateTable]:
-    """The table, whose content is read once for its fingerprint."""
+    """The table; opening it reads the content once for its fingerprint."""
     from tacit.queries.private_table import PrivateTable
 
     with table_at(data, table, default=dataset) as source:
@@ -151,7 +151,7 @@ def _opened(
 
 
 def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:
-    """The answer; None after a Ctrl-C, when it has been said what became of the charge."""
+    """The answer; None after a Ctrl-C, when a message has said what became of the charge."""
     try:
         with messages.status("asking"):
             return private.ask(query, **terms, by=by)
@@ -198,7 +198,7 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
 
 
 def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> int:
-    """The price of a dry run; exit code 1 if the budget does not hold it."""
+    """The price of a dry run; exit code 1 if it does not fit the budget."""
     price, granted = quote.price, quote.price.fits or quote.asked_before
     if as_json:
         print_json(
@@ -224,7 +224,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
     cost = _amount(quote.epsilon, quote.delta)
     console.print()
     if quote.asked_before:
-        console.print(f"This was asked before: the answer is in the ledger, for nothing (then {cost}).")
+        console.print(f"This was asked before: the answer is in the ledger, at no cost (then {cost}).")
         _show_bar(ledger, dataset, price.balance)
     elif price.fits:
         console.print(f"It would cost {cost}. Nothing was charged.")
@@ -246,7 +246,7 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
         console.print(note, soft_wrap=not console.is_terminal)
     cost = _amount(answer.epsilon, answer.delta)
     if answer.repeated:
-        console.print(f"Asked before: from the ledger, for nothing (then {cost}).")
+        console.print(f"Asked before: from the ledger, at no cost (then {cost}).")
     else:
         console.print(f"It cost {cost}.")
     status = ledger.status(dataset)
@@ -273,7 +273,7 @@ def _amount(epsilon: float, delta: float) -> str:
 def _show_bar(
     ledger: Ledger, dataset: str, before: float, left: str = "", after: float | None = None
 ) -> None:
-    """What was spent before, what this adds or would add, and words on what is left."""
+    """What was spent before, what this adds or would add, and what is left."""
     status = ledger.status(dataset)
     shares = (before / status.cap_epsilon, (before if after is None else after) / status.cap_epsilon)
     old, new = (min(_BAR, round(_BAR * share)) for share in shares)

@@ -1,4 +1,4 @@
-"""``tacit reproduce``: the papers' tables and figures, run again."""
+"""``tacit reproduce``: run the experiments of papers again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(
     device: Annotated[str, typer.Option(help="Device of torch to compute on.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> int:
-    """Run an experiment; the text of the help is made from the registry."""
+    """Run an experiment; the text of the help comes from the registry."""
     if any(value <= 0 for value in epsilon or ()):
         raise InvalidInput(f"--epsilon must be above 0; got {epsilon}.")
     with Preparations() as listener:
@@ -63,7 +63,7 @@ command.__doc__ = _HELP
 
 
 def _table(rows: list[Row]) -> Table:
-    """What was trained, if anything was; the accountants where that is what the rows differ in."""
+    """The trained models, if there are any; and the accountants, where the rows differ in these."""
     trained = any(row.seeds > 0 for row in rows)
     if not trained:
         table = Table("accountant", "ε", "δ")

@@ -1,4 +1,4 @@
-"""``tacit risk``: what a guarantee means for one person, from a shell."""
+"""``tacit risk``: what does a guarantee mean for one person?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="Instead of a run: a stated epsilon, of which no more is known.", show_default=False
+            help="Instead of a run: a stated epsilon, if nothing else is known.", show_default=False
         ),
     ] = None,
     event: Annotated[
@@ -87,8 +87,8 @@ def _sheet(
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         raise InvalidInput(
-            f"give one of a run, --epsilon and --event; got {' and '.join(given) or 'none'}. A run "
-            "says most: tacit risk runs/first"
+            f"give one of a run, --epsilon and --event; got {' and '.join(given) or 'none'}. A run gives the "
+            "tightest figures: tacit risk runs/first"
         )
     if run is not None:
         if delta is not None or adjacency is not None:

@@ -1,6 +1,6 @@
-"""What the verbs show while they work: bars, lines for a log, and what a Ctrl-C does.
+"""What do commands show while they work? Bars, lines for a log, and the effect of a Ctrl-C.
 
-Results go to stdout; everything about the way there goes to stderr.
+Results go to stdout; messages about progress go to stderr.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def progress_bar(*columns: str) -> Progress:
-    """A bar with a count, the time left and further columns of text; hidden where nobody watches."""
+    """A bar with a count, the time left and further columns of text; hidden unless stderr is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
@@ -58,9 +58,9 @@ class Preparations:
 
 
 class TrainingBar:
-    """Loss, epsilon spent and time left, as the steps go by; a watcher of the loop.
+    """Loss, epsilon spent and time left, after each step; a watcher of the loop.
 
-    On a terminal it is a bar; into a file or a pipe goes one line for each line of metrics.
+    On a terminal it is a bar; a file or a pipe gets one line for each line of metrics.
     """
 
     def __init__(self, title: str, steps: int, done: int, *, private: bool) -> None:
@@ -119,7 +119,7 @@ def catching_interrupt() -> Iterator[_Flag]:
         if flag.raised:
             raise KeyboardInterrupt
         flag.raised = True
-        with contextlib.suppress(RuntimeError):  # the signal came in the middle of another line
+        with contextlib.suppress(RuntimeError):  # the signal interrupted another print
             messages.print("Stopping after this step; Ctrl-C again stops at once.")
 
     before: dict[signal.Signals, Any] = {

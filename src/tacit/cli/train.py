@@ -1,4 +1,4 @@
-"""``tacit train``: a private run from a configuration file."""
+"""``tacit train``: train privately from a configuration file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
     ] = None,
     chunk: Annotated[
         int | None,
-        typer.Option(help="Steps that are paid for at once; else a twentieth.", show_default=False),
+        typer.Option(help="Steps in one charge; by default a twentieth of all.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
@@ -83,7 +83,7 @@ def command(
 
 
 def _ledger_section(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
-    """What the command line says of the ledger; None leaves it to the configuration."""
+    """The ledger section that the command line gives; None leaves it to the configuration."""
     from tacit.runs.config import LedgerSection
 
     if (url, dataset, chunk) == (None, None, None):
@@ -94,19 +94,19 @@ def _ledger_section(url: str | None, dataset: str | None, chunk: int | None) -> 
 
 
 def _options(url: str | None, dataset: str | None, chunk: int | None) -> list[str]:
-    """The same, as it was typed."""
+    """The same options, as the user typed them."""
     given = (("--ledger", url), ("--dataset", dataset), ("--chunk", chunk))
     return [word for name, value in given if value is not None for word in (name, str(value))]
 
 
 def _status(run: Run) -> DatasetStatus | None:
-    """The budget of the data set that a run is charged to; None for a run that keeps no ledger."""
+    """The budget of the data set that a run is charged to; None for a run without a ledger."""
     charges = run.session.charges
     return None if charges is None else charges.ledger.status(charges.dataset)
 
 
 def _balance(run: Run) -> dict[str, object] | None:
-    """The same as plain data."""
+    """The same budget as plain data."""
     status = _status(run)
     return (
         None
@@ -133,7 +133,7 @@ def _show_balance(run: Run, when: str) -> None:
 
 
 def run_to_end(run: Run, config: Path, title: str, options: Sequence[str] = ()) -> Outcome | None:
-    """Train with a bar; None if Ctrl-C ended it, and then it is said how to go on, with what ``options``."""
+    """Train with a bar; None if Ctrl-C ended it, after a message on how to go on, with what ``options``."""
     done = run.session.steps_done
     bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
@@ -159,8 +159,8 @@ def _announce(run: Run) -> None:
     )
     if plan.score_report is not None:
         console.print(
-            "Of the test records there is one score, at the end, with noise of "
-            f"{plan.score_report.noise:g} records (standard deviation); its price is in that epsilon."
+            "The test records get one score, at the end, with noise of "
+            f"{plan.score_report.noise:g} records (standard deviation); its cost is in that epsilon."
         )
     if run.resumed:
         console.print(f"Going on after step {done} of {plan.steps}.")
@@ -168,7 +168,7 @@ def _announce(run: Run) -> None:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print the statement, the score and where things lie."""
+    """Print the statement, the score and the paths of the files."""
     from tacit.report.rounding import round_up
 
     console.print()
@@ -198,9 +198,9 @@ def _about_score(outcome: Outcome) -> list[str]:
     found, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
     if found.interval is None:
         return []
-    remarks = ["The interval holds the score without noise in 95 % of all runs; the score is paid for."]
+    remarks = ["The interval holds the score without noise in 95 % of all runs; epsilon includes the score."]
     if found.steps != done:
-        remarks.append(f"It is of the model after {found.steps} steps: a run has one score, and that was it.")
+        remarks.append(f"It is of the model after {found.steps} steps: a run has one score, released then.")
     return remarks
 
 
@@ -210,7 +210,7 @@ def print_json(data: dict[str, object]) -> None:
 
 
 def refused_data(problem: TacitError | None) -> dict[str, object] | None:
-    """Why something was refused, with the numbers of a budget that does not hold it."""
+    """Why something was refused, with the numbers of a budget that it does not fit."""
     from tacit.ledger.errors import Refused
 
     if problem is None:

@@ -1,4 +1,4 @@
-"""``tacit verify``: whether a privacy statement or a certificate is right about itself."""
+"""``tacit verify``: do the parts of a privacy statement or a certificate agree?"""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Check a statement or a certificate: is its epsilon enough, and does it say the same thing everywhere?
+    """Check a statement or a certificate: is its epsilon enough, and do its parts agree?
 
-    Of a statement: prices its event anew, puts the plan together again from its other fields, and compares;
-    asks Google's dp_accounting as well, where it is installed. Of a certificate: prices every mechanism anew,
-    adds up, writes every line anew, checks the signature. With --ledger, replays the ledger's chain and
-    compares: what a certificate says was charged, and whether a statement's run was paid for.
+    For a statement: accounts for its event anew, rebuilds the plan from its other fields, and compares;
+    asks Google's dp_accounting as well, where it is installed. For a certificate: accounts for every
+    mechanism anew, adds up, writes every line anew, checks the signature. With --ledger, replays the ledger's
+    chain and
+    compares: what a certificate says was charged, and whether a statement's run was charged in full.
 
     Exit codes: 0 agrees, 1 claims too little epsilon or contradicts itself, 2 cannot be read.
 
@@ -76,7 +77,7 @@ def command(
 
 
 def _paid_for(found: Verification, data: dict[str, object], ledger: str) -> Verification:
-    """With what the ledger says of the statement's run."""
+    """The findings, with those of the comparison with the ledger."""
     from tacit.ledger import Ledger
 
     problems = against_its_ledger(data, Ledger.open(ledger))
@@ -102,7 +103,7 @@ def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json
 
 
 def _verified(data: dict[str, object], second_opinion: bool) -> tuple[Verification, str]:
-    """The result, and what would have to be installed to know more."""
+    """The result, and what to install for a second opinion."""
     if second_opinion:
         try:
             return verify_statement(data, opinions=[google_epsilon]), ""

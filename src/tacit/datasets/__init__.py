@@ -1,4 +1,4 @@
-"""Loaders: bundled sets, local files, standard downloads with checksums."""
+"""Where do data sets come from? Loaders: bundled sets, local files, standard downloads with checksums."""
 
 from tacit.datasets.arrays import load_idx, load_npz
 from tacit.datasets.cifar import normalise

@@ -46,9 +46,9 @@ _SCHEMA: dict[str, Column] = {
 def load_adult(folder: Path | None = None, *, test_fraction: float = 1 / 3) -> Dataset:
     """The 30,162 rows of Adult that lack no value, encoded by public bounds and values.
 
-    ``adult.csv.gz`` or ``adult.csv``, with a header line, is looked for in ``folder``, then in the folder
+    ``adult.csv.gz`` or ``adult.csv``, with a header line, is searched for in ``folder``, then in the folder
     that the environment variable TACIT_DATA names, then in the user's cache.  Left out are the census weight
-    ``fnlwgt`` and ``education``, which says the same as ``education_num``.
+    ``fnlwgt`` and ``education``, which duplicates ``education_num``.
 
     Shapes: inputs (n, columns) float32; targets (n,), 1 for more than 50,000 dollars.
 

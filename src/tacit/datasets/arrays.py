@@ -1,4 +1,4 @@
-"""Image sets in array files: NumPy's npz and the IDX files that MNIST and its successors come in."""
+"""How are image sets in array files read? NumPy's npz, and the IDX files of MNIST and its successors."""
 
 from __future__ import annotations
 

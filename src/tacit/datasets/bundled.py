@@ -1,7 +1,7 @@
-"""The sets that come with scikit-learn: small, public, always there; for tests, examples and first steps.
+"""Which data sets come with scikit-learn? Small, public ones; for tests, examples and first steps.
 
 Columns are scaled by public constants, never by statistics of the rows: digits by their 16 grey levels, the
-others by round bounds that are written down here as anyone who knows the quantity would have declared them.
+others by round bounds that anyone who knows the quantity would have declared.
 """
 
 from __future__ import annotations

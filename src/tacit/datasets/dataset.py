@@ -1,4 +1,4 @@
-"""What every loader returns: tensors, split into train and test, with the words a statement needs."""
+"""What does every loader return? Tensors, split into train and test, with the facts for a statement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Dataset", "TensorPair"]
 
 
 class TensorPair(NamedTuple):
-    """Records and what is to be predicted of them; it unpacks: ``inputs, targets = data.train``.
+    """Records and their targets; it unpacks: ``inputs, targets = data.train``.
 
     Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
     numbers, or (n, k) float32.  Of text both are (n, L) int64: characters, and those that follow.

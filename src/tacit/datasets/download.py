@@ -1,4 +1,4 @@
-"""Fetch a file once, check its sha256, and put it in place in one move."""
+"""How is a file downloaded? Once, with its sha256 checked, and put in place in one step."""
 
 from __future__ import annotations
 

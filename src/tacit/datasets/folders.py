@@ -1,4 +1,4 @@
-"""Where data files are looked for."""
+"""Where are data files searched for?"""
 
 from __future__ import annotations
 

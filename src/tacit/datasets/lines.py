@@ -1,4 +1,4 @@
-"""Text whose records are lines, such as a list of names."""
+"""Which texts are bundled as lines? First names, one a record."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _TEST_FRACTION = 0.2
 
 
 def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
-    """32,033 first names in small letters, one a record: what small language models are often shown on.
+    """32,033 first names in small letters, one a record: a usual example for small language models.
 
-    ``names.txt``, plain or gzipped, is looked for in ``folder``, then in the folder that the environment
+    ``names.txt``, plain or gzipped, is searched for in ``folder``, then in the folder that the environment
     variable TACIT_DATA names, then in the user's cache.
 
     Errors: :class:`InvalidInput` if it is nowhere, or is no text.

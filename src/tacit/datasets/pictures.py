@@ -1,4 +1,4 @@
-"""Pictures in folders, one folder per class."""
+"""How are pictures in folders read? One folder per class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard data sets by name: bundled ones, and files that are searched for and, if allowed, fetched."""
+"""Which standard data sets can be loaded by name? Bundled ones, and files that may be fetched."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class _ImageSet:
-    """An image set that lives in files: how to find it in a folder, and where it is fetched from.
+    """An image set in files: how to find it in a folder, and where to fetch it.
 
     ``find`` gets a folder and whether the user named that very folder for this set.
     """
@@ -57,10 +57,10 @@ def load(name: str, *, folder: Path | None = None, download: bool = False) -> Da
     """Load a data set by name; see :func:`names`.
 
     digits, breast-cancer, wine, iris and diabetes come with scikit-learn.  mnist, fashion-mnist, cifar10 and
-    cifar100 are looked for in ``folder``, then in the folder that the environment variable TACIT_DATA names,
-    then in the user's cache; ``download=True`` allows fetching them to the cache, with a checksum.
+    cifar100 are searched for in ``folder``, then in the folder that the environment variable TACIT_DATA
+    names, then in the user's cache; ``download=True`` allows fetching them to the cache, with a checksum.
     Pixels are divided by 255: no statistic of the data is used.  names, a list of first names as text, is
-    looked for in the same places.
+    searched for in the same places.
 
     Shapes: images (n, channels, height, width) in [0, 1]; tables (n, columns) in [-1, 1].
 

@@ -1,7 +1,7 @@
-"""Test records chosen one by one, so that one record more or less moves no other record.
+"""How are test records chosen? One by one, so that one record more or less moves no other record.
 
-A shuffle with a fixed seed would not do: the order depends on how many records there are, so that a data set
-with one record more would train on quite different records, and the guarantee is about one.
+A shuffle with a fixed seed would not do: the order depends on the number of records, so a data set with one
+record more would train on quite different records, and the guarantee is about one.
 """
 
 from __future__ import annotations

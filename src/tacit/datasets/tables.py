@@ -1,7 +1,7 @@
-"""Tables from CSV or Parquet, encoded by a public schema.
+"""How are tables from CSV or Parquet encoded? By a public schema.
 
 Nothing is learnt from the rows: bounds, categories and classes are declared.  Bounds taken from the data
-would be an unaccounted release: one extreme record would move every other record's scaled values.
+would be an unaccounted release: one extreme record would change every other record's scaled values.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _no_data_bounds(what: str) -> str:
     return (
         f"{what} must have bounds or values that are declared, not taken from the data: the smallest and "
         "largest value, or the list of values, depend on single records, so using them would release "
-        "something that no budget paid for. Declare what is known without the data, such as Numeric(0, 120) "
+        "something that no budget covers. Declare what is known without the data, such as Numeric(0, 120) "
         "for an age ({ low = 0, high = 120 } in a file) or Categorical(('yes', 'no')) "
         "({ values = ['yes', 'no'] })."
     )
@@ -128,7 +128,7 @@ def load_table(
     * ``schema`` declares the target and every column to use; other columns are not read.
     * ``target``: if categorical, its values are the classes; if numeric, it becomes (n, 1) in [-1, 1].
     * Test rows come from ``test_path``, or are a ``test_fraction`` of the rows, each chosen by a hash of
-      that row alone, so that one row more or less leaves all others where they are.
+      that row alone, so that one row more or less leaves all others in their part.
     * ``missing``: "refuse", or "constant": the middle of the bounds for numbers, "other" for categories.
       Empty cells, NA, NaN, null, None and ? count as missing, unless declared as a value.
 
@@ -181,7 +181,7 @@ def _split(pair: TensorPair, test_fraction: float) -> tuple[TensorPair, TensorPa
     if bool(marks.all()) or not bool(marks.any()):
         raise InvalidInput(
             f"test_fraction={test_fraction:g} leaves no row for {'training' if marks.all() else 'testing'} "
-            f"among {len(marks)} rows; use another fraction, or a file of test rows with test_path."
+            f"among {len(marks)} rows. Use another fraction, or a file of test rows with test_path."
         )
     train, test = (TensorPair(pair.inputs[part], pair.targets[part]) for part in (~marks, marks))
     return train, test
@@ -263,8 +263,8 @@ def _numbers(cells: _Cells, where: str) -> NDArray[np.float64]:
     numbers, wrong = numbers_of(cells)
     if len(wrong):
         raise InvalidInput(
-            f"{len(wrong):,} values in {where} are not numbers ({row_numbers((wrong + 1).tolist())}); "
-            "declare the column as Categorical, or mend the file."
+            f"{len(wrong):,} values in {where} are not numbers ({row_numbers((wrong + 1).tolist())}). "
+            "Declare the column as Categorical, or correct the file."
         )
     return numbers
 
@@ -298,7 +298,7 @@ _Cells: TypeAlias = list[str] | NDArray[np.float64]
 def _read(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]:
     """The columns of the schema."""
     if not path.is_file():
-        raise InvalidInput(f"there is no table at {path}; check the path.")
+        raise InvalidInput(f"there is no table at {path}. Check the path.")
     parquet = path.suffix in (".parquet", ".pq")
     table = _read_parquet(path, schema) if parquet else _read_csv(path, schema)
     if not len(next(iter(table.values()))):
@@ -325,7 +325,7 @@ def _read_parquet(path: Path, schema: Mapping[str, Column]) -> dict[str, _Cells]
         for column in schema:
             find_column(path, header, column)
         raw = parquet.read_table(path, columns=list(schema))
-    except (OSError, pyarrow.ArrowException):  # whose words may hold a value
+    except (OSError, pyarrow.ArrowException):  # their texts may hold a value
         raise InvalidInput(f"cannot read {path} as Parquet: it is damaged, or no Parquet file.") from None
     table: dict[str, _Cells] = {}
     for column, kind in schema.items():

@@ -1,7 +1,7 @@
-"""Text whose records are lines, as rows of character numbers.
+"""How does text become records? Each line is one, as a row of character numbers.
 
-The alphabet and the longest line are declared: taken from the data, they would be released by the shape of
-the model.
+The alphabet and the longest line are declared: if they came from the data, the shape of the model would
+release them.
 
 Letters: n records; L characters of the longest with its end.
 """
@@ -76,7 +76,7 @@ class Alphabet:
 
 
 def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> TensorPair:
-    """What a language model reads and what it is to say: each character, from those before it.
+    """The inputs and targets of a language model: each character, predicted from those before it.
 
     ``inputs`` (n, L) int64 begin with END, ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
 
@@ -91,7 +91,7 @@ def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> Tens
         if len(tokens) > longest:
             raise InvalidInput(
                 f"record {row} has more characters than longest = {longest}. Declare more, or shorten "
-                "records by a rule that looks at nothing but the record."
+                "records by a rule that reads nothing but the record."
             )
         inputs[row, 1 : len(tokens) + 1] = tokens
         targets[row, : len(tokens) + 1] = [*tokens, END]
@@ -111,7 +111,7 @@ def load_text(
 
     * ``alphabet``: every character that a line may hold; ``longest``: the most characters of a line.
     * Test records come from ``test_path``, or are a ``test_fraction`` of the lines, each chosen by a hash of
-      that line alone, so that one more or less leaves all others where they are.
+      that line alone, so that one more or less leaves all others in their part.
 
     Shapes: inputs and targets (n, longest + 1) int64, as :func:`token_pair` makes them.
 
@@ -207,7 +207,7 @@ def _checked(path: Path, alphabet: Alphabet, longest: int) -> list[str]:
         if len(line) > longest:
             raise InvalidInput(
                 f"line {number} of {path} has more characters than the declared longest = {longest}. Declare "
-                "more, or shorten the line by a rule that looks at nothing but the line."
+                "more, or shorten the line by a rule that reads nothing but the line."
             )
         if place := alphabet.missing(line):
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What a run does to the data, as frozen data: the vocabulary that every part shares.
+"""What does a run do to the data? Events describe it as frozen data, in the vocabulary that all parts share.
 
 Training performs events, accounting prices them, audits test them, reports print them.  The class is
 the definition of the mechanism.  A part that meets an event it does not know refuses it by name.

@@ -1,4 +1,4 @@
-"""What all events share: the interface, the adjacency, and the check that only events nest."""
+"""What do all events share? The interface, the adjacency, and the check that only events nest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Adjacency", "Event", "check_event"]
 
 
 class Adjacency(StrEnum):
-    """Which data sets count as neighbours, that is: what "one record's presence" means.
+    """Which data sets are neighbours, and so what "one record's presence" means.
 
     * ``add-remove``: one data set has one record more than the other; the number of records is secret.
     * ``replace-one``: one record is exchanged for another; the number of records is public.
-    * ``zero-out``: one record's contribution is replaced by nothing, its place is kept; the number of
+    * ``zero-out``: one record's contribution is replaced by zero, and its place stays; the number of
       records is public (Kairouz et al., 2103.00039, section 2).
     """
 
@@ -40,7 +40,7 @@ class Event:
     """Something that is done to the data: the interface of all events, with nothing in it.
 
     Every event is a final frozen dataclass of public facts.  It has no behaviour: training performs it,
-    accounting prices it, and a part that does not know a class refuses it by name.
+    accounting computes its cost, and a part that does not know a class refuses it by name.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Events made of events: one after the other, for a group, or the best of several."""
+"""Which events consist of other events? One after the other, for a group, or the best of several."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Compose(Event):
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
-    """``event``, as it looks to a group of ``size`` records: neighbours differ in all of them.
+    """``event``, from the view of a group of ``size`` records: neighbours differ in all of them.
 
     Under add-remove and zero-out one data set has all records of the group and the other has none, under
     replace-one all are exchanged.  Every record of the group is sampled independently.
@@ -60,9 +60,9 @@ class PrivateSelection(Event):
     """``event`` run a random, secret number of times, of which the best outcome alone is released
     (Papernot & Steinke 2022, 2110.03620).
 
-    The number of runs is drawn afresh.  ``distribution`` is ``poisson``, of mean ``mean`` > 0 (with 0 runs
-    a fixed outcome is released), or ``negative-binomial``, conditioned on >= 1, of mean ``mean`` > 1 after
-    that, with ``shape`` > -1: 1 is the geometric distribution, 0 the logarithmic one.
+    Each selection draws its number of runs.  ``distribution`` is ``poisson``, of mean ``mean`` > 0 (with 0
+    runs a fixed outcome is released), or ``negative-binomial``, conditioned on >= 1, of mean ``mean`` > 1
+    after that, with ``shape`` > -1: 1 is the geometric distribution, 0 the logarithmic one.
 
     >>> from tacit.events import Gaussian
     >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)

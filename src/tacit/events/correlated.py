@@ -1,8 +1,8 @@
-"""Many releases with noise that is correlated in time: running sums, from a tree or a matrix.
+"""Which events release many sums with noise that is correlated in time? Trees and matrix factorizations.
 
 A record takes part in at most ``participations`` of the steps, any two of which are at least
-``separation`` apart; which ones depends on nothing but the record's own name (see ``Partitioned``), and on
-no record's value.  Each time it contributes a vector of l2 norm at most Delta.
+``separation`` apart.  Which ones depends only on the record's public name (see ``Partitioned``), not on the
+value of any record.  Each time it contributes a vector of l2 norm at most Delta.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MatrixFactorization(Event):
     (DP-MF: Denisov et al. 2022, 2202.08312; banded: Choquette-Choo et al. 2023, 2306.08153).
 
     The run uses g + C^{-1} Z, a function of that.  The noise multiplier is that of Z, whatever the norm of
-    C's columns: where they are not 1, that is part of the price.
+    C's columns: where they are not 1, that is part of the cost.
 
     >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
     1

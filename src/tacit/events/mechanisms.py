@@ -1,4 +1,4 @@
-"""Mechanisms by themselves: noise on a sum, a randomised answer, or a guarantee proven elsewhere.
+"""Which events are mechanisms by themselves? Noise on a sum, a randomised answer, a proven guarantee.
 
 One record contributes a vector (or number) of norm at most Delta to the sum that a mechanism releases.
 """
@@ -96,7 +96,7 @@ class DiscreteLaplace(Event):
 
 @dataclass(frozen=True)
 class RandomizedResponse(Event):
-    """Each record's own report of one of ``categories``: with probability ``noise`` a uniformly random
+    """A report by each record of one of ``categories``: with probability ``noise`` a uniformly random
     category (possibly the true one), else the true one (Warner 1965; k-ary: Kairouz et al. 2014).
 
     The number of reports is public.
@@ -181,11 +181,11 @@ class SparseVector(Event):
 
 @dataclass(frozen=True)
 class GaussianMixture(Event):
-    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, where the record's (or user's) own contribution to f
-    has norm at most ``sensitivities[i] * Delta`` with probability ``probabilities[i]``.
+    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, where the contribution of a record (or user) to f has
+    norm at most ``sensitivities[i] * Delta`` with probability ``probabilities[i]``.
 
-    That is what sampling the records of a user independently comes to (Ganesh 2024, 2401.10294): the
-    probabilities are binomial, the sensitivities 0, 1, 2, ...  Which i it is stays secret.
+    It describes sampling the records of a user independently (Ganesh 2024, 2401.10294): then the
+    probabilities are binomial, the sensitivities 0, 1, 2, ...  The value of i stays secret.
 
     >>> GaussianMixture(2.0, sensitivities=(0, 1, 2), probabilities=(0.81, 0.18, 0.01))
     GaussianMixture(noise_multiplier=2.0, sensitivities=(0.0, 1.0, 2.0), probabilities=(0.81, 0.18, 0.01))

@@ -1,7 +1,7 @@
-"""Mechanisms on a part of the records: who takes part, and what is known about it.
+"""Which events are mechanisms on a part of the records? Samplers: who takes part, and what is known about it.
 
-Nobody learns who was sampled.  ``event`` is what is done to those who were, in its own units: its Delta
-bounds one record's contribution to the sum over the sample.
+The sample stays secret.  ``event`` is performed on the sampled records, in its own units: its Delta bounds
+one record's contribution to the sum over the sample.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class BallsInBins(Event):
     """One epoch of ``bins`` steps: every record is thrown into one of the bins, uniformly and independently
     of all others, and step i is ``event`` on bin i (Chua et al. 2024, 2412.16802).
 
-    With ``passes`` > 1 the same bins are gone through that many times.  New bins for every epoch are
+    With ``passes`` > 1 the run goes through the same bins that many times.  New bins for every epoch are
     ``Repeat(BallsInBins(bins, event), epochs)``.
     """
 
@@ -123,9 +123,9 @@ class BallsInBins(Event):
 
 @dataclass(frozen=True)
 class Partitioned(Event):
-    """One epoch of ``batches`` steps of ``event`` on disjoint batches, where the place of a record depends
-    on nothing but a name of its own that neighbours share: its row number in a file that is only ever
-    blanked, a hash of its public identifier.
+    """One epoch of ``batches`` steps of ``event`` on disjoint batches.  The batch of a record depends only on
+    a name that neighbours share: its row number in a file where rows are only blanked, or a hash of its
+    public identifier.
 
     One record's presence or value therefore changes one batch, under every adjacency.
     """
@@ -143,8 +143,8 @@ class Shuffled(Event):
     """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from a
     permutation, random or not, of a public number of records.
 
-    One record more would move all others, so that nothing holds under add-remove.  That the permutation is
-    random and secret is not taken into account: no tight amplification is proven.
+    One more record would move all others, so nothing holds under add-remove.  The event does not use that the
+    permutation is random and secret: no tight amplification is proven.
     """
 
     batches: int

@@ -1,7 +1,7 @@
-"""Events as JSON, and back, exactly.
+"""How are events written as JSON, and read back exactly?
 
-An event is an object: its class under ``event``, its fields by their names, the event or events that it is
-made of under ``of``.
+An event is an object: its class under ``event``, its fields by their names, the event or events that it
+consists of under ``of``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ALL: tuple[type[Any], ...] = (
 )
 
 EVENTS: MappingProxyType[str, type[Any]] = MappingProxyType({event.__name__: event for event in _ALL})
-"""The events by name: all that there are."""
+"""All events, by name."""
 
 _INNER = ("event", "events")  # the fields that hold events; in JSON they are called "of"
 

@@ -1,6 +1,6 @@
-"""Composition, old and new: the talk's table and Figure 2 of Abadi et al. (CCS 2016), from our own code.
+"""How do composition theorems compare? The talk's table and Figure 2 of Abadi et al. (CCS 2016).
 
-sigma = 4, q = 1 %, T = 10,000 steps, delta = 1e-5, add-remove: the same run priced by basic composition,
+sigma = 4, q = 1 %, T = 10,000 steps, delta = 1e-5, add-remove: the cost of one run by basic composition,
 strong composition, the moments accountant, Renyi differential privacy and privacy loss distributions.
 Rows marked "as published" are what was printed in 2016 and are not bounds.
 """
@@ -102,6 +102,6 @@ def _draw(request: Request) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("epochs (100 steps each)")
     axes.set_ylabel("ε at δ = 1e-5")
-    axes.set_title("The same run, priced five ways: σ = 4, q = 1 %", fontsize=10)
+    axes.set_title("One run by five accountants: σ = 4, q = 1 %", fontsize=10)
     axes.grid(alpha=0.25, which="both")
     save_figure(figure, request.folder / f"{_NAME}.png")

@@ -1,4 +1,4 @@
-"""What the experiments with attacks on membership share: figures of an attack, and marks of a ROC."""
+"""What do the experiments with membership attacks share? Figures of an attack, and marks of a ROC."""
 
 from __future__ import annotations
 

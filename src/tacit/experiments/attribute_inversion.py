@@ -35,12 +35,12 @@ __all__ = ["run"]
 _NAME = "attribute-inversion"
 _SIZES = (1000, 5000)
 _MARRIED = ("marital=Married-civ-spouse", "marital=Married-AF-spouse")
-_TELL_TALE = ("marital=", "relationship=")  # these columns say it outright
+_TELL_TALE = ("marital=", "relationship=")  # these columns reveal the secret directly
 
 
 @dataclass(frozen=True)
 class _Once:
-    """What one draw of people gave; ``accuracy`` is the tree's on people that it never saw."""
+    """The results of one draw of people; ``accuracy`` is the tree's on people that it never saw."""
 
     accuracy: float
     results: dict[str, AttributeResult]

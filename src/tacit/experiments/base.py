@@ -1,7 +1,7 @@
-"""What every experiment shares: a request, rows of results, a file of JSON and a private run to repeat.
+"""What do all experiments share? A request, rows of results, a file of JSON and a private run to repeat.
 
-An experiment is a function from a :class:`Request` to rows; it draws its figure and says what its settings
-were chosen on.  Repeats are independent runs with keys from the operating system: there is no seed to
+An experiment is a function from a :class:`Request` to rows; it draws its figure and notes how its settings
+were chosen.  Repeats are independent runs with keys from the operating system: there is no seed to
 choose, so none can be picked for its result.
 """
 
@@ -49,7 +49,7 @@ DELTA = 1e-5
 
 
 class Listener(Protocol):
-    """Somebody who watches long work."""
+    """Receives the progress of long work."""
 
     def __call__(self, title: str, done: int, total: int) -> None:
         """``done`` of ``total`` units of the work ``title`` are done."""
@@ -61,7 +61,7 @@ def _silent(title: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for: ``None`` means the experiment's own choice.
+    """The user's request: ``None`` means the experiment's choice.
 
     ``folder`` is where the figure and the JSON go; ``device`` is a torch device.
     """
@@ -77,14 +77,14 @@ class Request:
         check_integer("seeds", self.seeds, low=1)
 
     def choose_dataset(self, allowed: Sequence[str]) -> str:
-        """The data set asked for, or the first allowed one."""
+        """The requested data set, or the first allowed one."""
         name = allowed[0] if self.dataset is None else self.dataset
         if name not in allowed:
             raise InvalidInput(f"this experiment runs on {', '.join(allowed)}; got dataset {name!r}.")
         return name
 
     def choose_epsilons(self, default: Sequence[float]) -> tuple[float, ...]:
-        """The budgets asked for, or the experiment's."""
+        """The requested budgets, or the experiment's."""
         return tuple(default) if self.epsilons is None else self.epsilons
 
 
@@ -116,7 +116,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Repeats:
-    """What the repeats of one setting gave; ``evaluations`` in the order of the runs."""
+    """The results of the repeats of one setting; ``evaluations`` in the order of the runs."""
 
     plan: Plan
     evaluations: tuple[Evaluation, ...]
@@ -255,11 +255,11 @@ def write_results(name: str, rows: Sequence[Row], request: Request, *, notes: Se
     return path
 
 
-KIND = {"family": "cpu family", "model": "model"}  # how Linux tells generations of processors apart
+KIND = {"family": "cpu family", "model": "model"}  # how Linux distinguishes generations of processors
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine that measured the figures."""
     found: dict[str, Any] = {
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -289,7 +289,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what matters for the figures."""
+    """Versions of the software behind the figures."""
     packages = ("torch", "numpy", "scipy", "scikit-learn")
     return {"tacit": __version__, "python": platform.python_version()} | {
         package: metadata.version(package) for package in packages

@@ -1,7 +1,7 @@
-"""The clipping norm: too small, too large, and adaptive to the median (Andrew et al., 1905.03871).
+"""What does the clipping norm do? Too small, too large, and adaptive to the median (1905.03871).
 
-A fixed norm far below the gradients starves the steps, one far above drowns them in noise.  The adaptive
-rule finds the median from either side, and the noisy count that it needs is in the same epsilon.
+A fixed norm far below the gradients makes the steps too short, one far above adds too much noise.  The
+adaptive rule finds the median from either side, and the noisy count that it needs is in the same epsilon.
 """
 
 from __future__ import annotations

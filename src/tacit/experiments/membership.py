@@ -1,7 +1,7 @@
 """Who was in the training set?  All attacks on an overfitted network, and on the same under DP.
 
 2,000 records of which 10 % are mislabelled; every record is in the training set of a target with probability
-one half.  Shadow models are trained as the target was, with its own privacy settings.
+one half.  Shadow models are trained as the target was, with the target's privacy settings.
 The bound is 1 - f of the accounted run: no attack, of whatever strength, can be above it.
 """
 

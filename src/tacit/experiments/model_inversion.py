@@ -36,7 +36,7 @@ _NAME = "model-inversion"
 _DATASET = "att-faces"
 _PRIVATE, _SEEN = 30, 7
 _HIDDEN, _CODE = 300, 300
-_STEPS, _RATE = 300, 1e-3  # of Adam, for whatever is trained without privacy
+_STEPS, _RATE = 300, 1e-3  # of Adam, for all models that are trained without privacy
 _SETTINGS = Inversion(total_variation=1e-4, distance=1e-3)
 _CODE_SETTINGS = Inversion(learning_rate=1.0)
 _PRIVATE_SETTING = Setting(None, 10, learning_rate=0.3, momentum=0.0, clipping_norm=1.0)
@@ -72,7 +72,7 @@ class _Split:
 
 @dataclass(frozen=True, eq=False)
 class _Attacked:
-    """A trained model, from pictures to logits, and the faces that came out of it, (p, h, w)."""
+    """A trained model, from pictures to logits, and the faces recovered from it, (p, h, w)."""
 
     model: nn.Module
     faces: Tensor
@@ -81,7 +81,7 @@ class _Attacked:
 
 @dataclass
 class _Figures:
-    """What was measured on each split."""
+    """The figures of each split."""
 
     accuracy: list[float] = field(default_factory=list)
     judged: list[float] = field(default_factory=list)

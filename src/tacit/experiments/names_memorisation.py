@@ -1,4 +1,4 @@
-"""Secrets planted among first names: what a language model remembers of them, with and without privacy.
+"""What does a language model remember of planted secrets, with and without privacy?
 
 Canaries "pin xy ddddd" go into the training data once, 4 or 16 times, or, by a sealed coin, not at all.  The
 attacker knows "pin xy " and ranks all 100,000 numbers by what the model gives them.  The same data, the same
@@ -81,7 +81,7 @@ class _Data:
 
 @dataclass
 class _Found:
-    """What the attacks found on the models of one kind, over the repeats."""
+    """The findings of the attacks on the models of one kind, over the repeats."""
 
     plan: Plan | None
     accuracies: list[float] = field(default_factory=list)
@@ -95,7 +95,7 @@ class _Found:
         return np.sort(np.array(found, dtype=np.float64))
 
     def chosen(self, copies: int, *, included: bool = True) -> list[Remembered]:
-        """What was found of those canaries."""
+        """The findings on those canaries."""
         wanted = (copies, included)
         return [one for one in self.secrets if (one.canary.copies, one.canary.included) == wanted]
 
@@ -188,7 +188,7 @@ def _train_plainly(model: WindowModel, data: _Data, title: str, request: Request
 
 
 def _attack(kind: _Found, model: WindowModel, data: _Data) -> None:
-    """Rank each secret among all 100,000, ask for it, make the model repeat single letters."""
+    """Rank each secret among all 100,000, let the model complete it, and repeat single letters."""
     ask, rng = next_token(model, NAMES_LONGEST), np.random.default_rng()
     kind.secrets += [remembered_secret(ask, canary, _SPACE, _ALPHABET, rng) for canary in data.canaries]
     members, others = (texts(pair.targets, _ALPHABET) for pair in (data.train, data.test))

@@ -1,8 +1,8 @@
-"""Training pictures that a small generative model gives back, with and without privacy.
+"""Which training pictures does a small generative model reproduce, with and without privacy?
 
 A variational autoencoder (Kingma and Welling 2013, 1312.6114) learns a few hundred digits of 14 x 14 pixels,
 of which some are in the data 4 or 16 times; pictures that a sealed coin kept out are the control.  Then it
-makes pictures, and each of the others is looked for among them (Carlini et al. 2023, 2301.13188).
+makes pictures, and the attack searches for each of the others among them (Carlini et al. 2023, 2301.13188).
 
 Letters: n records, d pixels, h hidden units, l latent numbers.
 """
@@ -35,7 +35,7 @@ __all__ = ["run"]
 _NAME = "pictures-memorisation"
 _SIDE, _HIDDEN, _LATENT = 14, 128, 6
 _PIXELS = _SIDE * _SIDE
-_SPREAD = 0.1  # standard deviation of a pixel about what the decoder says
+_SPREAD = 0.1  # standard deviation of a pixel about the decoder's output
 
 
 @dataclass(frozen=True)

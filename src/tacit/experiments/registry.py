@@ -1,4 +1,4 @@
-"""The experiments by name: what ``tacit reproduce`` can run."""
+"""Which experiments can ``tacit reproduce`` run?"""
 
 from __future__ import annotations
 

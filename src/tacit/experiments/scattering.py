@@ -1,7 +1,7 @@
 """Scattering features and a linear model or a small network (Tramèr and Boneh, 2011.11660).
 
 The features are fixed filters, so they cost no privacy; normalisation is per picture, and for CIFAR-10
-whitening is by public pictures, so they cost none either; there the mean that is taken off is private and
+whitening is by public pictures, so they cost none either; there the mean that is subtracted is private and
 paid for.  Sampling is real Poisson sampling or full batch, never shuffled batches priced as
 such.  The network is for 28x28 pictures; on CIFAR-10's it takes hours without a GPU and is not run.
 """

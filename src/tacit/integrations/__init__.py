@@ -1,4 +1,4 @@
-"""Tacit inside other libraries.
+"""How does Tacit work inside other libraries?
 
 * ``sklearn``: a classifier and a regressor for scikit-learn; ``sklearn_fit``: one call of their fit.
 * ``declared``: the classes and ranges that their user declares.

@@ -1,4 +1,4 @@
-"""What scikit-learn's checks of arrays say, without the cells that they print."""
+"""What do scikit-learn's checks of arrays say? Their errors are raised again without the cells they print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _SHOWN = 5  # columns
 
-# of scikit-learn's own messages, those that name shapes, types and columns, and no cell
+# Those of scikit-learn's messages that name shapes, types and columns, and no cell.
 _HARMLESS = re.compile(
     r"X has \d+ features|The feature names should match|Found array with |Found input variables with |"
     r"Sparse data was passed|Unknown label type: |Input [Xy] contains |Input contains |y should be a 1d "
@@ -27,11 +27,11 @@ _HARMLESS = re.compile(
 
 
 class _WrongType(InvalidInput, TypeError):
-    """A cell, or an argument, of a type that is no number; as scikit-learn raises it."""
+    """A cell, or an argument, of a type that is not a number; as scikit-learn raises it."""
 
 
 def checked(check: Callable[[], T], X: object, y: object = None) -> T:
-    """What ``check`` returns; its errors as our own, and with no value of ``X`` (n, d) or ``y`` (n,) in them.
+    """What ``check`` returns; its errors become Tacit's, without any value of ``X`` (n, d) or ``y`` (n,).
 
     Raises:
         InvalidInput: the check failed, a TypeError too where it failed with one.
@@ -43,7 +43,7 @@ def checked(check: Callable[[], T], X: object, y: object = None) -> T:
     except (TypeError, ValueError, OverflowError) as problem:
         kind = _WrongType if isinstance(problem, TypeError) else InvalidInput
         message = _without_cells(problem, X, y)
-    raise kind(message)  # here, where nothing remembers the first error, which prints cells
+    raise kind(message)  # outside the handler: the first error prints cells and must not be its context
 
 
 def _without_cells(problem: Exception, X: object, y: object) -> str:
@@ -62,7 +62,7 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
     columns = _no_numbers(X)
     if columns:
         return (
-            f"X must hold numbers, and has cells that are none: {columns}. Encode such columns by values "
+            f"X must hold numbers, and has other cells: {columns}. Encode such columns by values "
             "that are declared, as OneHotEncoder(categories=...) does, or leave them out; their values are "
             "not shown here."
         )
@@ -76,7 +76,7 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
 
 
 def _no_numbers(X: object) -> str:
-    """The columns that hold cells which are no numbers, and how many each."""
+    """The columns with cells that are not numbers, and how many each."""
     table = np.asarray(X, dtype=object)
     if table.ndim != 2:
         return ""
@@ -88,7 +88,7 @@ def _no_numbers(X: object) -> str:
 
 
 def _not_floats(values: Any) -> int:
-    """How many of ``values`` (n,) are no numbers."""
+    """How many of ``values`` (n,) are not numbers."""
     return (
         0
         if values is None

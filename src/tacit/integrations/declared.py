@@ -1,4 +1,4 @@
-"""What the user declares, where scikit-learn would read the data: the classes, and the range of values.
+"""What must users declare that scikit-learn would read from the data? Classes, and the range of values.
 
 Letters: n records; d columns; k classes.
 """
@@ -53,7 +53,7 @@ def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[An
     if classes is None:
         raise InvalidInput(
             "classes is missing: the labels that may occur must be declared, because a class that is read "
-            "from y tells that a record of that class is there. Give all that are possible, such as "
+            "from y reveals that a record of that class is there. Give all that are possible, such as "
             "classes=[0, 1] or classes=range(10)."
         )
     given = np.asarray(list(classes))
@@ -70,6 +70,6 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
     if (found < 0).any():
         raise InvalidInput(
             f"y holds labels that are not among the declared classes {classes.tolist()}. Declare every "
-            "label that may occur, or remove such records by a rule that does not look at the others."
+            "label that may occur, or remove such records by a rule that does not read the others."
         )
     return found

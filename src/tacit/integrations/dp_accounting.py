@@ -1,14 +1,14 @@
-"""Google's dp_accounting: its events from ours and back, and its answer to our question.
+"""What does Google's dp_accounting say of an event? Its events from ours and back, and its answer.
 
 An event of the one library becomes an event of the other that describes the same mechanism; where there is
-none, the conversion refuses by name.  The two agree in what a noise multiplier means: noise over the bound on
-one record's contribution, under every adjacency, so that nothing is rescaled.
+none, the conversion refuses by name.  Both define a noise multiplier as noise over the bound on one record's
+contribution, under every adjacency, so nothing is rescaled.
 
-dp_accounting computes upper bounds on a grid of losses (1e-4 apart unless one asks for finer), without a
-lower bound, and does not allow for floating-point rounding: where the number of steps times 1e-16 comes near
-delta, its answer is below the truth.  Two prices of version 0.6.0 are known to be wrong and are not asked for
-here: under replace-one its Renyi accountant takes sensitivity 1 instead of 2
-(google/differential-privacy#378), and its PLD accountant counts a repeated randomised response once.
+dp_accounting computes upper bounds on a grid of losses (1e-4 apart by default), without a lower bound, and
+does not allow for floating-point rounding: where the number of steps times 1e-16 comes near delta, its answer
+is below the truth.  Two costs of version 0.6.0 are known to be wrong, and this file does not ask for them:
+under replace-one its Renyi accountant takes sensitivity 1 instead of 2 (google/differential-privacy#378), and
+its PLD accountant counts a repeated randomised response once.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def to_dp_accounting(event: Event) -> Any:
 
     **Guarantee**
 
-    * What comes back costs what ``event`` costs, by any accountant of dp_accounting that is right about it.
+    * The result costs what ``event`` costs, by any accountant of dp_accounting that is right about it.
     * Nothing is left out or rounded: :func:`from_dp_accounting` gives ``event`` again (a discrete Laplace's
-      scale, whose inverse dp_accounting keeps, up to one rounding).
+      scale, of which dp_accounting stores the inverse, up to one rounding).
 
     :raises UnsupportedEvent: if dp_accounting has no class for an event inside; it is named.
     :raises MissingExtra: if dp_accounting is not installed.
@@ -113,7 +113,7 @@ def _mechanism(dp: ModuleType, event: Event) -> Any:
             return dp.SingleEpochTreeAggregationDpEvent(noise, leaves)
     raise UnsupportedEvent(
         f"dp_accounting has no event for {event!r}: its classes describe other mechanisms, and another one "
-        "would have another price. Leave it out of what is converted, or ask our accountants alone."
+        "would have another cost. Leave it out of the conversion, or use Tacit's accountants alone."
     )
 
 
@@ -121,7 +121,7 @@ def from_dp_accounting(event: object) -> Event:
     """The event that describes the same mechanism as a ``DpEvent`` of dp_accounting.
 
     :raises UnsupportedEvent: if it has no counterpart, or guarantees nothing (noise 0, no privacy).
-    :raises InvalidInput: if ``event`` is no ``DpEvent``, or holds a value that makes no sense.
+    :raises InvalidInput: if ``event`` is not a ``DpEvent``, or holds a value out of range.
     :raises MissingExtra: if dp_accounting is not installed.
 
     >>> import dp_accounting
@@ -134,7 +134,7 @@ def from_dp_accounting(event: object) -> Event:
     name = type(event).__name__
     if getattr(dp, name, None) is not type(event) or name not in _READERS:
         raise UnsupportedEvent(
-            f"there is no event of ours for {event!r} of dp_accounting. Describe the mechanism with the "
+            f"Tacit has no event for {event!r} of dp_accounting. Describe the mechanism with the "
             "events in tacit.events, or leave it out."
         )
     return _READERS[name](event)
@@ -155,14 +155,14 @@ def _read_repeated(event: Any) -> Event:
 
 def _read_response(event: Any) -> Event:
     if event.num_buckets == 1:
-        return Compose(())  # one possible answer says nothing
+        return Compose(())  # a constant answer reveals nothing
     return RandomizedResponse(event.noise_parameter, event.num_buckets)
 
 
 def _read_zcdp(event: Any) -> Event:
     if event.xi != 0:
         raise UnsupportedEvent(
-            f"{event!r}: our event knows rho alone, and xi is not 0. State the mechanism itself instead."
+            f"{event!r}: Tacit's event has rho alone, and xi is not 0. State the mechanism itself instead."
         )
     return ZeroConcentratedDP(event.rho)
 
@@ -172,8 +172,8 @@ def _read_trees(event: Any) -> Event:
     trees = list(counts) if isinstance(counts, list | tuple) else [counts]
     if len(trees) != 1:
         raise UnsupportedEvent(
-            f"{event!r}: several trees, in all of which a record takes part at most once, have no event of "
-            f"ours. Their price is that of the largest, TreeAggregation({event.noise_multiplier!r}, "
+            f"{event!r}: several trees, in all of which a record takes part at most once, have no event in "
+            f"Tacit. Their cost is that of the largest, TreeAggregation({event.noise_multiplier!r}, "
             f"{max(trees)!r})."
         )
     return _private(lambda noise: TreeAggregation(noise, trees[0]), event.noise_multiplier, event)
@@ -189,7 +189,7 @@ def _read_selection(event: Any) -> Event:
 def _read_nothing(event: Any) -> Event:
     raise UnsupportedEvent(
         f"{event!r} stands for a mechanism without a guarantee, or without a description. Leave it out, or "
-        "say what is really done."
+        "describe what is really done."
     )
 
 
@@ -230,9 +230,9 @@ _READERS: Mapping[str, Callable[[Any], Event]] = {
 
 
 def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Opinion:
-    """What dp_accounting says that ``event`` costs; no answer, and why, where it has none to be relied on.
+    """What ``event`` costs by dp_accounting; without an answer, and with the reason, where it is unreliable.
 
-    Its PLD accountant is asked, at its default grid, and where that does not know the event, its Renyi
+    Its PLD accountant is asked, at its default grid; where that does not know the event, its Renyi
     accountant.
 
     :param delta: in (0, 1).
@@ -273,12 +273,12 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
 
 
 def _written_out(event: Event) -> Event:
-    """``event`` with repeated randomised responses one by one: dp_accounting's PLD forgets their number."""
+    """``event`` with repeated randomised responses one by one: dp_accounting's PLD ignores their number."""
     match event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:
                 raise UnsupportedEvent(
-                    f"its PLD accountant prices {count} randomised responses as one, and so many are not "
+                    f"its PLD accountant counts {count} randomised responses as one, and so many are not "
                     "written out one by one."
                 )
             return Compose((_written_out(inner),) * count)

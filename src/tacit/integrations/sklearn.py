@@ -1,8 +1,8 @@
-"""scikit-learn: a classifier and a regressor that are trained with differential privacy.
+"""How does a scikit-learn estimator train privately? A classifier and a regressor by DP-SGD.
 
-Both are thin: a :class:`tacit.plan.Plan` is made from the constructor's arguments and a
-:class:`tacit.training.PrivateSession` performs it.  What scikit-learn's own estimators read from the data
-and what would leak, the classes and the range of every column, is declared by the user instead.
+Both are thin: they make a :class:`tacit.plan.Plan` from the constructor's arguments, and a
+:class:`tacit.training.PrivateSession` performs it.  The user declares what scikit-learn's own estimators read
+from the data and what would leak: the classes and the range of every column.
 
 Letters: n records; d columns; k classes.
 """
@@ -44,7 +44,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         epsilon, delta: the budget of one call of fit; the noise is calibrated to it.
-        unit: what one row is: "person", "image".  The guarantee speaks of this.
+        unit: what one row is: "person", "image".  The guarantee names it.
         adjacency: "add-remove", "replace-one" or "zero-out".
         records: the public figure for the number of records.  Needed under add-remove, where the true
             number is secret; under the other two the default is the number of rows, which is public.
@@ -52,7 +52,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bounds: the public range of the columns, one pair (low, high) or an array (d, 2).  Needed: values
             outside are clamped, and the range is scaled to [-1, 1].
         normalise: bring each row to mean 0 and variance 1 by itself, at no cost.  Good for pictures and
-            spectra, whose columns are of one kind; bad for tables of a few unlike columns.
+            spectra, with columns of one kind; bad for tables of a few unlike columns.
         hidden: widths of hidden layers; none is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: bound on the norm of one record's gradient.
@@ -61,10 +61,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate, momentum: of stochastic gradient descent.  The defaults are those of the demo, chosen
             on public data.
         engine: "fast", or "reference" for the definition itself.
-        physical_batch_size: most records in memory at once; a matter of speed and memory only.
+        physical_batch_size: most records in memory at once; it changes speed and memory only.
         verbose: write progress with the epsilon spent to the standard error stream.
         ledger: the file or database URL of a ledger; every call of fit is then one charge of the whole plan
-            to the budget of ``dataset``, made before the rows are touched.  None keeps no ledger.
+            to the budget of ``dataset``, made before fit reads the rows.  None is a run without a ledger.
         dataset: the name of these records in the ledger.
 
     Attributes:
@@ -80,12 +80,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     * ``model_``, and so all predictions, is (``epsilon_``, ``delta``)-DP with respect to the rows given to
       one call of fit, as ``statement_`` says.
     * Classes and bounds come from the arguments, never from the data.
-    * A row outside the bounds moves the model no further than one inside.
+    * A row outside the bounds changes the model no more than one inside.
     * With a ledger, no step is taken before the charge for all of them is committed.
 
     Raises:
-        BudgetExceeded: from fit, where the ledger has not enough left for the plan.
-        InvalidInput: from fit, for a setting that is missing or makes no sense, or values that are not
+        BudgetExceeded: from fit, where the plan does not fit what the ledger has left.
+        InvalidInput: from fit, for a setting that is missing or out of range, or values that are not
             numbers.
         PrivacyRefusal: from fit, where the plan cannot be accounted for, or the data set in the ledger
             promises something else.
@@ -182,7 +182,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return checked(lambda: float(score(X, y, sample_weight)), X)
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn is told: two calls of fit differ, because the noise is fresh in each."""
+        """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
@@ -206,7 +206,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     * Both bounds come from the arguments, never from the data.
 
     Raises:
-        InvalidInput: from fit, for a setting that is missing or makes no sense, or values that are not
+        InvalidInput: from fit, for a setting that is missing or out of range, or values that are not
             numbers.
         PrivacyRefusal: from fit, where the plan cannot be accounted for.
 
@@ -297,7 +297,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return checked(lambda: float(score(X, y, sample_weight)), X, y)
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn is told: two calls of fit differ, because the noise is fresh in each."""
+        """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags

@@ -1,4 +1,4 @@
-"""One call of fit: from an estimator's arguments to a plan, a private session, and a trained model."""
+"""What happens in one call of fit? An estimator's arguments become a plan, a session, and a trained model."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def make_plan(settings: Settings, rows: int) -> Plan:
 
 @contextmanager
 def _charged(settings: Settings, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
-    """One charge of the whole plan: a fit that is cut short leaves nothing to go on with."""
+    """One charge of the whole plan: an interrupted fit leaves nothing to resume."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
             f"ledger and dataset go together, the ledger and the name of the records in it; got ledger="

@@ -1,4 +1,4 @@
-"""One durable budget per data set: training runs and queries are charged to it before data is touched."""
+"""Who keeps the budget of a data set? A durable ledger: runs and queries charge it before they read data."""
 
 from tacit.ledger.budgets import (
     ApproximateBudget,

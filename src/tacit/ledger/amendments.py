@@ -1,4 +1,4 @@
-"""What may change about an open data set: the cap, and what is left after a backup; each a loud entry."""
+"""What may change about an open data set? The cap, and what is left after a backup; entries record both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["burn", "raise_cap"]
 
 
 def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str, ledger: str) -> None:
-    """Put a larger budget of the same mode and slots in the place of the old one."""
+    """Replace the budget by a larger one of the same mode and slots."""
     row = tx.lock([row_of(tx, name).id])[row_of(tx, name).id]
     old = row.policy.budget
     if (budget.mode, budget.slots) != (old.mode, old.slots):
@@ -60,7 +60,7 @@ def burn(tx: Transaction, name: str, anchor: Anchor, *, ledger: str) -> None:
 
 
 def _without_reservations(tx: Transaction, row: DatasetRow, ledger: str) -> DatasetRow:
-    """Forfeit them: each may have been settled, and its answer shown, after the backup was made."""
+    """Forfeit all reservations: each may have been settled, and its answer shown, after the backup."""
     for charge in tx.charges(row.id):
         if charge.state == "RESERVED":
             tx.move(charge, "RESERVED", "FORFEITED", token_hash="none")

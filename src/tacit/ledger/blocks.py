@@ -1,8 +1,8 @@
-"""Parallel composition: parts of a data set that are disjoint by person, each with its own total.
+"""How are charges to parts of a data set composed? In parallel: each part has a total if no person is in two.
 
 Neighbours differ in one person, who is in one block, so only charges to that block and to the whole count.
-Under ``replace-one`` the person may be exchanged for one of another block: two blocks count, and there one
-record goes and one comes, which the noise of a sum covers as if a record of zeros were exchanged.
+Under ``replace-one`` the neighbour may be a person of another block.  Then two blocks count: one loses a
+record and one gains one, which the noise of a sum covers as if a record of zeros were exchanged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tacit.ledger.policy import Policy
 __all__ = ["WHOLE", "Spent", "added", "check_block", "totals"]
 
 WHOLE = ""
-"""The block of charges to the data set as a whole."""
+"""The key of charges to the data set as a whole."""
 
 Spent: TypeAlias = Mapping[str, Cost]
 
 
 def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
-    """What must stay under the cap: a name for people, and a total.
+    """The totals that must stay under the cap, each with a name for people.
 
     >>> from tacit.ledger import PureBudget
     >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), blocks=("a", "b"))
@@ -66,7 +66,7 @@ def added(spent: Spent, block: str | None, cost: Cost) -> dict[str, Cost]:
 
 
 def check_block(policy: Policy, block: str | None, event: Event) -> None:
-    """Raise unless ``event`` on ``block`` is something that the policy knows, and that has a guarantee."""
+    """Raise unless the policy knows ``block``, and ``event`` on it has a guarantee."""
     if block is None:
         return
     if block not in policy.blocks:
@@ -77,8 +77,8 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
     for base, _ in flatten(event):
         if not _is_noise_on_a_sum(base):
             raise UnsupportedEvent(
-                f"{base!r} on one block has no proven price under replace-one: who is exchanged may change "
-                "block, so that a block gains or loses a record. Charge the whole data set instead."
+                f"{base!r} on one block has no proven price under replace-one: the exchanged record may "
+                "change block, so a block gains or loses a record. Charge the whole data set instead."
             )
 
 

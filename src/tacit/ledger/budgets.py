@@ -1,4 +1,4 @@
-"""What a budget is counted in: a cap, the price of an event, and whether a total still fits."""
+"""What is a budget counted in? A cap, the price of an event, and whether a total still fits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PureBudget(Budget):
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """The sum of the epsilons; what has a delta is refused."""
+        """The sum of the epsilons; an event with a delta is refused."""
         found = pure_cost(event, adjacency)
         if found is None or found[1] > 0:
             raise UnsupportedEvent(
@@ -100,8 +100,8 @@ class PureBudget(Budget):
 class ApproximateBudget(Budget):
     """Epsilons and deltas add up (Dwork & Lei 2009; also where they overlap: Haney et al. 2023, 2309.05901).
 
-    What has no epsilon of its own, as Gaussian noise or a training run, is charged as a whole at the delta
-    that is asked for, by the tight accountant.
+    An event without an epsilon, such as Gaussian noise or a training run, is charged as a whole at the delta
+    that the caller names, by the tight accountant.
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
@@ -137,8 +137,8 @@ class ApproximateBudget(Budget):
             found = pure_cost(event, adjacency)
             if found is None:
                 raise InvalidInput(
-                    f"{event!r} has no epsilon without a delta: say at which delta to charge it, as "
-                    f"delta=1e-7 out of the {self.delta!r} of the budget."
+                    f"{event!r} has no epsilon without a delta. Name the delta at which to charge it, such "
+                    f"as delta=1e-7 out of the {self.delta!r} of the budget."
                 )
             return units_up(found[0], UNIT), units_up(found[1], DELTA_UNIT)
         epsilon = _epsilon_as_one(event, adjacency, delta)
@@ -160,7 +160,7 @@ class ApproximateBudget(Budget):
 
 @lru_cache(maxsize=1024)
 def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
-    """By the tightest accountant that knows all of ``event``, whose parameters are fixed beforehand."""
+    """By the tightest accountant that knows all of ``event``, with parameters fixed beforehand."""
     refused: UnsupportedEvent | None = None
     for method in ("pld", "rdp", "basic"):
         try:

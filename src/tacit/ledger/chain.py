@@ -1,7 +1,7 @@
-"""The history of a data set: entries that each hold the hash of the one before.
+"""How does a data set's history show changes? Each entry holds the hash of the one before.
 
 An entry's body is canonical JSON (keys sorted, no spaces, no NaN), and its hash SHA-256 of the previous hash
-and that text.  Whoever knows the last hash can tell whether any entry was changed, added or taken out.
+and that text.  Whoever knows the last hash can tell whether any entry was changed, added or removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def canonical(value: object) -> str:
-    """``value`` as the one JSON text that stands for it.
+    """The one JSON text for ``value``.
 
     :raises InvalidInput: if it is no JSON: NaN, infinity, keys that are no text, objects.
 
@@ -94,7 +94,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A point of a history to keep elsewhere: with it a restored backup or a rewritten history is found.
+    """A point of a history to keep elsewhere: it reveals a restored backup or a rewritten history.
 
     >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
     >>> Anchor.parse(str(anchor)) == anchor
@@ -113,7 +113,7 @@ class Anchor:
     def parse(cls, text: str) -> Anchor:
         """Read ``ledger:dataset:seq:hash``.
 
-        :raises InvalidInput: if it is no anchor.
+        :raises InvalidInput: if the text is not an anchor.
         """
         parts = text.strip().split(":")
         right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])

@@ -1,4 +1,4 @@
-"""What a ledger says of one training run: the entries that it made, and the steps that it has paid for."""
+"""What was a training run charged? The entries of the ledger about it, and the steps that are charged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def charge_key(run: str, first: int, stop: int) -> str:
 
 
 def once_key(run: str, what: str) -> str:
-    """The key under which the ledger keeps ``what`` the run with id ``run`` releases once.
+    """The key under which the ledger stores ``what``, which the run with id ``run`` releases once.
 
     >>> once_key("a1", "score")
     'training/a1/score'
@@ -62,7 +62,7 @@ def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
     """The charges that the run with id ``run`` has made so far.
 
     Raises:
-        InvalidInput: it has made none.
+        InvalidInput: there are none.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.ledger import Policy, RenyiBudget

@@ -1,4 +1,4 @@
-"""What a ledger checks before it writes, and how it finds its charges."""
+"""What does a ledger check before it writes, and how does it find its charges?"""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def check_same_policy(known: DatasetRow, policy: Policy) -> None:
         shown = "; ".join(f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ)
         raise Conflict(
             f"data set {known.name!r} is open with another policy ({shown}). A policy is fixed at opening, "
-            "for what was promised hangs on it. Only the cap can be raised, by Ledger.raise_cap."
+            "for the promise depends on it. Only the cap can be raised, by Ledger.raise_cap."
         )
 
 
 def check_parent(tx: Transaction, policy: Policy) -> None:
-    """Raise unless what a policy is derived from is open and protects the same people.
+    """Raise unless the data set that a policy is derived from is open and protects the same people.
 
     :raises Conflict: for another unit or other neighbours.
     """
@@ -80,21 +80,21 @@ def check_key(key: object) -> None:
 
 
 def public_text(name: str, text: object) -> str:
-    """``text``, if it is short enough to be kept as it is."""
+    """``text``, if it is short enough to be stored."""
     if not isinstance(text, str) or len(text) > 500:
         raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
     return text
 
 
 def hash_of_token(secret: bytes, token: str) -> str:
-    """What is stored of a token and stands in the history: keyed, for a token may be a word to guess."""
+    """The hash of a token that the history shows: keyed, as a token may be a guessable word."""
     return keyed_hash(secret, [b"token\n", token.encode()])
 
 
 def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
     """Raise unless it is the token of that charge."""
     if not hmac.compare_digest(row.token_hash, hash_of_token(secret, token)):
-        raise LeaseLost(f"the token is not that of charge {row.key!r}: somebody else made the reservation.")
+        raise LeaseLost(f"the token is not that of charge {row.key!r}: another process made the reservation.")
 
 
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
@@ -120,11 +120,11 @@ def move(
     :raises LeaseLost: if it is not in the first one.
     """
     if not tx.move(row, before, after, answer=answer, lease_ends=lease_ends):
-        raise LeaseLost(f"charge {row.key!r} is no longer {before}: someone else ended it.")
+        raise LeaseLost(f"charge {row.key!r} is no longer {before}: another process ended it.")
 
 
 def found_charge(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
-    """A charge that is there already, without its token."""
+    """An existing charge, without its token."""
     if not hmac.compare_digest(known.request_hash, request_hash):
         raise Conflict(
             f"the key {known.key!r} on {row.name!r} belongs to another request. A key names one request: "

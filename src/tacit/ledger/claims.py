@@ -1,4 +1,4 @@
-"""What one charge comes to in every data set that it touches: prices, totals, refusals."""
+"""What does one charge cost in every data set that it concerns? Prices, totals, refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Claim", "claims_of", "lineage", "price_of", "refusal_of", "row_of", 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one charge comes to in one data set: in the one that is asked, and in each it is derived from."""
+    """The cost of a charge in one data set: the one that is charged, or one that this is derived from."""
 
     row: DatasetRow
     block: str | None
@@ -124,7 +124,7 @@ def _remaining(claim: Claim) -> float:
 
 
 def price_of(claims: list[Claim]) -> Price:
-    """What a charge comes to, for people: in the data set that is asked; whether it fits, in all of them."""
+    """The price of a charge, for people: in the data set that is charged; whether it fits, in all of them."""
     first = claims[0]
     budget = first.row.policy.budget
     epsilon, delta = budget.epsilon_of(first.cost)

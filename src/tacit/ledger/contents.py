@@ -1,7 +1,7 @@
-"""What a data set consists of, by fingerprint: the same people must not have a second budget.
+"""Is a content known already? Fingerprints of data sets: the same people must not have a second budget.
 
-A content belongs to the data set, and to the block of it, that its first charge is made to, and likewise to
-all that this is derived from.  A changed copy has another fingerprint, and is not recognised.
+A content belongs to the data set, and to the block of it, of its first charge, and likewise to all data sets
+that this one is derived from.  A changed copy has another fingerprint, and is not recognised.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "check_fingerprint", "register", "unknown", "verdict_of"]
 
 _RULES = 1
-"""The rules by which cells are read and checked.  A verdict by other rules says nothing of these."""
+"""The version of the rules by which cells are read and checked.  A verdict by other rules does not count."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """That a curator has checked every cell of a content against the policy, and what was accepted.
+    """The curator's verdict on every cell of a content against the policy, and what was accepted.
 
-    :param missing: columns in which cells that are not what they should be count as missing.
-    :param outside: columns in which numbers outside the bounds are moved to the nearest bound, and other
-        texts than the declared keys are in no group.
+    :param missing: columns in which cells that do not fit the policy count as missing.
+    :param outside: columns in which numbers outside the bounds are moved to the nearest bound, and texts that
+        are no declared keys are in no group.
 
     >>> Verdict(("age", "age"))
     Verdict(missing=('age',), outside=())
@@ -43,7 +43,7 @@ class Verdict:
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, as the history has it."""
+        """The verdict as plain data, as the history shows it."""
         return {"rules": _RULES, "missing": list(self.missing), "outside": list(self.outside)}
 
 
@@ -58,10 +58,10 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
 
     Guarantee
     ---------
-    * What is known of a data set that does not pay into the same budget is refused: all charges for one
-      content are within the cap of one data set, from which the others are derived.
-    * So is what is known of another block, or of the whole data set where a block is named now: who is in it
-      would be charged to a block that they are not in alone.
+    * A content that is known as a data set with another budget is refused: all charges for one content are
+      within the cap of one data set, from which the others are derived.
+    * So is a content that is known as another block, or as the whole data set where a block is named now:
+      its people would be charged to a block that they are not in alone.
 
     :raises Conflict: naming where the content is known.
     """
@@ -86,7 +86,7 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
             where = " and ".join("the whole of it" if other is None else repr(other) for other in others)
             raise Conflict(
                 f"the content that is to be charged to block {claim.block!r} of {claim.row.name!r} is known "
-                f"as {where}: blocks have nobody in common. Name the block that it is, or none."
+                f"as {where}: no person is in two blocks. Name the block that it is, or none."
             )
     return [claim for claim in claims if claim.block not in known.get(claim.row.id, set())]
 
@@ -100,8 +100,8 @@ def register(
     ledger: str,
     verdict: Verdict | None = None,
 ) -> None:
-    """Write down what a data set consists of, there and in those it is derived from; and a verdict on it."""
-    rows = tx.lock(row.id for row in tx.datasets())  # of two at once, the second sees the first
+    """Record a content of a data set, there and in those it is derived from; and a verdict on it."""
+    rows = tx.lock(row.id for row in tx.datasets())  # of two concurrent calls, the second sees the first
     told = {} if verdict is None else {"verdict": verdict.to_data()}
     new = unknown(tx, name, fingerprint, block)
     own = row_of(tx, name)

@@ -1,7 +1,7 @@
-"""What all budgets share: the interface, the units, and rounding.
+"""How do budgets count? The interface of all budgets, the units, and rounding.
 
-Totals are tuples of integers, so that no order of additions and no rounding can lose anything: 1e-12 for
-epsilon, rho and Renyi divergences, 1e-18 for delta.  Prices are rounded up, caps down.
+Totals are tuples of integers, so that no order of additions and no rounding can lose anything.  The units are
+1e-12 for epsilon, rho and Renyi divergences, 1e-18 for delta.  Prices are rounded up, caps down.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNIT = 10**12
 DELTA_UNIT = 10**18
 """Units of delta in 1."""
 ENDLESS = 10**30
-"""The cost at an order at which nothing is known: above every cap, for good."""
+"""The cost at an order without a known bound: above every cap, for good."""
 
 _LARGEST = 1e6  # epsilon of a budget: more is no privacy, and less than ENDLESS in units
 
@@ -62,12 +62,12 @@ class Budget(ABC):
     @property
     @abstractmethod
     def limit(self) -> tuple[float, float]:
-        """(epsilon, delta) that everything together stays within."""
+        """The (epsilon, delta) that holds for all releases together."""
 
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """What each number of a cost counts, for people."""
+        """The name of each number of a cost, for people."""
 
     @property
     @abstractmethod
@@ -84,7 +84,7 @@ class Budget(ABC):
 
     @abstractmethod
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """What a total comes to as (epsilon, delta): a balance, rounded up; epsilon may be infinite."""
+        """The (epsilon, delta) of a total: a balance, rounded up; epsilon may be infinite."""
 
     @abstractmethod
     def to_data(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def units_down(value: Fraction, unit: int) -> int:
 
 
 def least_cost(event: Event) -> int:
-    """One unit for whatever releases something, even where its divergence is too small for a float."""
+    """One unit for an event that releases something, even where its divergence is too small for a float."""
     return 1 if flatten(event) else 0
 
 
@@ -145,9 +145,9 @@ def above(units: int) -> float:
 
 
 def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
-    """Put checked limits into a budget: epsilon, and delta unless the budget has none.
+    """Set the checked limits of a budget: epsilon, and delta unless the budget has none.
 
-    :raises InvalidInput: if one is no number, or smaller than the unit of counting.
+    :raises InvalidInput: if one is not a number, or is smaller than the unit of counting.
     """
     checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
     if decimal(checked) * UNIT < 1:
@@ -163,13 +163,13 @@ def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
 
 
 def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
-    """Put the part of delta that is for thresholds into a budget."""
+    """Set the part of delta of a budget that is for thresholds."""
     share = check_real(name, value, low=0.0, high=delta, open_high=True)
     object.__setattr__(budget, name, share)
 
 
 def conversion_delta(delta: float, threshold: float) -> float:
-    """What is left of delta for the conversion, rounded down."""
+    """The rest of delta, for the conversion, rounded down."""
     left = decimal(delta) - decimal(threshold)
     found = float(left)
     return found if Fraction(found) <= left else math.nextafter(found, 0.0)

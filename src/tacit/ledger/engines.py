@@ -1,6 +1,6 @@
-"""The two database engines, with the settings under which a commit is a promise: all differences are here.
+"""How do the two database engines make a commit durable? All differences between them are in this file.
 
-SQLite (one host): write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may forget a commit when the
+SQLite (one host): write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may lose a commit when the
 power fails; a writer takes the lock when it begins, so that what it reads is what it changes; network file
 systems are refused.  PostgreSQL: READ COMMITTED with row locks, ``synchronous_commit`` on in every
 transaction, and a server with ``fsync`` or ``full_page_writes`` off is refused.
@@ -29,12 +29,12 @@ __all__ = ["Target", "connect", "engine_text", "now", "parse_target", "prepare",
 
 BUSY_SECONDS = 120.0
 _ASK_AGAIN_SECONDS = (0.0005, 0.005)
-_CHANCE = random.SystemRandom()  # which no seed of the caller's repeats, and which takes nothing from it
+_CHANCE = random.SystemRandom()  # independent of the caller's seeds, whose state it leaves unchanged
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a ledger lives: a file, the memory of this process, or a PostgreSQL database."""
+    """Where a ledger is stored: a file, the memory of this process, or a PostgreSQL database."""
 
     kind: str  # "file", "memory" or "postgresql"
     path: Path | None = None
@@ -79,7 +79,7 @@ def parse_target(url: str | os.PathLike[str]) -> Target:
                 "postgresql", url=str(parsed.set(drivername="postgresql+psycopg").render_as_string(False))
             )
     raise InvalidInput(
-        f"a ledger lives in SQLite (a path, sqlite:///ledger.db) or PostgreSQL "
+        f"a ledger is stored in SQLite (a path, sqlite:///ledger.db) or PostgreSQL "
         f"(postgresql+psycopg://user@host/name); got {parsed.drivername!r}."
     )
 
@@ -88,7 +88,7 @@ def prepare(target: Target) -> None:
     """Make the empty file for a new SQLite ledger, readable by its owner alone.
 
     :raises InvalidInput: if its folder is missing.
-    :raises PrivacyRefusal: if it would lie on a network file system.
+    :raises PrivacyRefusal: if it would be on a network file system.
     """
     if target.path is None:
         return
@@ -100,10 +100,10 @@ def prepare(target: Target) -> None:
 
 
 def connect(target: Target) -> Engine:
-    """An engine with the settings of this module.
+    """A database engine with the settings of this file.
 
     :raises InvalidInput: if there is no such file.
-    :raises PrivacyRefusal: if it lies on a network file system.
+    :raises PrivacyRefusal: if it is on a network file system.
     """
     if target.kind == "postgresql":
         return _postgresql(target.url)
@@ -148,8 +148,8 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 
     @event.listens_for(engine, "close")
     def end(connection: sqlite3.Connection, _record: object) -> None:
-        # After an interrupt the traceback may hold a cursor, and SQLite then closes the connection, with its
-        # lock, only when that is gone: in a notebook, never.
+        # After an interrupt the traceback may hold a cursor, and SQLite closes the connection, with its lock,
+        # only when that is gone: in a notebook, never.
         connection.rollback()
 
     @event.listens_for(engine, "begin")
@@ -166,8 +166,9 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 def _wait_for_turn(connection: Connection) -> None:
     """Begin a transaction that writes.
 
-    SQLite's own waiting asks ever less often, until once in a tenth of a second, so that in a crowd whoever
-    has waited longest is passed by all who come.  Here all ask equally often, at random moments.
+    SQLite's own waiting polls less and less often, down to once in a tenth of a second, so that with many
+    processes new ones overtake those that have waited longest.  Here all poll equally often, at random
+    moments.
     """
     raw: Any = connection.connection.dbapi_connection  # a sqlite3.Connection
     deadline = time.monotonic() + BUSY_SECONDS
@@ -182,7 +183,7 @@ def _wait_for_turn(connection: Connection) -> None:
             else:
                 return
             time.sleep(_CHANCE.uniform(*_ASK_AGAIN_SECONDS))
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # what it raises is the caller's to see
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # the caller handles its errors
     finally:
         raw.execute(f"PRAGMA busy_timeout={1000 * BUSY_SECONDS:.0f}")
 
@@ -200,7 +201,7 @@ def _postgresql(url: str) -> Engine:
             if value != "on":
                 raise PrivacyRefusal(
                     f"this PostgreSQL server runs with {setting}={value}: it may lose commits, and with them "
-                    "charges for answers that are out. Turn it on."
+                    "charges for answers that were shown. Turn the setting on."
                 )
         connection.rollback()
 
@@ -208,7 +209,7 @@ def _postgresql(url: str) -> Engine:
 
 
 def start(connection: Connection, *, reads: bool) -> None:
-    """What a transaction needs at its beginning."""
+    """The statements at the beginning of a transaction."""
     if connection.dialect.name != "postgresql":
         return
     if reads:

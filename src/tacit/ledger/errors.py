@@ -1,4 +1,4 @@
-"""What a ledger refuses, by kind."""
+"""Which errors does a ledger raise?"""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Conflict", "LeaseLost", "LedgerUnavailable", "Refused", "StillRunnin
 
 
 class Conflict(PrivacyRefusal):
-    """What is asked contradicts what the ledger holds: another policy, another request under the same key."""
+    """A request contradicts the ledger: another policy, or another request under the same key."""
 
 
 class LeaseLost(PrivacyRefusal):
-    """A charge is no longer in the hands of the caller: nothing may be released under it."""
+    """The caller no longer holds a charge: nothing may be released under it."""
 
 
 class StillRunning(PrivacyRefusal):
-    """The same request is being answered by someone else; ask again with the same key later."""
+    """Another process is answering the same request; ask again with the same key later."""
 
 
 class LedgerUnavailable(TacitError):
@@ -29,11 +29,11 @@ class LedgerUnavailable(TacitError):
 class Refused(BudgetExceeded):
     """A charge that does not fit.  Nothing is charged; the refusal is in the ledger's history.
 
-    :param dataset: whose budget does not hold it: the one that was asked, or one that it is derived from.
+    :param dataset: the data set that it does not fit: the one asked, or one that it is derived from.
     :param over: the slots of the budget that are over their caps, such as ``epsilon``.
-    :param requested: epsilon by which the balance would grow; infinite where no order of a budget holds it.
-    :param remaining: epsilon by which it may still grow.
-    :param difference: epsilon that is missing: ``requested - remaining``; 0 where it is delta that is over.
+    :param requested: epsilon by which the balance would grow; infinite where it fits at no order of the
+    budget. :param remaining: epsilon by which it may still grow.
+    :param difference: epsilon that is missing: ``requested - remaining``; 0 where only delta is over.
     :param would_fit: the largest epsilon of one further release without delta that does fit.
     """
 
@@ -57,7 +57,7 @@ class Refused(BudgetExceeded):
         self.would_fit = would_fit
 
     def to_data(self) -> dict[str, Any]:
-        """The numbers as plain data, for JSON; nothing is lost but the message."""
+        """The numbers as plain data, for JSON; all but the message."""
         return {
             "dataset": self.dataset,
             "over": list(self.over),
@@ -68,7 +68,7 @@ class Refused(BudgetExceeded):
         }
 
     def with_message(self, message: str) -> Refused:
-        """The same numbers, said in other words."""
+        """The same numbers, with another message."""
         return Refused(
             message,
             dataset=self.dataset,
@@ -79,7 +79,7 @@ class Refused(BudgetExceeded):
             would_fit=self.would_fit,
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:  # between processes an exception is made again from its args
+    def __reduce__(self) -> tuple[Any, ...]:  # a process makes a received exception again from its args
         return partial(_again, vars(self), str(self)), ()
 
 

@@ -1,7 +1,7 @@
-"""Which file systems a SQLite ledger may lie on: those whose locks and memory maps one kernel looks after.
+"""On which file systems may a SQLite ledger be? On those whose locks and memory maps one kernel manages.
 
-SQLite keeps writers apart by file locks, and readers and writers of its write-ahead log by memory that all
-processes map.  Where other hosts take part, neither is sure ("How To Corrupt An SQLite Database File",
+SQLite separates writers by file locks, and readers and writers of its write-ahead log by memory that all
+processes map.  Where other hosts take part, neither is reliable ("How To Corrupt An SQLite Database File",
 section 2), and two writers may both find room under the cap.
 """
 

@@ -1,7 +1,7 @@
-"""Names for contents that tell nothing to whoever has no key.
+"""How is a content named without revealing it? By a keyed hash.
 
-A plain hash of a table, or of a question, confirms a guess: hash the guess and compare.  Here a secret of the
-ledger goes in (HMAC-SHA-256), so that only who holds the ledger can compare.
+A plain hash of a table, or of a question, confirms a guess: hash the guess and compare.  This hash includes a
+secret of the ledger (HMAC-SHA-256), so that only a process with that ledger can compare.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
     Guarantee
     ---------
-    * It hangs on the bytes alone, not on how they are cut into pieces.
+    * It depends on the bytes alone, not on how they are cut into pieces.
     * Without ``secret`` no guess at the content can be confirmed.
 
     >>> keyed_hash(b"key", [b"ab", b"c"]) == keyed_hash(b"key", [b"abc"])
@@ -33,9 +33,9 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
 
 def current_user() -> str:
-    """Who the operating system says runs this process: a name, or a number where there is none.
+    """The user of this process by the operating system: a name, or a number where there is none.
 
-    It says who spent what among people who trust each other; it proves nothing.
+    It shows who spent what among people who trust each other; it proves nothing.
     """
     try:
         return getpass.getuser()

@@ -1,7 +1,8 @@
-"""The durable ledger: price, reserve, run, settle; long, for one class is the whole interface.
+"""How is a release charged? Price, reserve, run, settle; long, for one class is the whole interface.
 
-A charge is reserved, in one transaction, before data is touched; the answer is stored, in another, before
-anybody sees it.  Whatever crashes between, what may have been computed is spent, and there are no refunds.
+The ledger reserves a charge, in one transaction, before data is touched; it stores the answer, in another,
+before anyone sees it.  Whatever crashes between, what may have been computed is spent, and there are no
+refunds.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class Ledger:
 
     Guarantee
     ---------
-    * Everything released under charges of a data set is together within its cap, whoever asks, from whichever
-      process, in whatever order, and even if each request was chosen in view of all earlier answers.
+    * All releases under charges of a data set are together within its cap, for all users and processes, in
+      any order, and even if each request was chosen in view of all earlier answers.
     * A charge is committed before its token is given out; without a token nothing may be run.
     * Nothing that is spent comes back: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
     * The same key and request is charged once; the second time it gets the stored answer, or nothing.
-    * Refusals, prices and balances hang on public facts and earlier charges only: they cost nothing.
+    * Refusals, prices and balances depend on public facts and earlier charges only: they cost nothing.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Policy, PureBudget
@@ -81,9 +82,9 @@ class Ledger:
 
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Ledger:
-        """Make a ledger where there is none.
+        """Make a new ledger.
 
-        :raises InvalidInput: if there is something already.
+        :raises InvalidInput: if there is a ledger already, or something else.
         :raises PrivacyRefusal: if it would be a SQLite file on a network file system.
         """
         _need_sqlalchemy()
@@ -95,7 +96,7 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> Ledger:
-        """Open the ledger that is there.
+        """Open an existing ledger.
 
         :raises InvalidInput: if there is none.
         """
@@ -116,13 +117,13 @@ class Ledger:
         return self._store.describe()
 
     def close(self) -> None:
-        """Give the connections back; the ledger may be used again."""
+        """Free the connections; the ledger may be used again."""
         self._store.close()
 
     # --- data sets ------------------------------------------------------------------------------------------
 
     def open_dataset(self, name: str, policy: Policy, *, fingerprint: str | None = None) -> None:
-        """Fix the policy of a data set, once; again with the same policy is nothing.
+        """Fix the policy of a data set, once; a second call with the same policy does nothing.
 
         :param name: letters, digits, dots, dashes and underscores.
         :param fingerprint: of the content, where it is known: see :meth:`register_content`.
@@ -186,7 +187,7 @@ class Ledger:
             return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
-        """The head of the history, to keep elsewhere: :meth:`verify` finds a restored backup with it.
+        """The head of the history, to keep elsewhere: with it, :meth:`verify` finds a restored backup.
 
         :raises InvalidInput: if it is not open.
         """
@@ -195,23 +196,23 @@ class Ledger:
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
-        """A name for a content that only this ledger can give, by HMAC with a secret of its own."""
+        """A name for a content that only this ledger can compute, by HMAC with its secret."""
         return keyed_hash(self._identity.secret, content)
 
     def register_content(
         self, name: str, fingerprint: str, *, block: str | None = None, verdict: Verdict | None = None
     ) -> None:
-        """Say that this is a content of the data set; known already, it is nothing.
+        """Record that this is a content of the data set; a known content changes nothing.
 
         Training runs do so before their first charge, and the curator's check of a table where it is clean.
-        New content of a data set is a further version, on the same budget; the same content in data sets
-        that do not share one is refused.
+        New content of a data set is a further version, on the same budget; the ledger refuses the same
+        content in data sets that do not share a budget.
 
         :param fingerprint: from :meth:`fingerprint`.
-        :param block: the block of the data set that it is.
+        :param block: the block of the data set that the content is.
         :param verdict: of the curator's check, which questions to a table need; see
             :func:`tacit.queries.register_table`.
-        :raises Conflict: if the content is known of another data set, or of another block.
+        :raises Conflict: if the content is known as another data set, or as another block.
         """
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
@@ -223,7 +224,7 @@ class Ledger:
             register(tx, name, fingerprint, block, ledger=self.uuid, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
-        """What the curator's check of a content found; None if it was not checked, or was not clean.
+        """The verdict of the curator's check of a content; None if it was not checked, or was not clean.
 
         :raises InvalidInput: if the data set is not open.
         """
@@ -232,9 +233,9 @@ class Ledger:
             return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
-        """Allow more than was promised at opening: a loud entry, which every later certificate shows.
+        """Allow more than was promised at opening, by an entry that every later certificate shows.
 
-        What was promised to the people in the data is void from then on; the larger cap holds for everything.
+        The promise made to the people in the data no longer holds; the larger cap holds for everything.
 
         :param budget: of the same mode, with the same orders, and at least as large in every slot.
         :raises Conflict: if it counts differently.
@@ -249,8 +250,8 @@ class Ledger:
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
         """After an old backup was restored: spend what is left, here and in all that this is derived from.
 
-        ``anchor`` is of a moment after the backup was made, so that something was spent that is no longer
-        known.  Reservations in the backup are forfeited for good.  Do it for every data set of the ledger.
+        ``anchor`` is later than the backup, so the charges between the two are lost from the ledger.
+        Reservations in the backup are forfeited for good.  Do it for every data set of the ledger.
 
         :raises InvalidInput: if the history holds the anchor: nothing is missing.
         :raises Conflict: if the anchor is of another data set or ledger.
@@ -261,7 +262,7 @@ class Ledger:
             burn(tx, name, anchor, ledger=self.uuid)
 
     def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
-        """Replay the history and hold it against what is stored, and against an anchor kept elsewhere.
+        """Replay the history, and compare it with what is stored, and with an anchor kept elsewhere.
 
         :raises InvalidInput: if it is not open.
         """
@@ -280,15 +281,15 @@ class Ledger:
         """What ``event`` would cost now, and whether it fits.  Nothing is charged.
 
         :param block: one of the policy's blocks, if only its rows are read.
-        :param delta: at which to state what has no epsilon without one, where the budget is (epsilon, delta).
-        :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
+        :param delta: at which to charge an event that has no epsilon without one; for (epsilon, delta)
+        budgets. :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
             return price_of(claims)
 
     def find(self, name: str, key: str) -> Charge | None:
-        """The charge under a key as it is, without its token; None if there is none.
+        """The charge under a key, without its token; None if there is none.
 
         :raises InvalidInput: if the data set is not open.
         """
@@ -313,12 +314,13 @@ class Ledger:
     ) -> Charge:
         """Charge ``event``, before data is touched.
 
-        :param key: a name for the request, chosen by the caller: asked twice, it is charged once.
-        :param request: what is asked, as JSON.  Its keyed hash alone is kept: it may name people.
-        :param lease_s: after so many seconds :meth:`recover` may give the reservation up for lost.
-        :param by: who asks, by default the user of the operating system, and ``label`` what, in public words:
-            they go into the history as they are.
-        :param token: a secret of the caller's own, where it must be known before the reservation is made, for
+        :param key: a name for the request, chosen by the caller: a repeated request is charged once.
+        :param request: what is asked, as JSON.  The ledger stores its keyed hash alone: it may name people.
+        :param lease_s: after so many seconds :meth:`recover` may count the reservation as lost.
+        :param by: the analyst, by default the user of the operating system, and ``label`` the purpose, in
+            public words: the history shows them unchanged.
+        :param token: a secret chosen by the caller, where it must be known before the reservation is made,
+        for
             :meth:`resume` whatever was saved meanwhile; None for a fresh one.
         :returns: with a token if this call made the reservation; else as it was found.
         :raises Refused: if it does not fit; nothing is charged, and the refusal is in the history.
@@ -368,7 +370,7 @@ class Ledger:
         return self._end(charge, "SETTLED", facts, text)
 
     def forfeit(self, charge: Charge) -> Charge:
-        """Give a reservation up.  What it cost stays spent.
+        """End a reservation without an answer.  What it cost stays spent.
 
         :raises LeaseLost: if the reservation is no longer the caller's.
         """
@@ -377,17 +379,18 @@ class Ledger:
     def _end(self, charge: Charge, state: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
         if charge.token is None:
             raise LeaseLost(
-                "only who made the reservation may end it; this charge has no token: it was found, not made."
+                "only the process that made the reservation may end it; this charge has no token, so it was "
+                "found, not made."
             )
         with self._store.write() as tx:
             return end(tx, charge, charge.token, state, facts, answer=answer, identity=self._identity)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
-        """Take up one's own reservation again, with the token: after a crash, or for a longer lease.
+        """Take up a reservation again, with its token: after a crash, or for a longer lease.
 
-        Also after its lease ran out and it was forfeited: it is spent, and the work may go on.  Whoever
-        resumes must do the very same release with the same randomness, or one of which nobody saw
-        anything the first time.
+        Also after its lease ended and it was forfeited: it is spent, and the work may go on.  The caller
+        must do the very same release with the same randomness, or one of which nobody saw anything the first
+        time.
 
         :returns: with the token, unless it is settled; then with its answer.
         :raises InvalidInput: if there is no such charge.
@@ -402,7 +405,7 @@ class Ledger:
             return take_up(tx, found.id, token, lease=lease, identity=self._identity)
 
     def recover(self, name: str) -> list[Charge]:
-        """Forfeit the reservations whose lease has ended: their holders are taken for dead.
+        """Forfeit the reservations whose lease has ended: their processes count as dead.
 
         What they cost stays spent.  Time is the engine's, and never runs backwards within a data set.
 

@@ -1,7 +1,7 @@
-"""The life of a charge, step by step, each inside one transaction: reserved, then settled or forfeited.
+"""What states does a charge go through? Reserved, then settled or forfeited, each inside one transaction.
 
-A charge to a derived data set has a mirror in every data set above.  They are written, and change their
-state, together.
+A charge to a derived data set has a mirror in every data set above.  The ledger writes them, and changes
+their states, together.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def end(
 ) -> Charge:
     """Bring a reservation to its end: ``SETTLED`` with an answer, or ``FORFEITED``.
 
-    :raises LeaseLost: if it is no longer the caller's.
+    :raises LeaseLost: if the caller no longer holds it.
     """
     own, rows = locked_family(tx, charge.id)
     check_token(own[0], identity.secret, token)
@@ -89,7 +89,7 @@ def end(
     if own[0].state != "RESERVED":
         raise LeaseLost(
             f"charge {charge.key!r} on {charge.dataset!r} is {own[0].state}, so nothing may be released "
-            "under it now. If its lease ran out while the work went on, take it up again with Ledger.resume "
+            "under it now. If its lease ended while the work went on, take it up again with Ledger.resume "
             "and the same token."
         )
     kind = {"SETTLED": "settle", "FORFEITED": "forfeit"}[state]
@@ -100,7 +100,7 @@ def end(
 
 
 def take_up(tx: Transaction, number: int, token: str, *, lease: int, identity: Identity) -> Charge:
-    """Give a reservation, or one that was forfeited, back to its holder; one that is settled as it is.
+    """Give a reservation, or a forfeited one, back to its holder; return a settled one unchanged.
 
     :raises LeaseLost: if the token is another's.
     """

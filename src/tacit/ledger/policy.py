@@ -1,4 +1,4 @@
-"""What is decided once about a data set, before anything is asked of it: unit, neighbours, budget, bounds.
+"""What does a data set's policy fix before any question? Unit, neighbours, budget, bounds.
 
 All of it is public, none of it is read from the data.  It goes into the first entry of the data set's
 history, and a data set is never opened a second time with another policy.
@@ -29,7 +29,7 @@ class Column:
     """Public facts about one column.
 
     :param kind: ``number``, ``integer``, ``category`` or ``boolean``.
-    :param lower: values below are taken for this one, in sums, means and quantiles.
+    :param lower: values below count as this one, in sums, means and quantiles.
     :param upper: likewise above.
     :param step: the grid on which sums are exact; a 2^20th of the range by default, as a power of two.
     :param keys: the values by which rows may be grouped, all of them, whether or not they occur.
@@ -95,7 +95,7 @@ def _checked_keys(kind: str, keys: object) -> tuple[str | int | bool, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a budget protects, how much it is, and what is publicly known of the data.
+    """What a budget protects, how large it is, and what is publicly known of the data.
 
     :param unit: whose presence is protected: ``patient``, ``row``.
     :param adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
@@ -104,11 +104,11 @@ class Policy:
     :param rows_per_unit: rows of one unit that count, enforced by the queries.
     :param groups_per_unit: groups of one answer that a unit may be counted in; None: ``rows_per_unit``.
     :param largest_table: a number of rows that the table never exceeds, against overflow.
-    :param public_records: the number of records, where it is public, which ``replace-one`` asks for.
+    :param public_records: the number of records, where it is public; ``replace-one`` needs it.
     :param columns: public facts per column.
     :param blocks: names of parts that are disjoint by person: one block's charges do not add to another's.
     :param parent: the data set that this one is derived from: every charge is charged there, too.
-    :param parent_block: the block of the parent that this one lies in.
+    :param parent_block: the block of the parent that contains this one.
     :param note: who approved it and why, until when: printed in the certificate.
 
     >>> from tacit.ledger import PureBudget
@@ -161,7 +161,7 @@ class Policy:
         if self.unit_column is None and self.rows_per_unit != 1:
             raise InvalidInput(
                 f"rows_per_unit is {self.rows_per_unit}, but without unit_column one row is one unit. Say "
-                "which column tells to whom a row belongs."
+                "which column says to whom a row belongs."
             )
         if self.adjacency is Adjacency.REPLACE_ONE and self.public_records is None:
             raise InvalidInput(
@@ -190,7 +190,7 @@ class Policy:
 
     @property
     def relation(self) -> Adjacency:
-        """``adjacency``, as what it is after reading."""
+        """``adjacency``, as a member of the enumeration."""
         return Adjacency.parse(self.adjacency)
 
     def to_data(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Policy:
     def from_json(cls, text: str) -> Policy:
         """Read a policy; fields that it does not know are refused by name.
 
-        :raises InvalidInput: if it is no policy.
+        :raises InvalidInput: if it is not a policy.
         """
         try:
             data = json.loads(text)
@@ -228,7 +228,7 @@ class Policy:
 
     @classmethod
     def from_data(cls, data: object) -> Policy:
-        """Read a policy from plain data, as :meth:`to_data` gives it; what has a default may be left out."""
+        """Read a policy from plain data, as :meth:`to_data` gives it; fields with defaults may be missing."""
         known = {item.name for item in dataclasses.fields(cls)}
         given = _object("a policy", data, known, {"unit", "adjacency", "budget"})
         columns = given.pop("columns", {})

@@ -1,7 +1,7 @@
-"""The policy of a data set as a TOML file, and a template of it for a table.
+"""How is a policy written? As a TOML file, with a template for a table.
 
-The template takes names and types from the table, nothing else: the smallest and the largest value in a
-column belong to somebody, and so do the keys that occur, so that bounds and keys must come from outside.
+The template takes names and types from the table, nothing else.  The smallest and the largest value in a
+column belong to a person, and so do the keys that occur, so bounds and keys must come from outside.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUDGETS: dict[str, tuple[type[Budget], tuple[str, ...], tuple[str, ...]]] = {
     "zcdp": (ZeroConcentratedBudget, ("epsilon", "delta"), ("threshold_delta",)),
     "renyi": (RenyiBudget, ("epsilon", "delta"), ("orders", "threshold_delta")),
 }
-"""For each mode of counting its class, what it must be told, and what it may be."""
+"""For each mode of counting its class, the settings that it needs, and those that it may have."""
 _POLICY = (
     "unit", "unit_column", "rows_per_unit", "groups_per_unit", "adjacency", "largest_table", "public_records",
     "blocks", "parent", "parent_block", "note",
@@ -80,11 +80,11 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # no TOML, a number of thousands of digits, too deep
-        raise InvalidInput(f"{source} is not TOML: {problem}. Mend that place.") from None
+        raise InvalidInput(f"{source} is not TOML: {problem}. Correct that place.") from None
     _check_names(source, data, ("policy", "budget", "columns"), required=("policy", "budget"))
     for part in data:
         if not isinstance(data[part], dict):
-            raise InvalidInput(f"{source}: [{part}] must be a part of its own; it is {data[part]!r}.")
+            raise InvalidInput(f"{source}: [{part}] must be a section; it is {data[part]!r}.")
     settings = dict(data["policy"])
     _check_names(f"{source}: [policy]", settings, _POLICY, required=("unit", "adjacency"))
     columns = {
@@ -107,7 +107,7 @@ def _budget(where: str, given: Mapping[str, Any]) -> Budget:
 
 def _column(where: str, given: object) -> Column:
     if not isinstance(given, dict):
-        raise InvalidInput(f"{where} must be a part of its own, with a kind; it is {given!r}.")
+        raise InvalidInput(f"{where} must be a section, with a kind; it is {given!r}.")
     _check_names(where, given, _COLUMN, required=("kind",))
     settings = dict(given)
     column: Column = _made(where, Column, settings)
@@ -115,7 +115,7 @@ def _column(where: str, given: object) -> Column:
 
 
 def _made(where: str, kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    """``kind`` with these settings, all of them known to it; what it refuses, with the place in the file."""
+    """``kind`` with these settings, all of them known to it; its errors get the place in the file."""
     try:
         return kind(**settings)
     except InvalidInput as problem:
@@ -147,15 +147,15 @@ _HEAD = """\
 # The policy of a data set: whom it protects, its budget, and public facts about its columns. It is fixed
 # when the data set is opened. Replace every "FILL IN".
 #
-# Bounds and keys are not filled in from the table, and must not be: the largest value of a column is
-# somebody's, and so is a key that only one person has. Take them from what is known without looking: an age
-# lies in 0 to 120, the wards are on the hospital's web page. Values outside are moved to the nearest bound.
+# Bounds and keys are not filled in from the table, and must not be: the largest value of a column belongs to
+# a person, and so does a key that only one person has. Take them from what is known without the data: an age
+# is in 0 to 120, the wards are on the hospital's web page. Values outside are moved to the nearest bound.
 
 [policy]
-unit = "FILL IN"             # whom the promise is about: "patient", "customer"
-unit_column = "FILL IN"      # the column that says whose row it is; delete the line if nobody has two rows
+unit = "FILL IN"             # what the promise protects one of: "patient", "customer"
+unit_column = "FILL IN"      # the column that names a row's unit; delete the line if no unit has two rows
 rows_per_unit = 1            # so many rows of one unit are used at most; more rows, more noise
-adjacency = "add-remove"     # hides that somebody is in it; "replace-one": only what is said of somebody
+adjacency = "add-remove"     # hides whether a unit is in the table; "replace-one": only what its rows say
 largest_table = 1000000000   # no version of the table will have more rows
 # public_records = 1000      # only if the number of records is public; "replace-one" needs it
 # groups_per_unit = 1        # one unit is used in so many groups at most
@@ -185,7 +185,7 @@ _BY_KIND = {
 
 
 def policy_template(columns: Mapping[str, str]) -> str:
-    """A policy in TOML with blanks, to be filled in by somebody who knows the data without looking at them.
+    """A policy in TOML with blanks, for a person to fill in who knows the data without looking at them.
 
     :param columns: kind by name: number, integer, category, boolean, or "" where it is not known.
 
@@ -206,11 +206,11 @@ def policy_template(columns: Mapping[str, str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")  # which JSON lets stand, TOML not
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")  # allowed in JSON, not in TOML
 
 
 def table_columns(path: Path | str) -> dict[str, str]:
-    """Names and kinds of the columns of a Parquet, Arrow or CSV file; not one of its values is read.
+    """Names and kinds of the columns of a Parquet, Arrow or CSV file; reads no value.
 
     A CSV file has no types, so that its kinds are "".
 

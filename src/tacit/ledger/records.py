@@ -1,4 +1,4 @@
-"""What a ledger answers with: prices, charges, the state of a data set."""
+"""What does a ledger answer with? Prices, charges, the state of a data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Price:
     """What an event would cost now; nothing is charged by asking.
 
     :param cost: in the units of the budget, slot by slot.
-    :param epsilon: what the event alone comes to, with ``delta``: for people.
+    :param epsilon: of the event alone, with ``delta``: for people.
     :param balance: epsilon of everything so far, and ``after`` with this event too.
     :param refusal: what :meth:`Ledger.reserve` would raise, here or for a data set that this one is derived
         from; None if it fits.
@@ -44,9 +44,9 @@ class Price:
 class Charge:
     """A charge to a data set.
 
-    ``token`` is not None if and only if the mechanism may be run by whoever holds this object: for each
+    ``token`` is not None if and only if a process that holds this object may run the mechanism: for each
     charge that is the one caller who reserved it, or took it up again with the token.  A charge that is found
-    ``SETTLED`` has its ``answer``, for nothing.  What is ``FORFEITED`` stays spent and has no answer.
+    ``SETTLED`` has its ``answer``, at no cost.  A ``FORFEITED`` charge stays spent and has no answer.
     """
 
     id: int
@@ -64,13 +64,13 @@ class Charge:
 class DatasetStatus:
     """What is spent of a data set's budget, and what is left.
 
-    :param spent: the total that is nearest to its cap: of the dearest block, where there are blocks.
-    :param spent_epsilon: what it comes to, a balance; the guarantee is the cap.
+    :param spent: the total that is nearest to its cap: of the most expensive block, where there are blocks.
+    :param spent_epsilon: epsilon of that total, a balance; the guarantee is the cap.
     :param cap_epsilon: the limit on everything, with ``cap_delta``.
     :param remaining_epsilon: the largest epsilon of one further release without delta that would be granted.
     :param charges: how many charges are in which state.
     :param blocks: the total of every block, with the charges to the whole in it.
-    :param fingerprint: of the content that came last; None if nothing was asked or trained yet.
+    :param fingerprint: of the newest content; None if nothing was asked or trained yet.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Budgets that count Renyi divergences: at one order for all (zCDP), or over a grid of orders.
+"""How do budgets count Renyi divergences? At one order for all (zCDP), or over a grid of orders.
 
 ``docs/ledger.md`` proves why a total below its cap bounds everything that was ever released, however
-adaptively it was asked.
+adaptively the questions were chosen.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ZeroConcentratedBudget(Budget):
     """rho adds up (Bun & Steinke 2016, 1605.02065; as a filter Feldman & Zrnic 2021, 2008.11193).
 
     For Gaussian noise without sampling.  ``threshold_delta`` is the part of ``delta`` for releases that hold
-    but for a chance of their own, as groups found by a threshold; such a release must happen at one moment,
-    which every charge of a query does (there is no theorem for interactive mechanisms that overlap).
+    except with a small probability, such as groups found by a threshold.  Such a release must happen at one
+    moment, which every charge of a query does (there is no theorem for interactive mechanisms that overlap).
 
     >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
     >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
@@ -113,11 +113,11 @@ class ZeroConcentratedBudget(Budget):
 class RenyiBudget(Budget):
     """Renyi divergences add up, order by order, over a grid of orders that is declared in advance.
 
-    Laplace and Gaussian noise, sampled or not, count in one currency.  Each of the ``orders`` has an equal
-    part of the delta and its own cap, from the tight conversion at that part; a total is admitted while at
+    Laplace and Gaussian noise, sampled or not, count in the same units.  Each of the ``orders`` has an equal
+    part of the delta and a separate cap, from the tight conversion at that part; a total is admitted while at
     least one order is under its cap.  One order alone is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193);
     for several the parts of delta add up, as ``docs/ledger.md`` proves.  ``threshold_delta`` is the part of
-    ``delta`` for releases that hold but for a chance of their own, as groups found by a threshold.
+    ``delta`` for releases that hold except with a small probability, such as groups found by a threshold.
 
     :param orders: each > 1; by default five around the best one for Gaussian noise.
 
@@ -135,7 +135,7 @@ class RenyiBudget(Budget):
     def __post_init__(self) -> None:
         check_limit(self, self.epsilon, self.delta)
         check_share(self, "threshold_delta", self.threshold_delta, self.delta)
-        if not isinstance(self.orders, list | tuple):  # as JSON or a caller may have it
+        if not isinstance(self.orders, list | tuple):  # JSON gives a list
             raise InvalidInput(f"orders must be a list of numbers above 1; got {self.orders!r}.")
         given = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
         orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in given)
@@ -227,7 +227,7 @@ def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]
 
 @lru_cache(maxsize=256)
 def _largest_rho(epsilon: float, delta: float) -> int:
-    """The largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, but where delta is near 1."""
+    """The largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, except for delta near 1."""
     low, high = 0, math.ceil(2 * epsilon * UNIT)
     while high - low > 1:
         middle = (low + high) // 2
@@ -236,7 +236,7 @@ def _largest_rho(epsilon: float, delta: float) -> int:
 
 
 def _pure_fit(order: float, room: int) -> float:
-    """About the epsilon whose worst mechanism, a coin, has the divergence ``room`` at ``order``.
+    """About the epsilon of which the worst mechanism, a coin, has the divergence ``room`` at ``order``.
 
     With p = e^eps / (1 + e^eps): log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
     """

@@ -1,4 +1,4 @@
-"""Statements and transactions: everything that is SQL but the tables, for both engines."""
+"""Which statements and transactions does a ledger use? All SQL but the tables, for both engines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["ChargeRow", "DatasetRow", "Identity", "Store", "Transaction"]
 
 VERSION = 2
 
-# The statements of every charge, made once: to build one takes several times as long as to run it.
+# The statements of every charge, made once: building one takes several times as long as running it.
 _NUMBER: sa.BindParameter[int] = sa.bindparam("number")
 _DATASET_BY_NAME = sa.select(DATASET).where(DATASET.c.name == sa.bindparam("wanted"))
 _LOCKED_DATASETS = (
@@ -71,7 +71,7 @@ class Transaction:
         return now(self._connection)
 
     def identity(self) -> Identity:
-        """Which ledger this is."""
+        """The identity of this ledger."""
         row = self._connection.execute(sa.select(LEDGER)).one_or_none()
         if row is None or row.version != VERSION:
             raise InvalidInput(
@@ -94,12 +94,12 @@ class Transaction:
         return None if row is None else dataset_row(row)
 
     def contents(self, dataset_id: int) -> list[tuple[int, str, str | None]]:
-        """The contents of a data set as they came: the number of the entry, the fingerprint, the block."""
+        """The contents of a data set in order: the number of the entry, the fingerprint, the block."""
         query = sa.select(CONTENT).where(CONTENT.c.dataset_id == dataset_id).order_by(CONTENT.c.seq)
         return [(row.seq, row.fingerprint, row.block) for row in self._connection.execute(query)]
 
     def holders(self, fingerprint: str) -> list[tuple[int, str | None]]:
-        """The data sets that a content is known of, by their numbers, and the block that it is there."""
+        """The data sets that a content is known as, by their numbers, and its block there."""
         query = sa.select(CONTENT).where(CONTENT.c.fingerprint == fingerprint).order_by(CONTENT.c.dataset_id)
         return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
 
@@ -123,7 +123,7 @@ class Transaction:
         return [charge_row(row) for row in self._connection.execute(_FAMILY, {"number": charge_id})]
 
     def overdue(self, dataset_id: int, at: int) -> list[int]:
-        """The reservations, by the charge that they come from, whose lease ended at ``at`` or before."""
+        """The reservations whose lease ended at ``at`` or before, by the charge that they come from."""
         late = (CHARGE.c.state == "RESERVED") & (CHARGE.c.lease_ends <= at)
         query = sa.select(CHARGE.c.id, CHARGE.c.origin).where((CHARGE.c.dataset_id == dataset_id) & late)
         return sorted(
@@ -143,12 +143,12 @@ class Transaction:
     # --- writing --------------------------------------------------------------------------------------------
 
     def add_identity(self, identity: Identity) -> None:
-        """Say which ledger this is; once."""
+        """Record the identity of this ledger; once."""
         values = {"id": 1, "uuid": identity.uuid, "secret": identity.secret.hex(), "version": VERSION}
         self._connection.execute(sa.insert(LEDGER).values(values))
 
     def lock_ledger(self) -> None:
-        """Keep others from opening data sets until this transaction ends."""
+        """Keep other transactions from opening data sets until this one ends."""
         self._connection.execute(sa.select(LEDGER.c.id).with_for_update())
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
@@ -175,12 +175,12 @@ class Transaction:
         return row
 
     def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
-        """Put another budget."""
+        """Replace the budget."""
         values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(list(cap))}
         self._connection.execute(_CHANGE_DATASET, values)
 
     def add_content(self, dataset_id: int, seq: int, fingerprint: str, block: str | None) -> None:
-        """A content of a data set, with the number of the entry that says so."""
+        """A content of a data set, with the number of the entry that records it."""
         values = {"dataset_id": dataset_id, "seq": seq, "fingerprint": fingerprint, "block": block}
         self._connection.execute(sa.insert(CONTENT), values)
 
@@ -289,13 +289,13 @@ def _entry(row: Any) -> Entry:
     try:
         body = json.loads(row.body)
         kind, at = str(body["kind"]), moment(body["time"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # edited: its hash will tell
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # edited: its hash will show it
         body, kind, at = {}, "unreadable", moment(0)
     return Entry(row.seq, kind, body, at, row.prev_hash, row.hash, row.body)
 
 
 class Store:
-    """A place to keep a ledger; safe to use from many threads, processes and, in PostgreSQL, hosts."""
+    """The storage of a ledger; safe to use from many threads, processes and, in PostgreSQL, hosts."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -305,7 +305,7 @@ class Store:
 
     @classmethod
     def create(cls, target: Target, identity: Identity) -> Store:
-        """Make the tables, and say which ledger it is.
+        """Make the tables, and record which ledger it is.
 
         :raises InvalidInput: if there is a ledger already.
         """
@@ -324,7 +324,7 @@ class Store:
 
     @classmethod
     def open(cls, target: Target) -> Store:
-        """The ledger that is there.
+        """The existing ledger.
 
         :raises InvalidInput: if there is none.
         """
@@ -357,7 +357,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A transaction that sees one moment of the ledger, and waits for nobody."""
+        """A transaction that reads one moment of the ledger, and waits for no other."""
         with self._turn(), self._guarded(), self._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             with connection.begin():
@@ -371,7 +371,7 @@ class Store:
             return engine_text(self.target, connection)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Free the connections."""
         with self._make:
             engine = self._engines.pop(os.getpid(), None)
         if engine is not None:

@@ -1,9 +1,10 @@
-"""The tables of a ledger, and their rows.
+"""Which tables does a ledger have, and what is in their rows?
 
-``ledger``: one row, who it is.  ``dataset``: policy, cap, what is spent, the head of the history.
+``ledger``: one row, its identity.  ``dataset``: policy, cap, what is spent, the head of the history.
 ``charge``: one row per request and data set, with its state and, once settled, its answer.  ``content``: the
-fingerprints of what was asked or trained on, to find it under a second name.  ``entry``: the history, only
-ever added to; its primary key (data set, number) is a second lock, behind that on the row of the data set.
+fingerprints of what was asked or trained on, to find it under a second name.  ``entry``: the history, to
+which the ledger only adds; its primary key (data set, number) is a second lock, behind that on the data set's
+row.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ ENTRY = sa.Table(
 
 @dataclass(frozen=True)
 class Identity:
-    """Which ledger this is; ``secret`` keys fingerprints and the hashes of requests."""
+    """The identity of a ledger; ``secret`` keys fingerprints and the hashes of requests."""
 
     uuid: str
     secret: bytes = field(repr=False)
@@ -149,20 +150,20 @@ def _cost(parts: Any) -> Cost:
 
 def _damaged(where: str) -> LedgerUnavailable:
     return LedgerUnavailable(
-        f"what the ledger holds of {where!r} cannot be read: the database was edited, or is damaged. Nothing "
-        "may be released. Put a backup in its place, and say so with Ledger.recover_from_backup."
+        f"the ledger's record of {where!r} cannot be read: the database was edited, or is damaged. Nothing "
+        "may be released. Restore a backup, and record that with Ledger.recover_from_backup."
     )
 
 
 def spent_text(spent: Spent) -> str:
-    """What is spent, as it is stored."""
+    """What is spent, in the stored form."""
     return canonical({block: list(cost) for block, cost in spent.items()})
 
 
 def dataset_row(row: Any) -> DatasetRow:
     """A row of the table of data sets, read.
 
-    :raises LedgerUnavailable: if somebody else than a ledger has written it.
+    :raises LedgerUnavailable: if another program than a ledger has written it.
     """
     try:
         cap = _cost(json.loads(row.cap))
@@ -185,7 +186,7 @@ def dataset_row(row: Any) -> DatasetRow:
 def charge_row(row: Any) -> ChargeRow:
     """A row of the table of charges, read.
 
-    :raises LedgerUnavailable: if somebody else than a ledger has written it.
+    :raises LedgerUnavailable: if another program than a ledger has written it.
     """
     try:
         cost = _cost(json.loads(row.cost))

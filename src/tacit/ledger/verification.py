@@ -1,9 +1,10 @@
-"""Replay of a history: do the entries, the balance and the charges still say what was written?
+"""Do the entries, the balance and the charges still say what was written? A replay of the history.
 
-Found: any entry changed, moved, added or taken out; a lowered balance; a changed cost, state, answer, token,
+It finds: any entry changed, moved, added or removed; a lowered balance; a changed cost, state, answer, token,
 lease, fingerprint, policy or cap; a charge below the price of its event; a charge that the parent does not
-have.  Whoever can write to the database and knows all this can also rewrite the whole history, or put an old
-backup in its place: that is found with an anchor that was kept elsewhere, and not otherwise.
+have.  A person who can write to the database and knows all this can also rewrite the whole history, or
+restore
+an old backup: only an anchor that was kept elsewhere reveals that.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _OF_RESERVATION = ("key", "request", "block", "token_hash", "lease_ends")
 
 @dataclass(frozen=True)
 class Verification:
-    """What a replay found.
+    """The findings of a replay.
 
-    :param problems: what does not fit together; empty means that everything does.
-    :param notes: what was done in the open and changes what the guarantee means: a raised cap, a recovery.
-    :param spent: the total by the replay: of the dearest block, where there are blocks.
+    :param problems: what contradicts the entries; empty if nothing does.
+    :param notes: recorded events that change what the guarantee means: a raised cap, a recovery.
+    :param spent: the total by the replay: of the most expensive block, where there are blocks.
     :param entries: how many there are.
     """
 
@@ -52,13 +53,13 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether everything fits together."""
+        """Whether nothing contradicts the entries."""
         return not self.problems
 
 
 @dataclass
 class _Replay:
-    """The state of a data set, as its entries make it."""
+    """The state of a data set, as its entries determine it."""
 
     policy: Policy | None = None
     cap: Cost = ()
@@ -84,7 +85,7 @@ def replay(
     identity: Identity,
     anchor: Anchor | None = None,
 ) -> Verification:
-    """Go through the history of a data set, and hold it against what is stored.
+    """Go through the history of a data set, and compare it with what is stored.
 
     :param charges: those to the data set; ``mirrored``: those to its parent, if it has one.
     :param contents: entry, fingerprint and block of what it consists of.
@@ -244,7 +245,7 @@ def _burn(state: _Replay, entry: Entry) -> None:
 def _compare(
     state: _Replay, row: DatasetRow, charges: Sequence[ChargeRow], mirrored: Sequence[ChargeRow]
 ) -> None:
-    """The stored state against that of the replay."""
+    """Compare the stored state with that of the replay."""
     if state.policy is None:
         return
     if row.policy.to_data() != state.policy.to_data():
@@ -298,14 +299,14 @@ def _check_anchor(
     if (anchor.ledger, anchor.dataset) != (identity.uuid, row.name):
         state.problems.append(
             f"the anchor is of data set {anchor.dataset!r} in ledger {anchor.ledger}, and this is "
-            f"{row.name!r} in {identity.uuid}: a copy of a ledger, or another one, has a budget of its own"
+            f"{row.name!r} in {identity.uuid}: a copy of a ledger, or another one, has a separate budget"
         )
     elif str(anchor) in state.burnt:
         state.notes.append(f"the anchor {anchor} is the one that the recovery names")
     elif anchor.seq >= len(entries):
         state.problems.append(
             f"the history ends at entry {len(entries) - 1}, and the anchor was taken at {anchor.seq}: an old "
-            "backup was put in its place. Use Ledger.recover_from_backup."
+            "backup was restored. Use Ledger.recover_from_backup."
         )
     elif entries[anchor.seq].hash != anchor.hash:
         state.problems.append(

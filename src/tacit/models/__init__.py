@@ -1,4 +1,4 @@
-"""Reference networks, tempered sigmoids, scattering features, DP-PCA."""
+"""Which models come with Tacit? Reference networks, tempered sigmoids, scattering features, DP-PCA."""
 
 from tacit.models.activations import TemperedSigmoid, activation_layer
 from tacit.models.by_name import build, names

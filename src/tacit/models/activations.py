@@ -1,4 +1,4 @@
-"""Activations by name, and the tempered sigmoids, whose bounded outputs keep gradients small."""
+"""Which activations are there? By name, with tempered sigmoids: bounded outputs keep gradients small."""
 
 from __future__ import annotations
 

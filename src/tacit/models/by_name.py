@@ -1,4 +1,4 @@
-"""Networks by name, as a configuration file asks for them.
+"""Which networks can a configuration file name?
 
 Every network takes a batch (n, *input_shape) to logits (n, classes); window takes text to logits of each
 next character.

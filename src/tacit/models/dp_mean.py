@@ -1,4 +1,4 @@
-"""The mean of rows with differential privacy: one noisy sum, for centring features.
+"""How is the mean of rows learnt privately? By one noisy sum, for centring features.
 
 Letters: n rows, d columns.
 """
@@ -30,7 +30,7 @@ class DPMean:
 
 
 def fit_dp_mean(rows: Tensor, *, expected: int, noise_multiplier: float, gaussian: GaussianNoise) -> DPMean:
-    """The noisy sum of the rows, their norms cut to 1, divided by the public number ``expected``.
+    """The noisy sum of the rows, their norms clipped to 1, divided by the public number ``expected``.
 
     ``gaussian(shape, std)`` draws from the run's own generator.  Shapes: rows (n, d) to mean (d,).
 

@@ -1,4 +1,4 @@
-"""Principal components with differential privacy: the Gram matrix, noised once (Analyze Gauss).
+"""How are principal components learnt privately? From the Gram matrix with noise (Analyze Gauss).
 
 Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014), as Abadi et al. use it before their first
 layer (1607.00133, section 4.1): a projection to the top 60 directions makes their MNIST network small.
@@ -51,8 +51,8 @@ class DPPCA:
     def whiten(self, rows: Tensor) -> Tensor:
         """Coordinates divided by sqrt(eigenvalue + ridge), so that weak directions are learnt as fast.
 
-        The ridge is sqrt(2 d) sigma, the largest eigenvalue of the noise alone (Wigner's semicircle): what
-        the noise may have made up is not blown up.  Post-processing: it costs nothing.  Shapes as
+        The ridge is sqrt(2 d) sigma, the largest eigenvalue of the noise alone (Wigner's semicircle), so that
+        directions of noise are not amplified.  Post-processing: it costs nothing.  Shapes as
         ``transform``.
         """
         ridge = math.sqrt(2.0 * len(self.projection)) * self.event.noise_multiplier

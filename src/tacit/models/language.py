@@ -1,4 +1,4 @@
-"""A small language model of single records.
+"""Which language model comes with Tacit? A small one, of single records.
 
 Letters: n records, L tokens of one, W tokens of context, E of the embedding, V of the vocabulary.
 """

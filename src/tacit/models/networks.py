@@ -1,4 +1,4 @@
-"""The networks of the papers, as plain modules without cross-example layers.
+"""Which networks of the papers are there? Plain modules without layers that mix records.
 
 Every network takes a batch (n, *input_shape) to logits (n, classes).
 """

@@ -1,4 +1,4 @@
-"""Make a model ready for private training: replace the layers in which records of a batch meet.
+"""How does a model become ready for private training? Layers that mix records are replaced.
 
 Letters: C channels; G groups of channels.
 """

@@ -1,10 +1,10 @@
-"""Picture features learnt from public pictures alone: patches, whitened, rectified, pooled, whitened again.
+"""Which picture features cost no privacy? Those from public pictures: patches, whitened, rectified, pooled.
 
 The first part is that of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
 learning", AISTATS 2011): normalised patches against a dictionary of whitened public patches, rectified on
 both sides and averaged over quadrants; :mod:`tacit.models.public_whitening` is the second.
 
-Nothing here looks at private records, so it costs no privacy; say which public pictures were used.
+No private record is read here, so the features cost no privacy; say which public pictures were used.
 
 Letters: n pictures; c colours; p patch side; m atoms; g pooling cells per side; d = 2 m g^2 / 2 features.
 """

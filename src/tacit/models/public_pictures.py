@@ -1,4 +1,4 @@
-"""Pictures from a random process, to train features on without any data: they cost no privacy.
+"""Which pictures cost no privacy? Those of a random process, to train features on without any data.
 
 Dead leaves (Lee, Mumford and Huang, IJCV 2001): opaque shapes of random size, place and colour fall on top of
 each other.  With sizes that follow a power law the pictures share edges, occlusion and scale invariance with

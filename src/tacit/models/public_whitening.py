@@ -1,8 +1,8 @@
-"""Whitening with public statistics: what makes features good for private linear models.
+"""What makes features good for private linear models? Whitening with public statistics.
 
 The covariance of features on public pictures is the preconditioner of the model above them.  Directions in
 which all pictures vary are shrunk, so the loss is better conditioned and few noisy steps suffice; at norm 1
-every record uses its whole clipping norm.  Nothing here looks at private records, so it costs no privacy.
+every record uses its whole clipping norm.  No private record is read here, so it costs no privacy.
 
 Letters: n public rows; d features; k directions; s_i eigenvalues, falling; lam = s_floor.
 """

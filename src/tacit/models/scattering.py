@@ -1,4 +1,4 @@
-"""Scattering features: a fixed wavelet network, so they are known before any data and cost no privacy.
+"""Which features are fixed before any data? Those of a scattering network of wavelets: they cost no privacy.
 
 Bruna and Mallat, "Invariant scattering convolution networks" (1203.1513); used for private training by Tramèr
 and Boneh (2011.11660).  J = 2 scales and L = 8 angles, in which every channel of a picture becomes

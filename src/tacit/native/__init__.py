@@ -1,7 +1,7 @@
-"""Optional C++ kernels: found if they were built, checked before use, never needed.
+"""Are the optional C++ kernels there? Found if they were built, checked before use, never needed.
 
-``pip install`` builds them where a compiler is found.  Each has a twin in Python that gives the same law and
-is used without them.  ``TACIT_NATIVE=0`` in the environment turns them off, at any time.
+``pip install`` builds them where it finds a compiler.  Each has a twin in Python with the same distribution,
+which is used without them.  ``TACIT_NATIVE=0`` in the environment turns them off, at any time.
 
 The library is loaded after torch, on purpose: both are built with OpenMP, and the runtime that comes with
 torch, being there first, serves both.  So they share one pool of threads; every kernel takes the number

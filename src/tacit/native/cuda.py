@@ -1,4 +1,4 @@
-"""Whether Triton's kernels can be run on a device."""
+"""Can Triton's kernels run on a device?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["runs_triton"]
 
 @cache
 def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:
-    """Whether it is a CUDA device of at least this capability, and Triton and its C compiler are there.
+    """Whether it is a CUDA device of at least this capability, and Triton and its C compiler are installed.
 
     >>> runs_triton(torch.device("cpu"), (7, 0))
     False

@@ -1,4 +1,4 @@
-"""Triton's compiler, and its language as ``tl``, where it is installed; importing this imports it.
+"""Is Triton's compiler installed? If so, here it is, with its language as ``tl``; importing this imports it.
 
 Builds of torch for CUDA bring it.  Elsewhere kernels are defined and never launched.
 """

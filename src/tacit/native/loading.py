@@ -1,4 +1,4 @@
-"""Finding the built kernels and checking that they belong to the sources beside them."""
+"""Which kernels may be loaded? Those that were built from the sources beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers: one maker of generators; ``tacit.noise.gaussian`` draws tensors from it."""
+"""Where do random numbers come from? From one kind of generator; ``noise.gaussian`` draws tensors from it."""
 
 from tacit.noise.generator import Generator, Purpose
 

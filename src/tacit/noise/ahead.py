@@ -1,11 +1,11 @@
-"""Noise drawn in a background thread while the caller does something else.
+"""How is noise drawn while a GPU works? In a background thread on the processor.
 
-While a GPU works the processor is mostly idle.  The step's noise is drawn there meanwhile, into page-locked
-memory, and copied to the device when it is asked for, without stopping the host.  The cipher stays the one
-of :mod:`tacit.noise.generator` and the draws the same to the bit, whatever the device.
+While a GPU works the processor is mostly idle.  A thread draws the step's noise there, into page-locked
+memory, and copies it to the device when the step asks for it, without stopping the host.  The cipher stays
+the one of :mod:`tacit.noise.generator` and the draws the same to the bit, whatever the device.
 
 On the CPU alone it does not pay: the draws would compete for the same cores with the forward and backward
-pass, of whose time they are a few hundredths.
+pass, and take only a few hundredths of their time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NoiseAhead:
         self._drawn: dict[str, Future[Tensor]] = {}
 
     def start(self, *, step: int, std: float) -> None:
-        """Draw the noise of ``step``; what was not taken of the step before is dropped."""
+        """Draw the noise of ``step``; noise of the step before that nobody took is dropped."""
         for future in self._drawn.values():
             future.cancel()
         threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Words to normal draws by Box and Muller's transform, in NumPy or torch.
+"""How do random words become normal draws? By Box and Muller's transform, in NumPy or torch.
 
 Words come in tiles of 12,288 bytes: 1024 radii of 64 bits, then 1024 angles of 32, little-endian.  A tile
 makes 2 x 1024 draws, first the cosines, then the sines.  Draw k of an address is a function of the key, the
@@ -15,12 +15,12 @@ Half a unit keeps u off zero, where the radius would be infinite; the smallest u
 deviations.  The radius is computed in double precision, as a single-precision u near 1 would leave gaps in
 small radii.
 
-In NumPy an operation on many short rows, as radii and angles are in the words and the draws in a tile, takes
-up to five times as long as one on memory in a row.  So words are masked together and copied out, and draws
-are copied in.
+In NumPy an operation on many short rows, such as the radii and angles in the words and the draws in a tile,
+takes up to five times as long as one on contiguous memory.  So words are masked together and copied out, and
+draws are copied in.
 
-Without AVX-512, NumPy takes logarithms in double precision one by one, and torch takes a third of the time
-for all functions with two threads.  Its results differ in the last digit, so that the choice hangs on the
+Without AVX-512, NumPy takes logarithms in double precision one by one, and torch needs a third of the time
+for all functions with two threads.  Its results differ in the last digit, so the choice depends on the
 processor alone.
 
 Letters: t tiles; 1024 pairs of draws in each.
@@ -62,7 +62,7 @@ def by_torch() -> bool:
 
 @final
 class Room:
-    """Memory for the words of so many tiles and for what is made of them; used again for the next words.
+    """Memory for the words of so many tiles and for intermediate values; used again for the next words.
 
     Attributes:
         words: (t, 12288) bytes, to be filled with random ones.
@@ -82,7 +82,7 @@ class Room:
 
 
 def box_muller(room: Room, std: float, out: NDArray[np.floating]) -> None:
-    """``out`` (t, 2, 1024) becomes the draws of the first t tiles of ``room.words``, which are used up.
+    """Write to ``out`` (t, 2, 1024) the draws of the first t tiles of ``room.words``, which are overwritten.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0

@@ -1,15 +1,15 @@
-"""Exact noise on the integers: the discrete Laplace and the discrete Gaussian law, without a float anywhere.
+"""How is exact noise on integers drawn? The discrete Laplace and Gaussian distributions, without floats.
 
-Canonne, Kamath & Steinke 2020, "The Discrete Gaussian for Differential Privacy" (2004.00010).  A float that
-stands for a real number gives itself away by its low bits; here parameters are rational, every coin is an
-integer comparison, and the law of what comes out is the one that is written down.
+Canonne, Kamath & Steinke 2020, "The Discrete Gaussian for Differential Privacy" (2004.00010).  The low bits
+of a float reveal which real number it stands for.  Here parameters are rational, every coin is an integer
+comparison, and the draws have exactly the distribution of the formula.
 
 Guarantee
 ---------
-* If the bits are uniform and independent, each draw follows its law exactly: nothing is rounded, cut off or
-  approximated, at any scale.
-* By default the bits are the operating system's (``os.urandom``); none is used twice, and none is kept after
-  the call, so that a forked process shares nothing.
+* If the bits are uniform and independent, each draw follows its distribution exactly: nothing is rounded, cut
+  off or approximated, at any scale.
+* By default the bits are the operating system's (``os.urandom``); none is used twice, and none is stored
+  after the call, so a forked process shares nothing.
 * Not covered: time.  A draw takes longer the larger the noise is, whatever the data.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Bits", "discrete_gaussian", "discrete_laplace", "exponential_choice"
 
 Bits: TypeAlias = Callable[[int], int]  # k >= 1 -> a uniform integer of k bits
 
-_POOL = 256  # bytes that are asked of the operating system at a time
+_POOL = 256  # bytes that are requested from the operating system at a time
 
 
 def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
@@ -72,7 +72,7 @@ def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bit
     """A place i with probability proportional to exp(-rate losses[i]): the exponential mechanism.
 
     :param losses: integers, of any sign.
-    :param rate: > 0; epsilon / (2 Delta) for losses that one unit moves by at most Delta.
+    :param rate: > 0; epsilon / (2 Delta) for losses that one unit changes by at most Delta.
     :param bits: the source of randomness, for tests; the operating system if None.
     :raises InvalidInput: if there are no losses, or ``rate`` is not a positive fraction.
 
@@ -145,7 +145,7 @@ def _below(n: int, bits: Bits) -> int:
 
 
 def _bits_of_the_system() -> Bits:
-    """Bits of ``os.urandom``, asked for in blocks that live as long as the function returned."""
+    """Bits of ``os.urandom``, requested in blocks that live as long as the returned function."""
     pool, left = 0, 0
 
     def bits(width: int) -> int:
@@ -164,7 +164,7 @@ def _bits_of_the_system() -> Bits:
 def _positive(name: str, value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Fraction | int) or value <= 0:
         raise InvalidInput(
-            f"{name} must be a positive Fraction (or int): a float stands for a number near the one that is "
-            f"meant, and Fraction(x) is the number that x is; got {value!r}."
+            f"{name} must be a positive Fraction (or int): a float is only near the intended number, and "
+            f"Fraction(x) is exactly the number x; got {value!r}."
         )
     return Fraction(value)

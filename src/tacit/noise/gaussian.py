@@ -1,12 +1,12 @@
-"""Normal tensors from the counter-mode generator.
+"""How are normal tensors drawn? From the counter-mode generator.
 
 :mod:`tacit.noise.box_muller` defines how words become draws, and does it in NumPy.  In single precision a
 native kernel does the same (``native/noise.cpp``) where it was built and the processor has AES instructions:
 from the same words, the same values up to rounding.  The kernel takes about a fifth of the time of
 ``Tensor.normal_``, NumPy about the whole of it, and on two threads two thirds of it for millions of draws.
 
-Floats are not the ideal normal law: this noise is for training, where the released values are sums of floats
-anyway, not for exact queries.
+Floats do not have the ideal normal distribution: this noise is for training, where the released values are
+sums of floats anyway, not for exact queries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one maker of random numbers: AES in counter mode, addressed instead of advanced.
+"""Where does a run's randomness come from? AES in counter mode: each word has an address.
 
 A run has a key from the operating system.  Every random word that it ever uses has an address
 ``(purpose, step, index, rank)`` and a position under it, and is the AES encryption of that address
@@ -9,7 +9,7 @@ A run has a key from the operating system.  Every random word that it ever uses 
 
 So no word is used twice, a resumed run draws what the interrupted one would have drawn, and the result does
 not depend on threads or on the order of the calls.  Where several machines share a run, each is a rank with
-addresses of its own.
+separate addresses.
 
 A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from here
 (:mod:`tacit.noise.on_device`).
@@ -17,11 +17,11 @@ A CUDA device draws its noise by another cipher, at the same addresses and under
 Guarantee
 ---------
 * Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
-  its parts has bits of its own, and a request for more than the low 32 bits hold is refused.
-* Without the key the words cannot be told from uniform ones (AES is a pseudo-random permutation).
+  its parts has separate bits, and a request for more than the low 32 bits hold is refused.
+* Without the key nobody can distinguish the words from uniform ones (AES is a pseudo-random permutation).
 * A generator whose key did not come from the operating system says so in ``secure``.
-* A key stays in the process that has it: no copy draws the same words for other data.  A generator cannot be
-  copied or pickled, and what a fork inherits draws nothing.  Keys for tests are free of this.
+* A key stays in its process: no copy draws the same words for other data.  A generator cannot be copied or
+  pickled, and in a forked process it draws nothing.  Keys for tests have no such limits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RANK_BITS = 16
 _INDEX_BITS = 24
 _BLOCK_BITS = 32
 _STEPS_PER_BLOCK = 128
-# Encrypting zeros gives the key stream; slices of one shared array save making them anew.
+# Encrypting zeros gives the key stream; slices of one shared array save making zeros anew.
 _ZEROS = memoryview(bytes(1 << 20))
 
 
@@ -69,8 +69,8 @@ class Purpose(IntEnum):
 class Generator:
     """A keyed stream of random words with addresses; see the module's text.
 
-    Make one with :meth:`from_os`.  The key is secret: whoever has it can take the noise off again.
-    It is kept in the resume state of a run, apart from the model.
+    Make one with :meth:`from_os`.  The key is secret: whoever has it can subtract the noise.
+    The resume state of a run stores it, apart from the model.
 
     >>> Generator.from_os().words(3, purpose=Purpose.NOISE, step=0).shape
     (3,)
@@ -88,8 +88,8 @@ class Generator:
 
     def __reduce__(self) -> tuple[type[Generator], tuple[object, ...]]:
         raise PrivacyRefusal(
-            "what holds the key of a run's noise cannot be copied or pickled: the copy would put the same "
-            "noise on other sums, and the difference would be free of noise. Make a new session for each "
+            "an object with the key of a run's noise cannot be copied or pickled: the copy would add the "
+            "same noise to other sums, and the difference would have no noise. Make a new session for each "
             "run; session.save(path) and session.load(path) take a run from one process to the next."
         )
 
@@ -105,7 +105,7 @@ class Generator:
 
     @property
     def name(self) -> str:
-        """What the privacy statement says of the source of randomness."""
+        """The source of randomness, in the words of the privacy statement."""
         origin = "key from the operating system" if self._secure else "FIXED TEST KEY, not private"
         return f"AES-128-CTR, {origin}"
 
@@ -120,7 +120,7 @@ class Generator:
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
                 "the key of this run's noise was made before the process was forked, and the parent has it "
-                "too: both would put the same noise on different sums. Make the session, and its "
+                "too: both would add the same noise to different sums. Make the session, and its "
                 "StepCharges, in the process that trains."
             )
         check_integer("step", step, low=0, high=(1 << _STEP_BITS) - 1)
@@ -160,7 +160,7 @@ class Generator:
     def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
         """One uniform 64-bit word of a step: word ``step % 128`` of the address of ``step // 128``.
 
-        The cipher is asked once in 128 steps.  A purpose draws by :meth:`word` alone, or never by it: other
+        The cipher runs once in 128 steps.  A purpose draws by :meth:`word` alone, or never by it: other
         methods give the address of a step to that step.
 
         >>> generator = Generator.from_os()
@@ -176,14 +176,14 @@ class Generator:
         return int(kept[1][position])
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
-        """A NumPy generator seeded with 256 bits of this address: for shuffles and augmentations,
-        where the law matters and secrecy does not hang on each word."""
+        """A NumPy generator seeded with 256 bits of this address: for shuffles and augmentations, where the
+        distribution matters and not the secrecy of each word."""
         words = self.words(4, purpose=purpose, step=step, index=index)
         return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))
 
 
 def key_stream(key: bytes, counter: bytes, out: memoryview) -> None:
-    """``out`` becomes the encryption of ``counter`` and of the numbers after it, 16 bytes each.
+    """Write to ``out`` the encryption of ``counter`` and of the numbers after it, 16 bytes each.
 
     >>> out = bytearray(16)
     >>> key_stream(bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff"), memoryview(out))

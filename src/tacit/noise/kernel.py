@@ -1,4 +1,4 @@
-"""The native kernel behind :func:`tacit.noise.gaussian.gaussian`: whether it can be used, and its call."""
+"""Can the native noise kernel be used, and how is it called?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def why_not() -> str | None:
 
 @cache
 def _fault(library: ctypes.CDLL) -> str | None:
-    """Why it is not used; tried on one tile wherever it runs, as no machine of ours has all instructions."""
+    """Why it is not used; checked on one tile on each machine, as no single machine has all instructions."""
     level = library.tacit_noise_level()
     if level == 0:
         return "the processor lacks AES or AVX2 instructions"

@@ -1,8 +1,8 @@
-"""Normal tensors drawn on a CUDA device, by a counter-mode cipher as on the processor.
+"""How are normal tensors drawn on a CUDA device? By a counter-mode cipher, as on the processor.
 
-A device draws a hundred times as fast as the processor, and nothing has to be copied to it.  AES wants tables
-or instructions that devices lack, so the cipher is ChaCha20 here (RFC 8439), of 32-bit additions, rotations
-and exclusive ors alone.  Its 256-bit key is drawn from the run's generator at an address of its own, and the
+A device draws a hundred times as fast as the processor, and nothing has to be copied to it.  AES needs tables
+or instructions that devices lack, so the cipher here is ChaCha20 (RFC 8439), of 32-bit additions, rotations
+and exclusive ors alone.  Its 256-bit key is drawn from the run's generator at a separate address, and the
 last four words of its state are the address of the draws::
 
     word    12                    13, 14, 15
@@ -12,7 +12,7 @@ Of the 16 words of a block each four make a radius of 63 bits and an angle of 32
 :mod:`tacit.noise.box_muller`.  A tile is ``LANES`` blocks: first the cosines of each block's first pair, then
 the sines, then those of the second, and so on.
 
-The draws are others than the processor's, so a run is resumed where it was begun, or refused.
+The draws differ from the processor's, so a run must resume on the kind of device where it began.
 
 Letters: P tensors; t tiles.
 """
@@ -115,7 +115,7 @@ def _words(
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the draws of each tensor lie in one block of memory; tables of the kernel."""
+    """The place of each tensor's draws in one block of memory; tables of the kernel."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]

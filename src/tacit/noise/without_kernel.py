@@ -1,4 +1,4 @@
-"""Noise where there is no kernel: many tiles at a time, as both libraries are slow at short rows.
+"""How is noise drawn without the kernel? Many tiles at a time, as both libraries are slow at short rows.
 
 Large tensors are drawn in chunks of tiles, straight to their place.  Small ones, and what a large one has
 beyond its last whole tile, are drawn together and copied: an operation takes ten or twenty microseconds
@@ -26,10 +26,10 @@ from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Room, box_mu
 
 __all__ = ["MOST_TILES_IN_A_CHUNK", "TILES_APART", "Target", "fill"]
 
-# NumPy's threads meet at the interpreter between any two operations, and who waits there wakes after tens of
-# microseconds: chunks are as large as makes the operations few and long, and no larger, as each tile takes
-# 24 KiB.  Below so many tiles for each, two threads take longer than one; the more so within a step, where
-# torch's threads are awake.
+# NumPy's threads take turns at the interpreter between any two operations, and a waiting one wakes after tens
+# of microseconds.  So chunks are as large as makes the operations few and long, and no larger, as each tile
+# takes 24 KiB.  Below so many tiles for each, two threads take longer than one; the more so within a step,
+# where torch's threads are awake.
 MOST_TILES_IN_A_CHUNK = 96
 _TILES_FOR_A_THREAD = 256
 TILES_APART = 32
@@ -72,12 +72,12 @@ def fill(targets: Sequence[Target], std: float, threads: int) -> None:
     with _torch_threads(threads):
         draw()
     for helper in helpers:
-        if not helper.cancel():  # it has begun, and may be at work on the last chunk
+        if not helper.cancel():  # it has begun, and may still draw the last chunk
             helper.result()
 
 
 def _chunks(targets: Sequence[Target], parts: int) -> Iterator[list[Target]]:
-    """What is drawn at a time, such that it takes ``parts`` threads about as long."""
+    """The tiles to draw at a time, such that ``parts`` threads take about as long."""
     together: list[Target] = []
     for target in targets:
         whole = len(target.out) // DRAWS_PER_TILE
@@ -125,7 +125,7 @@ _rooms = threading.local()
 
 
 def _room(tiles: int, dtype: np.dtype[Any]) -> Room:
-    """Room for at least so many tiles, of this thread; kept, as fresh memory costs about as much time."""
+    """Room for at least so many tiles, of this thread; reused, as fresh memory costs about as much time."""
     kept: dict[str, Room] = _rooms.__dict__
     room = kept.get(dtype.char)
     if room is None or len(room.words) < tiles:

@@ -1,23 +1,23 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
-* ``private_table``: a private table, which is asked, and which charges the ledger.
-* ``query``: what can be asked, as frozen data, with ``predicates`` and checked ``fields``.
+* ``private_table``: a private table answers questions and charges the ledger.
+* ``query``: what a user can ask, as frozen data, with ``predicates`` and checked ``fields``.
 * ``canonical``: the form of a query in JSON.
 * ``sql``: a closed subset of SQL, read into a ``Query``.
 * ``checking``: whether a query fits the policy.
 * ``plan``: the integers to measure, the noise for each, and the event that is charged.
 * ``needs``: the measures that an aggregate is computed from.
-* ``measures``: what is measured, and how far one unit can move it.
+* ``measures``: what is measured, and its sensitivity to one unit.
 * ``quantiles``: quantiles by the exponential mechanism.
 * ``thresholds``: groups whose names are not public.
 * ``pricing``: from a share of the budget to the scale of the noise.
 * ``statements``: the SQL that an engine runs, from ``expressions`` over one row.
 * ``contribution_bounding``: which rows of a unit count.
 * ``engines``, ``dialects``: DuckDB, PostgreSQL, Spark.
-* ``release``: where noise is added; ``noise``: its draws, and how far they reach.
+* ``release``: adds the noise; ``noise``: draws it, and gives its intervals.
 * ``estimate``: from noisy integers to values with intervals.
-* ``answer``: what an answer looks like.
-* ``table_check``: the curator's check of a table, without which nothing is asked.
+* ``answer``: what an answer contains and prints.
+* ``table_check``: the curator's check of a table, which must precede all questions.
 """
 
 from tacit.queries.answer import Answer, Row

@@ -1,4 +1,4 @@
-"""What an answer looks like: values with their intervals, what it cost, what is left."""
+"""What does an answer contain? Values with their intervals, what it cost, what is left."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Answer:
         by: the columns that make the groups.
         columns: the names of the aggregates.
         rows: one per group, in the policy's order of keys, or sorted where groups are found by a threshold.
-        mechanism: what was done to the data, one line per release.
+        mechanism: how the answer was computed from the data, one line per release.
         edges: per aggregate, the edges of a histogram; empty for all others.
         charge: the key of the charge in the ledger.
-        epsilon, delta: what it cost, alone.
+        epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon of one more release that fits the budget now.
-        repeated: it was asked before, and this is the answer from the ledger, for nothing.
+        repeated: the question was asked before; this answer comes from the ledger and costs nothing.
         threshold: groups with a smaller noisy number of units are left out; None where groups are declared.
         unit: what the policy calls a unit.
 
@@ -77,7 +77,7 @@ class Answer:
     def estimate(
         self, column: str | None = None, keys: tuple[str | int | bool, ...] = ()
     ) -> Estimate | tuple[Estimate, ...]:
-        """The same, with its interval."""
+        """The same value, with its interval."""
         named = column in self.columns if column is not None else len(self.columns) == 1
         if not named:
             raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
@@ -121,7 +121,7 @@ class Answer:
                 yield (*keys, _bin(edges, number), *shown)
 
     def notes(self) -> tuple[str, ...]:
-        """What intervals and ranks say, which groups are missing; last, what it cost and what is left."""
+        """What intervals and ranks mean, which groups are missing; last, the cost and what is left."""
         parts = [part for row in self.rows for item in row.values for part in _parts(item)]
         level = f"{LEVEL:.0%}".replace("%", " %")
         lines = []
@@ -198,7 +198,7 @@ def _bin(edges: tuple[float, ...], number: int) -> str:
 
 
 def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
-    """The part of an answer that the ledger stores: all that hangs on the data and the noise."""
+    """The part of an answer that the ledger stores: all that depends on the data and the noise."""
     rows = []
     for place, keys in enumerate(noisy.groups):
         reading = Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
@@ -242,7 +242,7 @@ def read_content(
     remaining: float,
     repeated: bool,
 ) -> Answer:
-    """An answer from what the ledger stored; its columns are called as they are now."""
+    """An answer from what the ledger stored, with the columns' names of the present query."""
     rows = tuple(
         Row(tuple(row["keys"]), tuple(_estimate(item) for item in row["values"])) for row in data["rows"]
     )
@@ -267,13 +267,13 @@ def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
 
 
 def foreseen(compiled: Compiled) -> tuple[str, ...]:
-    """How far the noise will reach, one line per aggregate: for those where it does not hang on the data."""
+    """The width of the noise, one line per aggregate where it does not depend on the data."""
     widths = {item: 1 if item.choice is not None else bins_in(item.measure) for item in compiled.releases}
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
     for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
         if isinstance(item, Mean | Variance | StandardDeviation):
-            continue  # the more rows, the closer
+            continue  # its interval shrinks with the number of rows
         found = estimate(item, reading)
         bins = " in each bin" if isinstance(found, tuple) else ""
         one = found[0] if isinstance(found, tuple) else found
@@ -284,11 +284,11 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
     return tuple(lines)
 
 
-# --- what was done, in words -----------------------------------------------------------------------------
+# --- the mechanism, in words -----------------------------------------------------------------------------
 
 
 def describe(compiled: Compiled) -> tuple[str, ...]:
-    """One line per release: the measure, the law of its noise, the sensitivity."""
+    """One line per release: the measure, the distribution of its noise, the sensitivity."""
     lines = [f"{_words(release.measure)}: {_law(release)}" for release in compiled.releases]
     if compiled.threshold is not None:
         lines.append(

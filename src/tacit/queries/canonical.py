@@ -1,4 +1,4 @@
-"""The canonical form of a query, in JSON: the same question has the same request in the ledger."""
+"""When are two questions the same? If their canonical forms in JSON are: the ledger then has one request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["query_from_json", "query_to_json"]
 
 
 def _canonical(predicate: Predicate) -> dict[str, Any]:
-    """The same for predicates that are equal by the laws of And, Or and Not over two values."""
+    """The same form for predicates that are equal by the laws of And, Or and Not over two values."""
     match predicate:
         case Not(part):
             inner = _canonical(part)
@@ -46,7 +46,7 @@ def query_to_json(query: Query) -> str:
     """The canonical form: one text per question.
 
     The order of And and Or, their nesting and repetition, a double Not, ``In`` one value, and 65.0 for
-    65 make no difference.  Names of the table and of the outputs are no part of it.
+    65 make no difference.  The form leaves out names of the table and of the outputs.
 
     >>> from tacit.queries import Sum
     >>> query_to_json(Query((Sum("age"),)))
@@ -85,7 +85,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def query_from_json(text: str) -> Query:
-    """Read a query written by :func:`query_to_json`; what is unknown is refused by name.
+    """Read a query written by :func:`query_to_json`; refuse unknown parts by name.
 
     >>> query_from_json('{"aggregates": [{"aggregate": "Sum", "column": "age"}], "where": null, "by": []}')
     Query(aggregates=(Sum(column='age'),), where=None, by=(), table='', names=())

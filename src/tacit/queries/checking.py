@@ -1,6 +1,6 @@
-"""Whether a question fits the policy: columns that exist, types that match, nobody's name in it.
+"""Does a question fit the policy? Its columns must exist, types must match, and no person may be named.
 
-Only public facts are looked at, so that a refusal says nothing about the data and costs nothing.
+The check reads only public facts, so a refusal says nothing about the data and costs nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def column_of(name: str, policy: Policy) -> Column:
     """What the policy says of a column that a question names.
 
     Raises:
-        PrivacyRefusal: it is the unit column, whose values are persons.
+        PrivacyRefusal: it is the unit column, whose values identify persons.
         InvalidInput: the policy does not declare it.
     """
     if name == policy.unit_column:

@@ -1,14 +1,14 @@
-"""Bounding, as trees: which rows of a unit count.
+"""Which rows of a unit count? Those that contribution bounding keeps, as trees of SQL.
 
-The rule sees the rows of that unit alone, so that no other unit's coming or going changes what is kept of it.
-A unit with so few rows that they can pass no bound keeps them all.  Of the n rows of one that has more, in
-the order of their values, those in the places p = 1..n with
+The rule reads only the rows of that unit, so no other unit changes which of them count.  A unit with so few
+rows that no bound applies keeps them all.  Of the n rows of a unit that has more, in the order of their
+values, the rule keeps those in the places p = 1..n with
 
     (p K + u) mod n < K                                                                                  (1)
 
-are kept: K of them, evenly spread, because p K + u steps over a multiple of n exactly K times while p goes
-round once.  u is drawn from the name of the unit, and if it is uniform, every row has the same chance K / n.
-Equal rows are next to each other, and it does not matter which of them is kept.
+These are K rows, evenly spread, because p K + u steps over a multiple of n exactly K times while p runs from
+1 to n.  u comes from the name of the unit; if it is uniform, every row has the same chance K / n.  Equal rows
+are adjacent, and it does not matter which of them is kept.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["COUNTED", "UNIT", "every", "kept", "left_out", "named", "ranks_groups", "with_units"]
 
 UNIT = "unit"
-"""The column of :data:`COUNTED` that says to whom a row belongs."""
+"""The column of :data:`COUNTED` that names the unit of a row."""
 
 COUNTED = "tacit_counted"
 """The rows that may count, as a statement selects them from the table."""
 
-_BEYOND = "tacit_beyond"  # the units that have too many of them: their number n, and their u
+_BEYOND = "tacit_beyond"  # the units that have too many rows: their number n, and their u
 _NUMBER, _START, _PLACE, _RANK = "number", "start", "place", "rank"
 _DIGITS = 6  # of u, in base 16
 
 
 def with_units(tree: Any, rows: exp.Select, policy: Policy, grouped: int) -> Any:
-    """``tree``, which reads what :func:`kept` or :func:`left_out` is made of, with the rows and the units
-    before it."""
+    """``tree``, which reads the result of :func:`kept` or :func:`left_out`, after the rows and the units that
+    they read."""
     exp = syntax()
     most = min(most_groups(policy), policy.rows_per_unit) if grouped else policy.rows_per_unit
     number = exp.Count(this=exp.Star())
@@ -51,7 +51,7 @@ def with_units(tree: Any, rows: exp.Select, policy: Policy, grouped: int) -> Any
 
 
 def every(columns: Sequence[str]) -> Any:
-    """All rows, before bounding."""
+    """All rows, before contribution bounding."""
     return syntax().select(*map(field, columns)).from_(_table(COUNTED), copy=False)
 
 
@@ -60,7 +60,7 @@ def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Seq
 
     Args:
         columns: of the rows: the unit, the keys, the values.
-        keys: the keys of groups, of which a unit may have so many.
+        keys: the keys of the groups; one unit may count in a limited number of groups.
         texts: the columns that are texts.
     """
     exp = syntax()
@@ -69,18 +69,18 @@ def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Seq
 
 
 def left_out(columns: Sequence[str], policy: Policy, texts: Sequence[str]) -> Any:
-    """The rows that do not count, where no group is left out as a whole: few, as a rule, and no row of units
+    """The rows that do not count, where no group is left out as a whole: usually few, and none of the units
     that keep all."""
     return _placed(columns, policy, (), texts, count=False)
 
 
 def ranks_groups(policy: Policy, grouped: int) -> bool:
-    """Whether a unit may have more groups among its rows than it may be counted in."""
+    """Whether a unit may have rows in more groups than it may be counted in."""
     return bool(grouped) and most_groups(policy) < policy.rows_per_unit
 
 
 def _beyond() -> Any:
-    """The unit of a row is one that has too many."""
+    """The unit of a row is one that has too many rows."""
     exp = syntax()
     one, other = (exp.column(UNIT, table=name, quoted=True) for name in (COUNTED, _BEYOND))
     return exp.select(field(UNIT)).from_(_table(_BEYOND), copy=False).where(one.eq(other), copy=False)
@@ -114,7 +114,7 @@ def _placed(
 
 
 def _in_first_groups(rows: Any, policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
-    """The rows in the first groups of each unit, in an order of its own: by a digest of unit and group."""
+    """The rows in the first groups of each unit, in an order by a digest of unit and group."""
     group = [collated(key) if key in texts else field(key) for key in keys]
     order = [_digest("group", [UNIT, *keys]), *group]
     exp = syntax()
@@ -127,7 +127,7 @@ def _in_first_groups(rows: Any, policy: Policy, keys: Sequence[str], texts: Sequ
 def _start() -> Any:
     """u of a unit: the first digits of the MD5 of its name, uniform among 16^6 numbers.
 
-    Signs, points and zeros at the ends of the name say nothing: 0 and -0, 7 and 7.00 may be the same unit.
+    Signs, points and zeros at the ends of the name are ignored: 0 and -0, 7 and 7.00 may be the same unit.
     """
     exp = syntax()
     name = exp.Trim(this=text_of(field(UNIT)), expression=exp.Literal.string("-.0"))
@@ -141,7 +141,7 @@ def _start() -> Any:
 
 
 def _digest(purpose: str, columns: Sequence[str]) -> Any:
-    """MD5 over texts; a separator that two different rows share makes a tie, which costs fairness alone."""
+    """MD5 over texts; where two different rows contain the separator, a tie costs fairness alone."""
     exp = syntax()
     joined: Any = exp.Literal.string(purpose)
     for name in columns:

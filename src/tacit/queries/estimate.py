@@ -1,13 +1,13 @@
-"""From noisy integers to values with intervals: post-processing, which costs no privacy.
+"""What values does an answer show? Those computed from noisy integers: post-processing, free of cost.
 
-Every value comes with an interval that holds the answer without noise in 95 % of all answers, each value by
-itself.  It speaks of the noise alone: of the rows that count, with values clipped to the bounds, on the grid.
+Every value has an interval that holds the answer without noise in 95 % of all answers, each value by itself.
+The interval covers the noise alone: of the rows that count, with values clipped to the bounds, on the grid.
 
-A mean m is a quotient of two noisy numbers s and n.  At the true m nothing but noise is left of s - m n, and
-its law is known: those m are in the interval for which s - m n lies where 95 % of that noise does (Fieller
-1954).  With a noisy sum of squares q, nothing but noise is left of q - 2 m s + (m^2 - v) n at the true mean m
-and variance v.  That is to hold in 95.5 % of all answers, and what is taken for m and for the number of rows,
-on which little depends, in 99.8 % and 99.7 %, so that all hold together in 95 % (Bonferroni).
+A mean m is a quotient of two noisy numbers s and n.  At the true m, s - m n is noise alone, and its
+distribution is known: the interval holds those m for which s - m n is within 95 % of that noise (Fieller
+1954).  With a noisy sum of squares q, q - 2 m s + (m^2 - v) n is noise alone at the true mean m and variance
+v.  That statement holds in 95.5 % of all answers; those on m and on the number of rows, on which little
+depends, hold in 99.8 % and 99.7 %, so that all hold together in 95 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, the interval ``[low, high]``, and for a quantile instead of it the error of its rank.
+    """A value, and the interval ``[low, high]``; a quantile has the error of its rank instead.
 
     ``rank_error``: in 95 % of all answers the rank of the value is off by at most so many rows, where each
     row counts as the candidate nearest to it.
@@ -58,7 +58,7 @@ class Estimate:
     rank_error: int | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data; what there is none of is left out."""
+        """As plain data, without the fields that are None."""
         fields = {"value": self.value, "low": self.low, "high": self.high, "rank_error": self.rank_error}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -107,7 +107,7 @@ class Reading:
 
 @lru_cache(maxsize=1024)
 def _reach(law: str, scale: Fraction, level: float) -> int:
-    """How far the noise reaches; the same for all groups."""
+    """The distance that the noise does not exceed at this level; the same for all groups."""
     return laplace_interval(scale, level) if law == "laplace" else gaussian_interval(scale, level)
 
 
@@ -158,16 +158,16 @@ def _quantile(item: Quantile, reading: Reading) -> Estimate:
 
 # --- quotients -------------------------------------------------------------------------------------------
 
-_Part = tuple[Fraction, Measure]  # what a noisy number is multiplied with, and what it is of
+_Part = tuple[Fraction, Measure]  # the factor of a noisy number, and its measure
 
 
 def _reach_of_sum(parts: Sequence[_Part], reading: Reading, missed: float) -> Fraction:
-    """How far the noise of a sum reaches: the smallest t with P(|noise| > t) <= ``missed``, rounded up.
+    """The smallest t with P(|noise of the sum| > t) <= ``missed``, rounded up.
 
-    Noise on integers, spread evenly over the unit around each, is no further from 0 than the continuous noise
-    of the same law (Laplace noise: of scale 1 / (2 tanh(1 / (2 b))), just above b).  All these densities fall
-    on both sides of 0, so that the same holds of the sums (Birnbaum 1948).  Half a unit of each makes up for
-    the spreading.
+    Noise on integers, spread evenly over the unit interval around each, is no further from 0 than the
+    continuous noise of the same law (Laplace noise: of scale 1 / (2 tanh(1 / (2 b))), just above b).  All
+    these densities fall on both sides of 0, so the same holds of the sums (Birnbaum 1948).  Half a unit of
+    each accounts for the spreading.
     """
     scales, spread, laplace = [], Fraction(0), False
     for coefficient, measure in parts:
@@ -191,12 +191,12 @@ def _within(value: Fraction, rows: Fraction, reach: Fraction, low: Fraction, hig
 
 
 def _kept(span: _Span, low: Fraction, high: Fraction) -> _Span:
-    """Cut to where the answer must lie."""
+    """Cut to the range of possible answers."""
     return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
 
 
 def _centred_mean(total: Total, reading: Reading, missed: float, *, least: int) -> _Span:
-    """The mean of k - c.  Noise is as wide as it can be between two ends, then between those so found."""
+    """The mean of k - c; the noise at the ends of its range bounds it, then that at the ends so found."""
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
     count, value = Present(total.column), reading.value(total)
     rows = reading.value(count)

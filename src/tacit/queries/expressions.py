@@ -1,6 +1,6 @@
-"""Expressions over one row, as trees: its integers, whether it counts, the group that it is in.
+"""What does a statement compute of one row? Its integers, whether it counts, its group, as trees of SQL.
 
-What has to be the same in all engines is kept to what they agree on: NaN is above infinity and equal to
+Where all engines must agree, the trees use only what they agree on: NaN is above infinity and equal to
 itself, CASE stops at the first true branch, doubles follow IEEE 754, texts have the same MD5.
 """
 
@@ -80,7 +80,7 @@ def summand(measure: Measure, k: Any) -> Any:
                 return square
             half = whole(1 << measure.shift >> 1)
             return integer(exp.IntDiv(this=exp.paren(square + half), expression=whole(1 << measure.shift)))
-    raise InvalidInput(f"measure {measure!r} is no sum over values.")
+    raise InvalidInput(f"measure {measure!r} is not a sum over values.")
 
 
 def _cell(column: str, grid: Grid) -> Any:
@@ -165,12 +165,12 @@ def _leaf(column: str, policy: Policy, test: Any) -> Any:
 
 
 def key_of(column: str, policy: Policy) -> Any:
-    """What a row is grouped by: a whole number, a text or a truth value."""
+    """The value that a row is grouped by: a whole number, a text or a truth value."""
     return integer(double(column)) if is_number(column, policy) else typed(column, policy)
 
 
 def key_tests(column: str, policy: Policy) -> list[Any]:
-    """A row with a key that is missing or not declared is in no group."""
+    """The conditions on a key: a row whose key is missing or not declared is in no group."""
     exp = syntax()
     keys = policy.columns[column].keys
     if keys is not None:
@@ -197,7 +197,7 @@ def is_text(column: str, policy: Policy) -> bool:
 
 
 def typed(column: str, policy: Policy) -> Any:
-    """The column in the type of its kind, in which all engines compare alike."""
+    """The column in the type of its kind, which all engines compare in the same way."""
     if is_number(column, policy):
         return double(column)
     return text_of(field(column)) if is_text(column, policy) else syntax().cast(field(column), "BOOLEAN")
@@ -257,7 +257,7 @@ def there(column: str, policy: Policy) -> Any:
 
 
 def has_fraction(column: str) -> Any:
-    """A number is not a whole one.  Doubles beyond 2^53 are; Spark's FLOOR does not reach far beyond."""
+    """The number is not whole.  Doubles beyond 2^53 are whole; Spark's FLOOR does not reach far beyond."""
     exp = syntax()
     x = double(column)
     near = exp.and_(x >= number(-_EXACT), x.copy() <= number(_EXACT))
@@ -276,7 +276,7 @@ def known(x: Any) -> Any:
 
 
 def number(value: float) -> Any:
-    """A double as a literal: the double itself: read from its shortest text, not through a decimal type."""
+    """A double as a literal that is exactly this double, not read through a decimal type."""
     exp = syntax()
     return exp.cast(exp.Literal.string(repr(float(value))), "DOUBLE")
 

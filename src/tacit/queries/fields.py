@@ -1,4 +1,4 @@
-"""The fields of a query, checked as it is made: names, plain values, sequences."""
+"""Which values may the fields of a query hold? Names, plain values, sequences, checked as it is made."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plain_value(field: str, value: object) -> Value:
 
 
 def sequence_of(field: str, values: object) -> Sequence[Any]:
-    """A text is a sequence of letters, which is never meant."""
+    """Refuse a text, which is a sequence of letters: no user means that."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidInput(f"{field} must be a tuple; got {values!r}.")
     return values

@@ -1,8 +1,8 @@
-"""What is measured of a table, in integers, and how far one unit can move it.
+"""What is measured of a table? Sums of integers, and what one unit can change in them (their sensitivity).
 
 A query is answered from a few *measures*: sums over the rows of a group of an integer per row.  Every integer
-comes from public facts and the row alone, so that the sum is exact, in whatever order an engine adds, and one
-unit moves it by at most what is written here.  Sums of floats depend on the order of the rows, and the
+follows from public facts and the row alone.  So the sum is exact, in whatever order an engine adds, and one
+unit changes it by at most what this file says.  Sums of floats depend on the order of the rows, and the
 textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
 
 Legend: x the value of a row, k its integer, s the step of the grid, K the rows of a unit that count, G the
@@ -35,7 +35,7 @@ __all__ = [
     "most_groups",
 ]
 
-_LARGEST_SUM = (1 << 62) - 1  # of what an engine adds up: twice that fits into 64 bits
+_LARGEST_SUM = (1 << 62) - 1  # of an engine's sum: twice that fits into 64 bits
 _LARGEST_CELL = (
     1 << 52
 )  # of x / s: x / s + 1/2 is exact enough that k is at most off by the rounding of x / s
@@ -48,7 +48,7 @@ class Grid:
     """The integers of a column: ``k = floor(clip(x, lower, upper) / step + 1/2)``, between ``low`` and
     ``high``.
 
-    Division and floor never fall in x, so that k stays between those of the bounds in every engine that
+    Division and floor never decrease as x grows, so k stays between those of the bounds in every engine that
     computes in doubles.
 
     >>> grid = Grid(0.0, 100.0, 0.5)
@@ -81,8 +81,8 @@ class Grid:
         """
         if column.lower is None or column.upper is None:
             raise InvalidInput(
-                f"column {name!r} has no bounds, and without them one row may weigh anything. Declare lower "
-                "and upper in the policy of the data set; they are never taken from the data."
+                f"column {name!r} has no bounds, and without them one row could change the answer without "
+                "limit. Declare lower and upper in the policy of the data set; never take them from the data."
             )
         return cls(column.lower, column.upper, column.grid_step)
 
@@ -134,8 +134,7 @@ class Total(Measure):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The smallest and the largest integer of a row; 0 lies between them, since a value may be
-        missing."""
+        """The smallest and the largest integer of a row; 0 is between them, since a value may be missing."""
         return min(self.grid.low - self.centre, 0), max(self.grid.high - self.centre, 0)
 
 
@@ -172,10 +171,10 @@ class Squares(Measure):
 
 @dataclass(frozen=True)
 class Bins(Measure):
-    """1 for the bin that x lies in, a sum for every bin.
+    """1 for the bin that holds x, a sum for every bin.
 
-    Bin i holds x between ``edges[i-1]`` and ``edges[i]``.  ``closed[i]`` says on which side an x that equals
-    ``edges[i]`` falls: in bin i if it is True, in bin i + 1 if not.  Missing values are in no bin.
+    Bin i holds x between ``edges[i-1]`` and ``edges[i]``.  If ``closed[i]`` is True, bin i also holds an x
+    that equals ``edges[i]``; if not, bin i + 1 does.  Missing values are in no bin.
     """
 
     column: str
@@ -186,7 +185,7 @@ class Bins(Measure):
 @dataclass(frozen=True)
 class Regular(Measure):
     """1 for the candidate nearest to k, of ``low``, ``low + stride``, ...; of two, the larger.  Bin i is that
-    of the i-th one, counted from 0.  Missing values are in no bin."""
+    of candidate i, counted from 0.  Missing values are in no bin."""
 
     column: str
     grid: Grid
@@ -200,14 +199,14 @@ class Regular(Measure):
 
 @dataclass(frozen=True)
 class Bound:
-    """How far one unit can move a vector of sums, one number per group (or bin).
+    """The sensitivity of a vector of sums, one number per group (or bin), to one unit.
 
-    In the convention of events: the L1 norm of one unit's own contribution is at most ``whole``; no more than
-    ``places`` numbers are touched, each by at most ``each``.  Neighbours differ by at most that under
+    In the convention of events: the L1 norm of one unit's contribution is at most ``whole``; it changes no
+    more than ``places`` numbers, each by at most ``each``.  Neighbours differ by at most that under
     add-remove and zero-out, by at most twice that under replace-one.
 
-    ``factor`` is what the integers are multiplied with before noise is added: 2 where a difference of an
-    odd number has to be twice an integer.  ``public``: nothing moves at all, the number is known.
+    ``factor`` multiplies the integers before noise is added: 2 where a difference of an odd number has to be
+    twice an integer.  ``public``: no unit changes the number, it is known.
     """
 
     whole: int
@@ -262,7 +261,7 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
 
 
 def most_groups(policy: Policy) -> int:
-    """In how many groups of an answer one unit can be."""
+    """The largest number of groups of an answer that one unit can be in."""
     return policy.rows_per_unit if policy.groups_per_unit is None else policy.groups_per_unit
 
 
@@ -284,7 +283,7 @@ def _span(measure: Measure) -> tuple[int, int]:
 
 
 def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
-    """The number of all units, and of all rows where a row is a unit."""
+    """Whether it is the number of all units, or of all rows where a row is a unit."""
     counted = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
     return counted and not filtered and policy.public_records is not None
 

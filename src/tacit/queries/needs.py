@@ -1,4 +1,4 @@
-"""Which measures an aggregate is computed from."""
+"""Which measures is an aggregate computed from?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tacit.queries.query import (
 __all__ = ["Need", "bins_between", "centred", "count_of_units", "needs_of"]
 
 Need: TypeAlias = tuple[Measure, Quantile | None]
-"""What is measured, and the quantile that chooses by it."""
+"""A measure, and the quantile that uses it for its choice."""
 
 
 def needs_of(item: Aggregate, policy: Policy) -> list[Need]:
@@ -51,13 +51,13 @@ def needs_of(item: Aggregate, policy: Policy) -> list[Need]:
 
 
 def count_of_units(policy: Policy) -> Measure:
-    """The number of units: of rows, where a row is one."""
+    """The number of units: that of rows, where a row is a unit."""
     return Rows() if policy.unit_column is None else Units()
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
-    """The sum of the distances from ``centre``, by default the middle of the bounds, from where one value
-    weighs least."""
+    """The sum of the distances from ``centre``, by default the middle of the bounds, where the sensitivity to
+    one value is smallest."""
     grid = Grid.of(column, policy.columns[column])
     return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
 

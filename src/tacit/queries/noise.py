@@ -1,7 +1,8 @@
-"""Integers in, noisy integers out: who draws the noise of an answer, and how far it reaches.
+"""Who draws the noise of an answer, and how wide is it? Integers in, noisy integers out.
 
-Two samplers of one protocol: Tacit's own (:mod:`tacit.noise.discrete`) and OpenDP's, where it is installed.
-Both add exact discrete noise to exact integers; which one drew is a matter of trust, not of law.
+Two samplers with one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, where it is installed.
+Both add exact discrete noise to exact integers; their noise has the same distribution, so the choice is one
+of trust.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 _LARGEST = 2**63 - 1  # of a 64-bit integer
-_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up term by term
-_ROUNDING = 1e-9  # relative, of a probability computed here: what is kept away from the level
+_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is summed term by term
+_ROUNDING = 1e-9  # relative, of a probability computed here: the margin to the level
 
 
 class Sampler(Protocol):
@@ -47,7 +48,7 @@ class Sampler(Protocol):
 
     @property
     def name(self) -> str:
-        """What a certificate says of it."""
+        """The name that a certificate prints."""
         ...
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
@@ -61,7 +62,7 @@ class Sampler(Protocol):
 
 @final
 class OwnSampler:
-    """Tacit's own: integer arithmetic on bits of the operating system (2004.00010, Algorithms 1 to 3).
+    """Tacit's sampler: integer arithmetic on bits of the operating system (2004.00010, Algorithms 1 to 3).
 
     >>> len(OwnSampler().laplace([10, 0, -7], Fraction(2)))
     3
@@ -69,7 +70,7 @@ class OwnSampler:
 
     @property
     def name(self) -> str:
-        """What a certificate says of it."""
+        """The name that a certificate prints."""
         return "Tacit, exact discrete noise (Canonne, Kamath & Steinke 2020), bits of the operating system"
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
@@ -84,10 +85,10 @@ class OwnSampler:
 @final
 class OpenDPSampler:
     """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.  Turns on its feature "contrib",
-    which holds for the whole process.
+    for the whole process.
 
-    Values beyond 64 bits are clamped first, which moves no two of them apart; what is beyond 64 bits with its
-    noise stops there, which is post-processing.  Its own statement of the cost, ``map``, is the same number
+    Values beyond 64 bits are clamped first, which moves no two of them apart; results beyond 64 bits are
+    clamped too, which is post-processing.  OpenDP's own statement of the cost, ``map``, is the same number
     rounded up by at most a part in 2^52.
 
     :raises MissingExtra: where opendp is not installed.
@@ -104,7 +105,7 @@ class OpenDPSampler:
 
     @property
     def name(self) -> str:
-        """What a certificate says of it."""
+        """The name that a certificate prints."""
         return f"OpenDP {self._version}, discrete noise over 64-bit integers"
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
@@ -119,12 +120,12 @@ class OpenDPSampler:
         return self._released(self.gaussian_measurement(sigma), values)
 
     def laplace_measurement(self, scale: Fraction) -> Any:
-        """OpenDP's own object; its ``map(D)`` is epsilon for an L1 sensitivity of D."""
+        """OpenDP's measurement; its ``map(D)`` is epsilon for an L1 sensitivity of D."""
         domain, metric = self._vectors(), self._dp.l1_distance(T="i64")
         return self._dp.m.make_laplace(domain, metric, scale=_as_float("scale", scale))
 
     def gaussian_measurement(self, sigma: Fraction) -> Any:
-        """OpenDP's own object; its ``map(D)`` is rho for an L2 sensitivity of D."""
+        """OpenDP's measurement; its ``map(D)`` is rho for an L2 sensitivity of D."""
         domain, metric = self._vectors(), self._dp.l2_distance(T=float)
         return self._dp.m.make_gaussian(domain, metric, scale=_as_float("sigma", sigma))
 
@@ -149,7 +150,7 @@ def sampler(name: str = "own") -> Sampler:
     return OwnSampler() if choice == "own" else OpenDPSampler()
 
 
-# --- how far the noise reaches ----------------------------------------------------------------------------
+# --- the width of the noise -------------------------------------------------------------------------------
 
 
 def laplace_interval(scale: Fraction | int, level: float) -> int:
@@ -197,7 +198,7 @@ def _gaussian_reach(s: Fraction, level: float) -> int:
 
 
 def _gaussian_tail(s: Fraction) -> Callable[[int], float]:
-    """P(|noise| > k), added up; terms beyond 12 sigma weigh less than 1e-30."""
+    """P(|noise| > k), summed term by term; terms beyond 12 sigma weigh less than 1e-30."""
     reach = math.ceil(12 * s) + 1
     weights = [_exp_minus((j / s) ** 2 / 2) for j in range(1, reach + 1)]
     total = 1.0 + 2.0 * math.fsum(weights)
@@ -218,7 +219,7 @@ def _smallest(beyond: Callable[[int], float], level: float) -> int:
     """The smallest k with ``beyond(k)``, which falls, at most 1 - ``level``."""
     check_real("level", level, low=0.0, high=1.0 - 1e-9, open_low=True)
     missed = (1.0 - level) * (1.0 - _ROUNDING)
-    low, high = -1, 0  # beyond(low) is above, beyond(high) will be at most what may be missed
+    low, high = -1, 0  # beyond(low) is above 1 - level, beyond(high) will be at most that
     while beyond(high) > missed:
         low, high = high, 2 * high + 1
     while high - low > 1:
@@ -242,7 +243,7 @@ def _as_float(name: str, value: Fraction) -> float:
         return float(value)
     raise InvalidInput(
         f"OpenDP takes {name} as a positive float; got {value!r}. Choose the nearest larger float, "
-        "or Tacit's own sampler, which takes any fraction."
+        "or Tacit's sampler (own), which takes any fraction."
     )
 
 
@@ -253,7 +254,7 @@ def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
 
         P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
 
-    Scales that are too near each other for that are made larger, which makes t larger.
+    Scales that are too close to each other for that are increased, which increases t.
 
     >>> round(laplace_sum_reach([1.0], 0.05), 4) == round(math.log(20), 4)
     True

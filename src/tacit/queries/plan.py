@@ -1,12 +1,12 @@
-"""From a question to what will be done: integers to measure, noise for each, and the event that is charged.
+"""How will a question be answered? Integers to measure, noise for each, and the event that is charged.
 
-A query under a policy becomes *releases*: a measure, how far a unit can move it, the noise it gets.  The
-event is made from the same releases that the door performs, so that price and deed cannot disagree.
+A query under a policy becomes *releases*: a measure, its sensitivity to one unit, the noise it gets.  The
+event is made from the same releases that the private table performs, so price and mechanism cannot disagree.
 
-How the privacy of a query is shared: in equal parts among its different measures.  ``avg`` is two of them (a
-sum of the distances from the middle of the bounds, and a count), a variance three, everything else one; a
-measure that two aggregates need is measured once.  Groups share nothing: a unit's rows are what is bounded,
-and they count once in whatever group they are.
+A query's privacy is shared in equal parts among its different measures.  ``avg`` is two of them (a sum of the
+distances from the middle of the bounds, and a count), a variance three, everything else one.  A measure that
+two aggregates need is measured once.  Groups need no shares: contribution bounding limits a unit's rows, and
+each counts once, in whatever group it is.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ __all__ = [
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""
 
-_SCHEME = 1  # of requests: another way to answer the same question would be another number
+_SCHEME = 1  # of requests: another method to answer the same question would be another number
 _MOST_GROUPS = 100_000  # of declared keys, all columns together
 
 
 @dataclass(frozen=True)
 class Release:
-    """One measure and how it is released: with noise, as a choice, or as it is because it is public.
+    """One measure and how it is released: with noise, as a choice, or unchanged because it is public.
 
     Attributes:
         measure: what is summed.
-        bound: how far one unit moves it.
+        bound: its sensitivity to one unit.
         law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
         scale: of the noise on ``bound.factor`` times the integers; epsilon of a choice; else 0.
-        moved: how many units' contributions neighbours differ by: 2 under replace-one.
+        moved: by how many units' contributions neighbours differ: 2 under replace-one.
         quantile, choice: what is chosen, and its losses, where it is a choice.
     """
 
@@ -97,7 +97,7 @@ class Release:
 
     @property
     def event(self) -> Event:
-        """What releasing this does to the data."""
+        """The mechanism that this release performs."""
         match self.law:
             case "laplace":
                 return DiscreteLaplace(float(self.scale), self.bound.whole)
@@ -105,7 +105,7 @@ class Release:
                 return Repeat(DiscreteGaussian(float(self.scale), self.bound.each), self.bound.places)
             case "gaussian" if self.bound.places == 1:
                 return DiscreteGaussian(float(self.scale), self.bound.whole)
-            case "gaussian":  # divergences of the coordinates add up, each as in 2004.00010, Theorem 4
+            case "gaussian":  # the divergences of the coordinates add, each as in 2004.00010, Theorem 4
                 return ZeroConcentratedDP(self.rho)
             case "choice":
                 return ExponentialMechanism(float(self.scale))
@@ -124,21 +124,21 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a question comes to under a policy: everything is public, nothing has been read.
+    """The plan of an answer under a policy: everything is public, nothing has been read.
 
     Attributes:
-        query, policy: what was asked, of what.
+        query, policy: the question, and the policy of its data set.
         releases: what will be released for every group.
         statements: the trees that an engine runs; each gives the integers of its measures.
         groups: the declared groups, in order; None where groups are found by a threshold.
         threshold: the condition for a group to be shown, or None.
-        parameters: the privacy parameters as asked for, as texts.
+        parameters: the privacy parameters of the question, as texts.
         charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as one; None
-            where the event's own epsilons and deltas add up.
+            where the event's epsilons and deltas add up.
 
     **Guarantee**
 
-    * ``event`` is what performing ``releases`` and ``threshold`` does, under the policy's adjacency and unit.
+    * ``event`` describes what ``releases`` and ``threshold`` do, under the policy's adjacency and unit.
     * Nothing in it depends on data.
     """
 
@@ -153,7 +153,7 @@ class Compiled:
 
     @cached_property
     def event(self) -> Event:
-        """What answering does to the data; what costs nothing is ``Compose(())``."""
+        """The mechanism that the answer performs; one that costs nothing is ``Compose(())``."""
         events = [release.event for release in self.releases if release.law != "public"]
         if self.threshold is not None:
             events.append(ApproximateDP(0.0, self.threshold.delta))
@@ -169,7 +169,7 @@ class Compiled:
 
     @property
     def stated_cost(self) -> tuple[float, float] | None:
-        """(epsilon, delta) as asked for; None where rho was, whose epsilon hangs on the budget's delta."""
+        """(epsilon, delta) of the question; None for rho, whose epsilon depends on the budget's delta."""
         if all(release.law == "public" for release in self.releases) and self.threshold is None:
             return 0.0, 0.0
         epsilon, delta = self.parameters["epsilon"], self.parameters["delta"]
@@ -180,8 +180,8 @@ class Compiled:
 
         Args:
             version: the keyed fingerprint of the content; another content makes another request.
-            block: the part of the data set that is asked.
-            attempt: 2, 3, ... for the same question, paid again.
+            block: the part of the data set that the question is to.
+            attempt: 2, 3, ... for the same question, charged again.
         """
         return {
             "scheme": _SCHEME,
@@ -296,12 +296,14 @@ def _shared(
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if threshold and delta is None:
         raise InvalidInput(
-            "the groups are not declared in the policy, so that they are found by a threshold on their noisy "
+            "the groups are not declared in the policy, so they are found by a threshold on their noisy "
             "size, which has a chance delta to fail. State delta, such as 1e-9, or declare the keys."
         )
     if law == "laplace":
         if epsilon is None or rho is not None:
-            raise InvalidInput("Laplace noise is asked for by epsilon; rho belongs to mechanism 'gaussian'.")
+            raise InvalidInput(
+                "Laplace noise takes epsilon; rho belongs to mechanism 'gaussian'. State epsilon."
+            )
         if delta is not None and not threshold:
             raise InvalidInput(
                 "this answer needs no delta: Laplace noise for declared groups is pure. Leave out "
@@ -309,7 +311,7 @@ def _shared(
             )
         return _Noise(law, exact("epsilon", epsilon) / max(parts, 1), delta)
     if (epsilon is None) == (rho is None):
-        raise InvalidInput("Gaussian noise is asked for by rho, or by epsilon with delta; state one of them.")
+        raise InvalidInput("Gaussian noise takes rho, or epsilon with delta. State one of them.")
     if rho is not None:
         return _Noise(law, exact("rho", rho) / max(parts, 1), delta if threshold else None)
     if delta is None:
@@ -358,7 +360,7 @@ def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, poli
 
 
 def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
-    """One for all plain sums, and one for each way to put values into bins."""
+    """One for all plain sums, and one for each choice of bins."""
     wanted = dict.fromkeys(item.measure for item in releases if item.law != "public")
     sums: list[Measure] = [measure for measure in wanted if not isinstance(measure, Bins | Regular)]
     lots: list[list[Measure]] = [[measure] for measure in wanted if isinstance(measure, Bins | Regular)]

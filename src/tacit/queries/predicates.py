@@ -1,8 +1,8 @@
-"""Which rows a query keeps, as frozen data.
+"""Which rows does a query keep? Predicates, as frozen data.
 
 Predicates have two values.  A comparison with a missing value (NULL or NaN) is false, also with ``!=``;
-``Not`` turns true into false and false into true.  That is where they differ from SQL, whose NOT leaves
-a missing value missing: ``Not(Compare("age", ">", 65))`` keeps the rows without an age.
+``Not`` turns true into false and false into true.  SQL differs here: its NOT leaves a missing value missing,
+while ``Not(Compare("age", ">", 65))`` keeps the rows without an age.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 """The comparisons."""
 
-_DEEPEST, _MOST_LEAVES = 64, 10_000  # of a predicate: no recursion limit and no planner is put to the test
+_DEEPEST, _MOST_LEAVES = 64, 10_000  # of a predicate: far from any recursion limit
 
 
 class Predicate:
@@ -148,7 +148,7 @@ class Not(Predicate):
 PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
     {kind.__name__: kind for kind in (Compare, IsNull, In, And, Or, Not)}
 )
-"""The predicates by name: all that there are."""
+"""All predicates, by name."""
 
 
 def leaves_of(predicate: Predicate) -> Iterator[Compare | IsNull | In]:

@@ -1,8 +1,8 @@
-"""From a share of the budget to the scale of the noise, in exact arithmetic, always towards more noise.
+"""Which scale of noise does a share of the budget give? In exact arithmetic, always towards more noise.
 
 Scales are numbers of 50 bits, rounded up: doubles that events hold exactly, and small fractions for the exact
-samplers.  Where the quotient is a short number, as 1 / 0.1 = 10, nothing is rounded and the price is what was
-asked for, to the last digit.
+samplers.  Where the quotient is a short number, as 1 / 0.1 = 10, nothing is rounded and the price is exactly
+the one requested.
 """
 
 from __future__ import annotations

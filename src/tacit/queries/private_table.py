@@ -1,6 +1,6 @@
-"""The door in Python: a private table that is asked, and a ledger that pays.
+"""Who answers a question in Python? A private table, which charges the ledger first.
 
-In this order, always: check against the policy, price, reserve, count, add noise, settle, show.
+Always in this order: check against the policy, price, reserve, count, add noise, settle, show.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Quote:
 
     Attributes:
         price: by the ledger.
-        mechanism: what would be done to the data, one line per release.
-        foreseen: how far the noise would reach in 95 % of all answers, one line per aggregate; means and
-            variances are left out, for their noise hangs on the number of rows.
+        mechanism: how the answer would be computed from the data, one line per release.
+        foreseen: the width of the noise in 95 % of all answers, one line per aggregate; without means and
+            variances, whose noise depends on the number of rows.
         state: of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if there is
             none.
-        epsilon, delta: of the answer by itself, as :class:`Answer` has them.
+        epsilon, delta: of this answer alone, as :class:`Answer` has them.
     """
 
     price: Price
@@ -61,23 +61,23 @@ class Quote:
 
 @final
 class PrivateTable:
-    """A table whose questions are paid for from one budget.
+    """A table whose answers are charged to one budget.
 
     Args:
         data: a pandas or Polars DataFrame, a pyarrow Table, the path of a Parquet or CSV file, or an
             :class:`~tacit.queries.engines.Engine`.
-        ledger: where the budget is.
-        dataset: the name under which the ledger has opened it.
+        ledger: the ledger that holds the budget.
+        dataset: the name under which the ledger has opened the data set.
         block: the person-disjoint part of the data set that ``data`` is, if it is one.
-        noise: who draws the noise, ``own`` or ``opendp``.
+        noise: who draws the noise, ``own`` (Tacit) or ``opendp``.
 
     The curator has registered the table with :func:`~tacit.queries.register_table`, which checks its cells
-    and writes down its fingerprint; another table, or one with a cell that was not accepted, is refused in
-    the same words.
+    and stores its fingerprint.  The private table refuses any other table, or one with a cell that was not
+    accepted, in the same words.
 
-    The budget belongs to the people, not to the file: new content of the same data set is another version,
-    its answers are charged anew, to the same budget.  That it *is* the same data set is for the curator to
-    know; but the ledger refuses the same content under another name with a budget of its own, or as another
+    The budget belongs to the persons, not to the file: new content of the same data set is another version,
+    and its answers are charged anew, to the same budget.  The curator must know that it *is* the same data
+    set; but the ledger refuses the same content under another name with a separate budget, or as another
     block.
 
     Raises:
@@ -89,11 +89,11 @@ class PrivateTable:
 
     * Nothing is counted before the ledger has committed the charge, and nothing is shown before it has stored
       the answer.
-    * Nothing is decided by what cells contain: a table that the curator has not registered is refused before
-      any price, in the same words whatever is in it.
-    * What is charged is the event of what is done; what the budget does not hold is refused, and costs
-    nothing.
-    * The same question of the same content is answered from the ledger, with the same noise, for nothing.
+    * Cells decide nothing: a table that the curator has not registered is refused before any price, in the
+      same words whatever is in it.
+    * The charge is the event of what is performed.  A question that does not fit the budget is refused, and
+      costs nothing.
+    * The ledger answers the same question of the same content again with the same noise, without a charge.
     * Whatever fails after the charge leaves it spent, with a message that says nothing of the data.
     * Not covered: how long an answer takes.
 
@@ -175,7 +175,7 @@ class PrivateTable:
         attempt: int = 1,
         by: str = "",
     ) -> Answer:
-        """Ask, pay, and get the answer.
+        """Answer a question, after charging the ledger for it.
 
         Args:
             query: the question.
@@ -183,14 +183,15 @@ class PrivateTable:
             rho: instead of epsilon, for ``gaussian``.
             delta: for Gaussian noise by epsilon, and for groups that are found by a threshold.
             mechanism: the law of the noise, ``laplace`` or ``gaussian``.
-            attempt: 2, 3, ... to ask the same question again and pay again: fresh noise, or an answer where
-                an earlier attempt was charged and lost.
-            by: who asks, in public words, for the ledger's history.
+            attempt: 2, 3, ... to ask the same question again and be charged again: fresh noise, or an answer
+                where an earlier attempt was charged and lost.
+            by: the analyst, in public words, for the ledger's history.
 
-        Raises:
-            Refused: the budget does not hold it; says what was asked, what is left, and what would fit.
-            StillRunning: somebody else is being answered the same question.
-            EngineFailure: the engine failed; the charge stays, the reason is not told.
+            Raises:
+            Refused: the question does not fit the budget; the message says what it costs, what is left, and
+                what would fit.
+            StillRunning: another process is answering the same question.
+            EngineFailure: the engine failed; the charge stays, and the message does not give the reason.
             InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
         """
         compiled = self._compiled(query, epsilon, rho, delta, mechanism)
@@ -203,7 +204,7 @@ class PrivateTable:
             content = content_of(compiled, release_all(compiled, raw, self._sampler))
         except BaseException as problem:  # noqa: BLE001 - a Ctrl-C too leaves the charge spent
             failure = problem
-        if failure is not None:  # out here, so that no later error carries this one along as its context
+        if failure is not None:  # outside the handler, so that no later error has this one as its context
             self._ledger.forfeit(charge)
             raise EngineFailure if isinstance(failure, Exception) else failure
         return self._answer(compiled, self._ledger.settle(charge, content), repeated=False)
@@ -222,7 +223,7 @@ class PrivateTable:
         """Ask in SQL: :func:`~tacit.queries.sql.parse`, then :meth:`ask`.  FROM takes the data set's name.
 
         Raises:
-            InvalidInput, PrivacyRefusal: what is not supported, with its place in the text; it costs nothing.
+            InvalidInput, PrivacyRefusal: what is not supported, with its position in the text; free of cost.
         """
         query = parse(text, self._policy, table=self._dataset)
         return self.ask(
@@ -270,14 +271,14 @@ class PrivateTable:
         )
 
     def _found(self, compiled: Compiled, charge: Charge) -> Answer:
-        """What an earlier request left under the same key."""
+        """The answer that an earlier request left under the same key."""
         if charge.state == "SETTLED":
             return self._answer(compiled, charge, repeated=True)
         if charge.state == "RESERVED":
             raise StillRunning(
                 "the same question is being answered, or was when its process died; it is charged once. Ask "
                 f"again later for its answer (the reservation ends {charge.lease_ends:%Y-%m-%d %H:%M} UTC), "
-                "or pay again for an answer now with a higher attempt."
+                "or be charged again for an answer now, with a higher attempt."
             )
         raise PrivacyRefusal(
             "this question was charged before, and its answer was lost: the charge stays, since the answer "
@@ -286,7 +287,9 @@ class PrivateTable:
 
     def _answer(self, compiled: Compiled, charge: Charge, *, repeated: bool) -> Answer:
         if not isinstance(charge.answer, dict):
-            raise PrivacyRefusal(f"the ledger holds something under key {charge.key!r} that is no answer.")
+            raise PrivacyRefusal(
+                f"the ledger's entry under key {charge.key!r} is not an answer to a question."
+            )
         epsilon, delta = compiled.stated_cost or self._policy.budget.epsilon_of(charge.cost)
         left = self._ledger.price(self._dataset, Compose(()), block=self._block).remaining
         return read_content(

@@ -1,19 +1,19 @@
-"""Quantiles by the exponential mechanism: a public candidate, chosen by how far its rank is off.
+"""How is a quantile released? The exponential mechanism chooses a public candidate by the error of its rank.
 
 A value counts as the candidate that is nearest to it.  Were it counted between two of them, no candidate
-would be at the median of a column whose values are all the same, and all would be as good as each other.
+would be at the median of a column of equal values, and all would have the same loss.
 For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n = L + E + R.
 With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
 
     max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)),                                              (1)
 
-which one value moves by at most max(d - a, a) when it comes or goes, and by d when it is exchanged: each of
-the terms does.  Values that are equal to a candidate are on neither side: however many they are, a candidate
-in the midst of them has the loss 0.
+which one value changes by at most max(d - a, a) when it is added or removed, and by d when it is replaced:
+each of the terms does.  Values that equal a candidate are on neither side: however many they are, a candidate
+in the middle of them has the loss 0.
 
-The largest value belongs to one person, so that the maximum aims at rank t from the top, as near as the
-noise can see: t is the distance that it misses by at most in 95 of 100 cases.  Its loss is the distance of t
-from the ranks R to R + E, counted from the top; likewise for the minimum.
+The largest value belongs to one person, so the maximum aims at rank t from the top, as near as the noise
+permits: t is the distance that it misses by at most in 95 of 100 cases.  Its loss is the distance of t from
+the ranks R to R + E, counted from the top; likewise for the minimum.
 
 A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007),
 exactly: a uniform candidate is kept with that probability, by coins that are comparisons of integers.
@@ -45,8 +45,8 @@ class Choice:
 
     Attributes:
         values: the candidates, rising.
-        below, above: what a value below, and above, adds to the signed loss, d - a and a; ``shift`` is taken
-            off it.
+        below, above: what a value below, and above, adds to the signed loss, d - a and a, from which
+            ``shift`` is subtracted.
         sensitivity: Delta, of the losses of all groups together, to one unit under the policy's adjacency.
         epsilon: of the choice in all groups together.
     """
@@ -78,10 +78,10 @@ class Choice:
 
     @property
     def rank_error(self) -> int:
-        """By how many rows the rank of the answer is off, at most, in 95 % of all answers.
+        """The largest error of the answer's rank, in rows, in 95 % of all answers.
 
-        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.  The loss is d times what the
-        rank is off, and that of the best candidate is 0.  Of an extreme the rank is off by R; of more than t
+        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.  The loss is d times the error
+        of the rank, and that of the best candidate is 0.  For an extreme the error is R; of more than t
         values, R - t is at most the loss, and that of the best is 0; of fewer, R < t.
         """
         kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
@@ -94,7 +94,7 @@ def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
 
 
 def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
-    """Which candidate a value counts as: of those that are given, or of a regular grid within the bounds."""
+    """The candidate that a value counts as: one of those given, or of a regular grid within the bounds."""
     if item.candidates is not None:
         if len(item.candidates) > _MOST_CANDIDATES + 1:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What can be asked of a private table, as frozen data.
+"""What can a user ask of a private table? A query, as frozen data.
 
 A :class:`Query` is aggregates over the rows that a predicate keeps, for every group of some columns.
 There is nothing else: no joins, no arithmetic, no functions.  The class is the definition.
@@ -154,7 +154,7 @@ AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
         for kind in (Count, CountUnits, Sum, Mean, Variance, StandardDeviation, Quantile, Histogram)
     }
 )
-"""The aggregates by name: all that there are."""
+"""All aggregates, by name."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,12 @@ class Query:
         aggregates: one or more; they share the privacy that the query is given.
         where: which rows count; None for all.
         by: the columns whose values make the groups; none for one group of all rows.
-        table: what the question calls the table.  The data set is what counts; this is no part of the
-            canonical form.
+        table: the name of the table in the question.  The data set is what counts; the canonical form leaves
+            the name out.
         names: what the answer calls the aggregates; none for names made of their kind and column.
 
     Raises:
-        InvalidInput: something is not a predicate, an aggregate or a name, or the predicate is too large.
+        InvalidInput: a field is not a predicate, an aggregate or a name, or the predicate is too large.
 
     >>> question = Query((Count(), Mean("age")), where=Compare("age", ">", 65), by=("ward",))
     >>> question.output_names
@@ -238,7 +238,7 @@ def _default_name(item: Aggregate) -> str:
 
 
 def _numbered(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The second one of a name becomes name_2."""
+    """The second column of a name becomes name_2."""
     return tuple(
         name if names[:place].count(name) == 0 else f"{name}_{names[:place].count(name) + 1}"
         for place, name in enumerate(names)

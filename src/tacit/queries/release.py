@@ -1,4 +1,4 @@
-"""From integers to noisy integers: the one place where noise is added to what an engine counted."""
+"""Where is noise added to what an engine counted? Only here, from integers to noisy integers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Noisy:
 
     Attributes:
         groups: the keys of the groups, in order.
-        values: per release and group, the noisy integers (one, or one per bin), ``bound.factor`` in them; for
-            a choice the place of the candidate; for what is public, nothing.
+        values: per release and group, the noisy integers (one, or one per bin), multiplied by
+            ``bound.factor``; for a choice, the position of the candidate; for what is public, nothing.
     """
 
     groups: tuple[Key, ...]
@@ -32,9 +32,9 @@ class Noisy:
 
 
 def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) -> RawTable:
-    """Put the rows that the statements gave, in their order, into one table; clamp what cannot be.
+    """Collect the rows that the statements gave, in their order, in one table; clamp impossible values.
 
-    A sum beyond ``largest_table`` rows is cut there: that moves no two sums further apart.
+    A sum beyond ``largest_table`` rows is clamped: that moves no two sums further apart.
     """
     raw: RawTable = {}
     for statement, rows in zip(compiled.statements, results, strict=True):
@@ -81,7 +81,7 @@ def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
 
     * Performs ``compiled.event`` on ``raw``: each release once, for every declared group, whether or not it
       has rows; or for the groups that pass the threshold.
-    * The order of the groups tells nothing: it is that of the policy, or of the names.
+    * The order of the groups depends on no data: it is that of the policy, or of the names.
     """
     groups = compiled.groups
     values: dict[Release, tuple[tuple[int, ...], ...]] = {}

@@ -1,8 +1,8 @@
-"""From measures to statements: the only SQL that an engine ever runs, built as a tree, never from text.
+"""Which SQL does an engine run? Statements built as trees from measures, never from text.
 
-A :class:`Statement` selects the keys of a group and integers, from one table.  It is written for no engine in
-particular: sqlglot renders the tree in the dialect of DuckDB, PostgreSQL or Spark.  What the person who asks
-has typed is in it only as literals that sqlglot quotes.
+A :class:`Statement` selects the keys of a group and integers, from one table.  It belongs to no engine in
+particular: sqlglot renders the tree in the dialect of DuckDB, PostgreSQL or Spark.  What the analyst has
+typed is in it only as literals that sqlglot quotes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "Statement", "statement", "syntax", "unit_tests"]
 
 SOURCE = "tacit_rows"
-"""What statements call the table; an engine puts its own in this place."""
+"""The name of the table in statements; an engine replaces it by that of its table."""
 
 _KEY, _VALUE, _TOTAL = "key", "value", "total"  # names inside a statement; no user's name is used as an alias
-_NO_UNIT = ("NaN", "nan", "")  # how engines write an identifier that is none
+_NO_UNIT = ("NaN", "nan", "")  # how engines write a missing identifier
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Statement:
     binned: bool
 
     def sql(self, dialect: str, source: exp.Expression) -> str:
-        """The text for one engine, with its own table in place of :data:`SOURCE`.
+        """The text for one engine, with its table in place of :data:`SOURCE`.
 
         >>> from tacit.ledger import PureBudget
         >>> from tacit.queries import Count
@@ -72,7 +72,7 @@ class Statement:
 
         def place(node: exp.Expression) -> Any:
             if isinstance(node, expressions.Collate) and dialect != "postgres":
-                return node.this  # in the others texts are in the order of their bytes as they are
+                return node.this  # other engines already order texts by their bytes
             mine = isinstance(node, expressions.Table) and node.name == SOURCE
             return source.copy() if mine else node
 
@@ -84,16 +84,16 @@ def _key_name(place: int) -> str:
 
 
 def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
-    """The statement that measures ``measures`` together; bins stand alone.
+    """The statement that measures ``measures`` together; bins need a separate one.
 
-    Rows are kept by the predicate, by declared keys, and then, per unit, by
-    :mod:`~tacit.queries.contribution_bounding`.
-    Most units keep all their rows, as a rule, so that what is left out is taken off the sums over all rows,
-    where it can be: not off a number of units, nor where whole groups are left out.
+    It keeps rows by the predicate, by declared keys, and then, per unit, by
+    :mod:`~tacit.queries.contribution_bounding`.  Usually most units keep all their rows, so the statement
+    subtracts what is left out from the sums over all rows, where it can: not from a number of units, nor
+    where whole groups are left out.
     """
     binned = any(isinstance(measure, Bins | Regular) for measure in measures)
     if binned and len(measures) > 1:
-        raise InvalidInput("bins are measured in a statement of their own.")
+        raise InvalidInput("bins need a separate statement.")
     keys = [_key_name(place) for place in range(len(query.by) + binned)]
     values = {column: f"{_VALUE}{place}" for place, column in enumerate(_summed(measures))}
     rows = _rows(measures, query, policy, keys, values)
@@ -112,14 +112,14 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
 
 
 def _summed(measures: Sequence[Measure]) -> list[str]:
-    """The columns of which a row has an integer."""
+    """The columns for which a row has an integer."""
     return list(
         dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))
     )
 
 
 def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
-    """What a group's rows come to."""
+    """The integer of a group, from its rows."""
     exp = syntax()
     match measure:
         case Units() if policy.unit_column is not None:
@@ -185,7 +185,7 @@ def _rows(
 
 
 def unit_tests(column: str) -> list[exp.Expression]:
-    """A row of nobody is dropped: it belongs to no unit, or to several that would be taken for one."""
+    """Conditions on the unit: a row without one is dropped, as several units could share that value."""
     exp = syntax()
     unit = exp.column(column, quoted=True)
     return [

@@ -1,9 +1,9 @@
-"""The curator's check of a table against its policy, and the verdict that questions to it need.
+"""Is a table what its policy declares? The curator's check, and the verdict that questions need.
 
-What stands in a cell must not decide whether a question is refused, for a refusal is free and says something
-of the cell.  So the curator looks first: the check counts, per column, the cells that a question would take
-for something else than was meant.  Its output is confidential.  The ledger stores the verdict with the
-content's fingerprint, and a table without one is refused in the same words whatever is in it.
+The content of a cell must not decide whether a question is refused, for a refusal is free and reveals
+something of the cell.  So the curator checks first: the check counts, per column, the cells that a question
+would misread.  Its output is confidential.  The ledger stores the verdict with the content's fingerprint, and
+the private table refuses a table without one in the same words, whatever is in it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from tacit.queries.statements import unit_tests
 __all__ = ["CONFIDENTIAL", "FOUND", "Finding", "TableCheck", "check_table", "engine_of", "register_table"]
 
 CONFIDENTIAL = (
-    "Confidential: what follows comes from single records, without noise. It is for whoever keeps the data, "
-    "to mend them, and for nobody else."
+    "Confidential: what follows comes from single records, without noise. It is only for the curator, "
+    "to mend them."
 )
 
 _AS_MISSING = {
@@ -52,7 +52,7 @@ _AS_MISSING = {
     "missing": "are missing",
     "empty": "are missing: the whole column",
 }
-"""What may be found that counts as missing where the curator accepts it, in words."""
+"""Findings that count as missing where the curator accepts them, in words."""
 FOUND = _AS_MISSING | {
     "outside": "lie outside the declared bounds or keys",
     "malformed": "are rows without the cells that the first line names",
@@ -60,7 +60,7 @@ FOUND = _AS_MISSING | {
     "too many": "are more rows than the policy's largest_table",
     "failed": "hold something that the engine cannot read",
 }
-"""What may be found, in words that follow a number of cells."""
+"""All findings, in words that follow a number of cells."""
 
 
 _LARGEST = sys.float_info.max
@@ -97,11 +97,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class TableCheck:
-    """What a check found.  Confidential.
+    """The findings of a check.  Confidential.
 
     Attributes:
-        findings: all of it, column by column; empty where every cell is what its column declares.
-        accepted: of which columns the curator accepts what is found.
+        findings: all of them, column by column; empty where every cell is what its column declares.
+        accepted: the columns of which the curator accepts the findings.
     """
 
     findings: tuple[Finding, ...]
@@ -109,7 +109,7 @@ class TableCheck:
 
     @property
     def left(self) -> tuple[Finding, ...]:
-        """What is found and not accepted."""
+        """The findings that are not accepted."""
         return tuple(
             found
             for found in self.findings
@@ -119,7 +119,7 @@ class TableCheck:
 
     @property
     def clean(self) -> bool:
-        """Whether questions may be asked."""
+        """Whether the table may be asked questions."""
         return not self.left
 
     def to_data(self) -> dict[str, Any]:
@@ -153,23 +153,22 @@ def check_table(
     accept_missing: Collection[str] = (),
     accept_outside: Collection[str] = (),
 ) -> TableCheck:
-    """Compare every cell of a table with its policy; for the curator, as the result tells of single records.
+    """Compare every cell of a table with its policy; for the curator, as the result shows single records.
 
-    Found are cells that are not what their column declares, missing ones, numbers outside the declared bounds
-    and texts outside the declared keys, fractions in a column of integers, Python objects of another type,
-    columns of nothing, and rows that do not fit the header.
+    The check finds cells that are not what their column declares, missing ones, numbers outside the declared
+    bounds and texts outside the declared keys, fractions in a column of integers, Python objects of another
+    type, columns without a value, and rows that do not fit the header.
 
     Args:
         data: what :class:`~tacit.queries.PrivateTable` takes: a data frame, a file, an engine.
         policy: of the data set.
         accept_missing: columns in which cells that are missing, unreadable, fractions or of another type
-            shall count as missing.
-        accept_outside: columns in which numbers outside the bounds shall be moved to the nearest bound, and
-            texts that are no declared key shall belong to no group.
+            count as missing.
+        accept_outside: columns in which numbers outside the bounds are moved to the nearest bound, and
+            texts that are no declared key belong to no group.
 
     Raises:
-        InvalidInput: the table cannot be opened or lacks a column, or a column that is to be accepted is not
-            declared.
+        InvalidInput: the table cannot be opened or lacks a column, or a column to accept is not declared.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -198,18 +197,18 @@ def register_table(
     """Check a table as :func:`check_table` does and, if it is clean, store that in the ledger with its
     fingerprint.  From then on :class:`~tacit.queries.PrivateTable` answers questions to it.
 
-    For the curator: the error lists what was found, and is confidential.  Every later certificate of the
-    data set names what was accepted.
+    For the curator: the error lists the findings, and is confidential.  Every later certificate of the data
+    set names what was accepted.
 
     Args:
         data, accept_missing, accept_outside: as for :func:`check_table`.
-        ledger: where the data set is open.
+        ledger: the ledger in which the data set is open.
         dataset: its name.
         block: the block of the data set that the table is.
 
     Raises:
-        PrivacyRefusal: something was found that is not accepted; nothing is stored.
-        Conflict: the content is known of another data set, or of another block.
+        PrivacyRefusal: there are findings that are not accepted; nothing is stored.
+        Conflict: the content is known as another data set, or as another block.
         InvalidInput: as for :func:`check_table`.
 
     >>> import pandas as pd
@@ -248,12 +247,12 @@ def check_and_register(
     accept_missing: Collection[str],
     accept_outside: Collection[str],
 ) -> TableCheck:
-    """As :func:`register_table`, but what is not clean is returned, not raised; nothing is stored then."""
+    """As :func:`register_table`, but returns what is not clean, without an error; stores nothing then."""
     policy = ledger.policy(dataset)
     with _opened(data, policy) as engine:
         fingerprint = ledger.fingerprint(engine.content())
         check = check_table(engine, policy, accept_missing=accept_missing, accept_outside=accept_outside)
-        engine.check(policy)  # a file that changed meanwhile is not the one that was checked
+        engine.check(policy)  # refuse a file that changed after the check
     if check.clean:
         ledger.register_content(dataset, fingerprint, block=block, verdict=check.accepted)
     return check
@@ -329,7 +328,7 @@ def _of_column(
 
 
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
-    """What is looked for in a column, as trees over one row."""
+    """The findings in a column, as conditions on one row."""
     exp = syntax()
     if column == policy.unit_column:
         yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
@@ -349,7 +348,7 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
 
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
-    """What tells that a value which is there is none of those that are declared."""
+    """The condition that a value is present and not a declared one."""
     exp = syntax()
     declared = policy.columns[column]
     if is_number(column, policy):

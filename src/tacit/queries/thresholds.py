@@ -1,16 +1,16 @@
-"""Groups whose names are not public: a group is shown only where its noisy number of units is high enough.
+"""How are groups shown whose names are not public? Only where the noisy number of units is high enough.
 
-The names of the groups are then data: a group may be there because of one person.  Let D' have one unit more
-than D, which is counted in at most G groups, ``each`` times in each.  Groups that are there for this unit
-alone have a true count of at most ``each``, and one of them reaches the threshold t with probability at most
+The names of the groups are then data: a group may exist because of one person.  Let D' have one unit more
+than D, counted in at most G groups, ``each`` times in each.  Groups that exist for this unit alone have a
+true count of at most ``each``, and one of them reaches the threshold t with probability at most
 
     p = P[each + Z >= t],   all together at most   delta = 1 - (1 - p)^G,                             (1)
 
 the noise Z of every group being independent.  What is released of D' is therefore a mixture: with probability
 at least 1 - delta none of these groups is shown, and then the groups and their counts are those of a
-mechanism that sees the names of D only; its noise hides the unit as it does for public names.  A mixture with
-weights 1 - delta and delta is what composing the event of the noise with ``ApproximateDP(0, delta)`` stands
-for. Under replace-one both data sets have such groups, each of its own unit, and the same holds for both.
+mechanism that sees the names of D only; its noise hides the unit as it does for public names.  Composing the
+event of the noise with ``ApproximateDP(0, delta)`` stands for a mixture with weights 1 - delta and delta.
+Under replace-one both data sets have such groups, each of its own unit, and the same holds for both.
 """
 
 from __future__ import annotations

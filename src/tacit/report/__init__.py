@@ -1,4 +1,4 @@
-"""What is left for people to read: statements, certificates and pictures.
+"""What do people read of a run or a data set? Statements, certificates and pictures.
 
 * ``statement``: the privacy statement of a run, and its verification.
 * ``certificate``: the certificate of a data set, and its check.
@@ -13,7 +13,7 @@ What pages and commands show, as plain data:
 * ``curator``: the curator's view of a ledger.
 * ``spending``: the charges of a data set.
 
-And what they share:
+And what these share:
 
 * ``rounding``: figures, rounded up.
 * ``schema``: plain data against a JSON Schema.

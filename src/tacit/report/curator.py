@@ -1,4 +1,4 @@
-"""The curator's view of a ledger as plain data: how much of each budget is gone, on what, by whom, when."""
+"""How much of each budget is spent, on what, by whom, when? The curator's view of a ledger, as plain data."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _POINTS = 100  # of the curve
 def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]:
     """What `tacit ledger status` shows, of these data sets or of all.
 
-    Every share is of the cap, in the slot of the budget that binds now; the shares of the spenders add up to
-    the whole that is spent, except for what other blocks than the dearest have paid.
+    Every share is of the cap, in the slot of the budget that is fullest now; the shares of the analysts add
+    up to all that is spent, except for what other blocks than the most expensive one have paid.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -42,7 +42,7 @@ def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]
 
 
 def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, Any]:
-    """The view of one data set, of its state and its history; see :func:`curator_view`."""
+    """The view of one data set, from its status and its history; see :func:`curator_view`."""
     policy, found, last = status.policy, spendings(entries), entries[-1]
     lost = burned(entries)
     costs = [status.spent, *(spent.cost for spent in found), *(() if lost is None else (lost,))]
@@ -81,7 +81,7 @@ def _spenders(found: Sequence[Spending], parts: Sequence[float]) -> list[dict[st
 
 
 def _curve(policy: Policy, cap: Cost, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Which share of the cap was gone when, at some 100 entries, in the slot that binds now."""
+    """The share of the cap that was spent at some 100 entries, in the slot that is fullest now."""
     spent = [entry for entry in entries if entry.kind in ("reserve", "burn")]
     every = max(1, len(spent) // _POINTS)
     shown = [entries[0], *(entry for n, entry in enumerate(spent, 1) if n % every == 0 or n == len(spent))]

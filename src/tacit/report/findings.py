@@ -1,6 +1,6 @@
-"""What attacks and audits found on a run, as plain data: the JSON of the report, which the page is made of.
+"""What did attacks and audits find on a run? Plain data: the JSON of the report, from which the page is made.
 
-Every figure comes with its interval, the number of records behind it, and the attack or method it is of.
+Every figure has its interval, the number of records behind it, and the attack or method that gave it.
 
 Letters: f(a) the least false-negative rate at false-positive rate a of the run; n members, m others.
 """
@@ -55,7 +55,7 @@ class AttackedModel:
 
 @dataclass(frozen=True)
 class Planted:
-    """One planted experiment, and in words what was planted where."""
+    """One planted experiment, with a description in words of what was planted where."""
 
     where: str
     results: Sequence[AuditResult]
@@ -74,7 +74,7 @@ def default_rates(non_members: int) -> tuple[float, ...]:
         raise InvalidInput(
             f"there are {non_members} records that the model was not trained on; an attack is judged by its "
             f"false alarms among them, and the largest rate, {_RATES[-1]:g}, needs "
-            f"{_FEWEST / _RATES[-1]:g}. Keep more records for the test."
+            f"{_FEWEST / _RATES[-1]:g}. Hold out more records for the test."
         )
     return tuple(dict.fromkeys((possible[0], possible[-1])))
 
@@ -103,16 +103,16 @@ def membership_found(
     confidence: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """What each attack reaches on each model, and whether a private one is above the limit of ``curve``.
+    """What each attack reaches on each model, and whether it exceeds the limit of ``curve`` on a private one.
 
-    :param headline: the attack that the sentences speak of, chosen before any score was seen.
+    :param headline: the attack named in the sentences, chosen before any score was seen.
     :param rates: false-positive rates, each at least 5 / (number of non-members).
     :param confidence: of each interval by itself; of all comparisons with the limit together.
-    :param rng: splits records in halves; it must know nothing of the scores.
+    :param rng: splits records in halves; it must be independent of the scores.
 
     **Guarantee**
 
-    * Of a run that keeps its promise, ``above_the_limit`` is said of any attack with probability at most
+    * For a run that keeps its promise, ``above_the_limit`` is true of any attack with probability at most
       1 - ``confidence``, provided that members and non-members were chosen by chance.
 
     :raises InvalidInput: what :func:`tacit.attacks.measure` refuses.
@@ -173,7 +173,7 @@ def _one_attack(
 
 
 def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
-    """The ROC at about evenly spaced logarithms of the false-positive rate, with a band point by point."""
+    """The ROC at about evenly spaced logarithms of the false-positive rate, with a band for each point."""
     roc = scores.roc()
     a, found = roc.false_positive_rates, roc.true_positive_rates
     n, m = scores.members.size, scores.non_members.size

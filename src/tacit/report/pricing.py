@@ -1,6 +1,6 @@
-"""What an event costs, for people and programs: brackets by accountant, and what they let an attacker do.
+"""What does an event cost? Brackets by accountant, and what an attacker could do, for people and programs.
 
-No torch is needed for this, nor imported.
+This file needs no torch, and does not import it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacit.accounting.price import ErrorBudget
 from tacit.errors import InvalidInput, UnsupportedEvent, check_in
 from tacit.events import Adjacency, Event, event_to_json
 
-__all__ = ["Pricing", "Quote", "Risk", "price_event", "unheard"]
+__all__ = ["Pricing", "Quote", "Risk", "no_progress", "price_event"]
 
 _RATES = (0.001, 0.01, 0.1)
 _PRIORS = (0.01, 0.5)
@@ -29,7 +29,7 @@ _PRIORS = (0.01, 0.5)
 class Quote:
     """One accountant's answer: a bracket in nats, or the reason why there is none.
 
-    ``directions`` are upper bounds by direction of the adjacency, where the accountant tells them apart.
+    ``directions`` are upper bounds by direction of the adjacency, where the accountant distinguishes them.
     """
 
     method: str
@@ -57,7 +57,7 @@ class Risk:
 
 @dataclass(frozen=True)
 class Pricing:
-    """An event, priced by one or several accountants at one delta."""
+    """An event and what it costs at one delta, by one or several accountants."""
 
     event: Event
     adjacency: Adjacency
@@ -100,8 +100,8 @@ class Pricing:
         }
 
 
-def unheard(title: str, done: int, total: int) -> None:
-    """Listen to progress, and do nothing."""
+def no_progress(title: str, done: int, total: int) -> None:
+    """Take a progress report, and do nothing."""
 
 
 def _best(quotes: Sequence[Quote], curves: Sequence[PrivacyCurve]) -> PrivacyCurve:
@@ -139,14 +139,14 @@ def price_event(
     delta: float,
     methods: Sequence[str],
     skip_refusals: bool = False,
-    progress: Callable[[str, int, int], object] = unheard,
+    progress: Callable[[str, int, int], object] = no_progress,
 ) -> Pricing:
-    """Price ``event`` by each of ``methods`` at ``delta``.
+    """Compute what ``event`` costs at ``delta`` by each of ``methods``.
 
     :param skip_refusals: put an accountant's refusal into its quote, and refuse only if all of them do.
     :param progress: called with (title, done, total) as the accountants finish.
     :raises UnsupportedEvent: if an accountant has no bound for the event.
-    :raises InvalidInput: if a method is unknown or named twice, or delta or adjacency make no sense.
+    :raises InvalidInput: if a method is unknown or named twice, or delta or adjacency are out of range.
 
     Guarantee
     ---------

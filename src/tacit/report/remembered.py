@@ -1,6 +1,6 @@
-"""What a language model remembers, as plain data for the report: planted secrets against their bound.
+"""What does a language model remember? Planted secrets against their bound, as plain data for the report.
 
-Letters: R secrets that might have been, c copies, f the trade-off curve of the run.
+Letters: R possible secrets, c copies, f the trade-off curve of the run.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = [
 Array: TypeAlias = NDArray[np.float64]
 
 _BY_CHANCE = 4.0  # bits that a secret which the model never saw has with probability 1/16
-_SHOWN = 3  # secrets of a kind that are spelt out
+_SHOWN = 3  # secrets of a kind that the report prints
 _GRID = 60
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """What became of one canary.
+    """What the model remembers of one canary.
 
-    ``exposure`` in bits, by rank; ``extrapolated`` beyond it, None where no law fits the scores;
-    ``completion``: what comes after the prefix; ``queries``: random answers that hold the secret with
-    probability 0.9, infinite if it never comes.
+    ``exposure`` in bits, by rank; ``extrapolated`` beyond it, None where no distribution fits the scores;
+    ``completion``: what the model writes after the prefix; ``queries``: the number of random answers of which
+    one holds the secret with probability 0.9, infinite if none does.
     """
 
     canary: Canary
@@ -50,7 +50,7 @@ class Remembered:
 
     @property
     def completed(self) -> bool:
-        """Whether the secret itself comes after the prefix."""
+        """Whether the model writes the secret itself after the prefix."""
         return self.completion == self.canary.secret
 
 
@@ -58,9 +58,9 @@ class Remembered:
 class RepeatProbe:
     """What follows when one letter is repeated ``repeats`` times, and what follows it alone.
 
-    Shares of what comes that lies inside pieces of ``piece`` characters of the training records; ``_unseen``:
-    of as many records that the model was not trained on, which is what likeness alone gives.  NaN where
-    nothing came.
+    Shares of the model's text inside pieces of ``piece`` characters of the training records; ``_unseen``: of
+    as many records that the model was not trained on, which similarity alone gives.  NaN where the model
+    wrote nothing.
     """
 
     repeats: int
@@ -75,9 +75,9 @@ class RepeatProbe:
 
 @dataclass(frozen=True)
 class RememberingModel:
-    """One model, and all that was asked of it.
+    """One model, and the results of all tests on it.
 
-    ``members`` and ``others``: records whose second half came out after the first, and how many were tried.
+    ``members`` and ``others``: how many records the model completed from their first half, and of how many.
     """
 
     name: str
@@ -89,21 +89,21 @@ class RememberingModel:
 
 
 def whole_bits(candidates: int) -> Array:
-    """The exposures at which bounds are checked: 1, 2, ... below log2 R."""
+    """The exposures at which the bounds are checked: 1, 2, ... below log2 R."""
     return np.arange(1.0, math.log2(candidates))
 
 
 def bits_above_bound(
     exposures: ArrayLike, bits: ArrayLike, bound: ArrayLike, *, confidence: float
 ) -> list[float]:
-    """Those of the ``bits`` at which more exposures lie than the bound allows, by more than chance.
+    """Those of the ``bits`` that more exposures reach than the bound allows, by more than chance.
 
-    The canaries are taken for independent tries; they are trained together, on which this is silent.
+    The test takes the canaries for independent; they are trained together, which it does not account for.
 
     :param exposures: (n,) of planted secrets in as many copies as the bound is for.
-    :param bits: (b,), whole, so that they were not chosen by a look at the exposures.
+    :param bits: (b,), whole, so that they were chosen without a view of the exposures.
     :param bound: (b,) :func:`tacit.attacks.memorisation.exposure_bound` there.
-    :param confidence: that none is found above by chance, over all bits together.
+    :param confidence: the probability that none is found above by chance, over all bits together.
 
     >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.8, 0.01], confidence=0.95)
     [1.0, 9.0]
@@ -113,7 +113,7 @@ def bits_above_bound(
     found, at = np.asarray(exposures, dtype=np.float64), np.asarray(bits, dtype=np.float64)
     if found.size == 0 or at.size == 0:
         return []
-    each = 1.0 - 2.0 * (1.0 - confidence) / at.size  # one-sided, and as many questions as bits
+    each = 1.0 - 2.0 * (1.0 - confidence) / at.size  # one-sided, and one test for each bit
     least = [clopper_pearson(int((found >= bit).sum()), found.size, confidence=each).low for bit in at]
     above: list[float] = at[np.array(least) > np.asarray(bound)].tolist()
     return above
@@ -127,7 +127,7 @@ def remembered_found(
     candidates: int,
     confidence: float,
 ) -> dict[str, Any]:
-    """Exposures by copies beside their bounds, what came out, and the probes.
+    """Exposures by copies beside their bounds, completed records, and the probes.
 
     :param models: with the same canaries in the same order; none if none were planted.
     :param prefix: how a canary begins, in words.
@@ -209,7 +209,7 @@ def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
 
 
 def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
-    """The first canaries of each kind, which come in random order, and what came out after their prefixes."""
+    """The first canaries of each kind, in random order, and what the model wrote after their prefixes."""
     canaries = [one.canary for one in models[0].secrets]
     planted = [c.copies if c.included else 0 for c in canaries]
     chosen = [

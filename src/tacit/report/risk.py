@@ -1,8 +1,8 @@
-"""What a guarantee means for one person: every figure read off the trade-off curve of the accounted run.
+"""What does a guarantee mean for one person? Figures from the trade-off curve of the accounted run.
 
-The pair (epsilon, delta) alone allows far more than the mechanism behind it does: at epsilon 8 it lets an
-attacker find every member, where DP-SGD with that price lets him find one in six.  So the sheet starts from
-the curve f of the mechanism, and puts beside each figure what the pair alone would allow.
+The pair (epsilon, delta) alone allows far more than its mechanism does: at epsilon 8 it lets an attacker find
+every member, where DP-SGD with that epsilon lets the attacker find one in six.  So the sheet starts from the
+curve f of the mechanism, and gives beside each figure what the pair alone would allow.
 
 Letters: f(a) the least false-negative rate at false-positive rate a; k the probability of guessing a secret.
 """
@@ -34,7 +34,7 @@ _GROUPS = (2, 5)
 
 @dataclass(frozen=True)
 class Chance:
-    """One figure: what the attacker has ``before`` the release, ``at_most`` after, and by the pair alone."""
+    """One figure: the attacker's chance ``before`` the release, ``at_most`` after, and by the pair alone."""
 
     question: str
     before: float
@@ -48,11 +48,11 @@ class RiskSheet:
 
     Attributes:
         curve: of the mechanism; ``delta`` and ``epsilon`` are its headline.
-        guess: a right guess whether the unit took part, where that is as likely as not.
+        guess: the chance of a right guess whether the unit took part, where that is as likely as not.
         found: by false-positive rate, the share of members that a test finds.
-        secrets: by k, the probability of guessing a secret, a picture or an attribute that could be
-            guessed with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
-        groups: for that many units together, a right guess whether they took part.
+        secrets: by k, the probability of guessing a secret, a picture or an attribute that an attacker could
+            guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
+        groups: for that many units together, the chance of a right guess whether they took part.
 
     **Guarantee**
 
@@ -84,8 +84,8 @@ class RiskSheet:
             )
         guess = self.guess.at_most
         return [
-            f"Somebody tosses a coin on whether one {one} took part, and asks an attacker. Without the "
-            f"release he is right 50 times of 100; with it at most {_times(guess)} times of 100.",
+            f"Suppose that a coin decides whether one {one} takes part, and an attacker guesses. Without the "
+            f"release the attacker is right 50 times of 100; with it at most {_times(guess)} times of 100.",
             *tests,
             *(
                 f"A secret of one {one} that could be guessed once in {1 / chance.before:,.0f} tries is "
@@ -133,7 +133,7 @@ def risk_sheet(
 ) -> RiskSheet:
     """Read the sheet off ``curve``.
 
-    :param delta: of the headline epsilon; the figures themselves do not hang on it.
+    :param delta: of the headline epsilon; the figures do not depend on it.
     :param unit: what one record is, for the sentences: "person", "image".
     :param epsilon: the headline; by default that of the curve at delta.
     :param rates: false-positive rates, in (0, 1).
@@ -179,7 +179,7 @@ def _of_the_curve(curve: PrivacyCurve) -> Found:
 
 
 def _of_the_pair(epsilon: float, delta: float) -> Found:
-    """a -> 1 - f(a) for somebody who is told epsilon and delta, and no more (Wasserman & Zhou 2010)."""
+    """a -> 1 - f(a) for an attacker who knows epsilon and delta alone (Wasserman & Zhou 2010)."""
 
     def found(rates: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -204,7 +204,7 @@ def _guess(found: Found, size: int) -> float:
 
 
 def _times(probability: float) -> str:
-    """Of a hundred, rounded up.
+    """Times of a hundred, rounded up.
 
     >>> _times(0.7301), _times(1.0)
     ('74', '100')

@@ -1,4 +1,4 @@
-"""Figures for people, rounded up: what a page shows is never less than what was computed."""
+"""How are figures shown to people? Rounded up: a page never shows less than was computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["pair", "round_up"]
 
 
 def round_up(value: float, digits: int = 4) -> str:
-    """``value`` with that many significant digits, never less than it is.
+    """``value`` with that many significant digits, never less than ``value``.
 
     >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
     ('2.001', '3', '0', '12350000')

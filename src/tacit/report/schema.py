@@ -1,7 +1,7 @@
-"""Checking plain data against a JSON Schema, with the keywords that our own published schemas use.
+"""Do plain data fit a JSON Schema? A check of the keywords that Tacit's published schemas use.
 
-What is checked is the very file that is published, so that the two cannot differ.  A keyword that is not
-known here is refused rather than passed over.
+It reads the very file that is published, so the two cannot differ.  It refuses a keyword that it does not
+know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tacit.errors import InvalidInput
 __all__ = ["check_against", "read_schema"]
 
 _DEEPEST = 64
-_SAID = {"$schema", "$id", "$defs", "title", "description"}  # what a schema tells people
+_SAID = {"$schema", "$id", "$defs", "title", "description"}  # what a schema says to people
 _CHECKED = {
     "$ref", "type", "const", "enum", "minimum", "maximum", "pattern", "anyOf",
     "properties", "required", "additionalProperties", "items", "minItems",
@@ -32,9 +32,9 @@ def read_schema(name: str) -> dict[str, Any]:
 
 
 def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None:
-    """Raise InvalidInput that names the first place where ``data`` is not as the schema says.
+    """Raise InvalidInput that names the first place where ``data`` do not fit the schema.
 
-    :param what: what the data are called in the message, such as "the certificate".
+    :param what: the name of the data in the message, such as "the certificate".
 
     >>> check_against({"type": "object", "required": ["format"]}, {}, what="the certificate")
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
 
 
 def _nesting(data: object) -> str | None:
-    """Nothing that is read here is nested deeply; what is would exhaust whoever walks through it."""
+    """A problem if the data are nested deeply: that would exhaust whatever code walks through them."""
     level = [data]
     for _ in range(_DEEPEST):
         inner = [item.values() if isinstance(item, dict) else item for item in level]

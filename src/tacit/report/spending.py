@@ -1,4 +1,4 @@
-"""Who spent what: the charges of a data set, read out of the entries of its ledger."""
+"""Who spent what of a budget? The charges of a data set, from the entries of its ledger."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Spending", "burned", "dearest", "shares", "spendings", "spent_after"
 
 @dataclass(frozen=True)
 class Spending:
-    """One charge, as the entries tell it.
+    """One charge, from the entries.
 
     Attributes:
         seq: number of the entry that reserved it.
         time: when that was, in UTC.
-        event: what was paid for, as plain data.
+        event: the mechanism that was charged, as plain data.
         cost: in the units of the budget.
-        block: the person-disjoint part that it concerns; None where it concerns all.
-        delta: at which the event was priced, where one was named.
-        by, label: who spent it, and what for; empty where nobody said.
-        dataset: the data set that was asked; another one where that is derived from this.
-        run: the id of the training run that it is of; None for a query.
+        block: the person-disjoint part that the charge concerns; None where it concerns all.
+        delta: the delta at which the event was accounted for, where one was named.
+        by, label: who spent it, and what for; empty where the charge does not say.
+        dataset: the data set of the charge; another one where that is derived from this.
+        run: the id of the training run; None for a query.
         state: RESERVED, SETTLED or FORFEITED.
     """
 
@@ -64,9 +64,9 @@ def spendings(entries: Sequence[Entry]) -> list[Spending]:
 
 
 def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[tuple[str, ...], Cost]:
-    """What charges come to, for whoever is in these blocks: those on all data, and those on the blocks.
+    """The sums of charges, by blocks: those on all data, and those on the blocks.
 
-    Nobody is in two blocks (parallel composition, McSherry 2009), so that a person pays for one of them; for
+    No person is in two blocks, so a person pays for one of them (parallel composition, McSherry 2009); for
     two where a neighbour may be another person, of another block.
 
     :param charged: the block of each charge, None for all data, and its cost.
@@ -80,14 +80,14 @@ def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[t
 
 
 def dearest(budget: Budget, costs: Iterable[Cost]) -> Cost:
-    """That of ``costs`` which comes to most."""
+    """The largest of ``costs``."""
     return max(costs, key=lambda cost: (budget.epsilon_of(cost), cost))
 
 
 def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
-    """Which part of the cap each of ``costs`` takes up, in the slot that binds the first; they add up.
+    """The part of the cap that each of ``costs`` takes, in the slot that fills up first; the parts add up.
 
-    Where one of several orders has to fit, it is the order with the most room; else the fullest slot.
+    Where only one of several orders has to fit, that is the order with the most room; else the fullest slot.
 
     >>> from tacit.ledger import ApproximateBudget
     >>> shares(ApproximateBudget(1.0, 1e-6), (100, 100), [(50, 75), (10, 75), (40, 0)])
@@ -103,12 +103,12 @@ def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
 
 
 def spent_after(entry: Entry) -> list[tuple[str | None, Cost]]:
-    """What had been charged by then, as the entry says: for each block, None for all data, a sum."""
+    """What had been charged up to this entry: for each block, None for all data, a sum."""
     return [(block or None, tuple(cost)) for block, cost in entry.body["spent"].items()]
 
 
 def burned(entries: Sequence[Entry]) -> Cost | None:
-    """What was given up, on all data, because an old backup had been put back; None if none was."""
+    """The units burned, on all data, because an old backup had been restored; None if none were."""
     gaps = []
     for before, entry in pairwise(entries):
         if entry.kind == "burn":
@@ -142,6 +142,6 @@ def _reserved(entry: Entry) -> Spending:
 
 
 def _run_of(key: str) -> str | None:
-    """The run whose steps, or whose private selection, a charge of that key paid for; None for a query."""
+    """The run of a charge of that key, for its steps or its private selection; None for a query."""
     kind, _, rest = key.partition("/")
     return rest.partition("/")[0] if kind in ("training", "selection") and rest else None

@@ -1,4 +1,4 @@
-"""From a configuration file to the folder of a finished run, and what attacks find on it.
+"""How does a configuration file become the folder of a finished run, and what do attacks find on it?
 
 * ``config``: the configuration file.
 * ``load``: the data that it names.

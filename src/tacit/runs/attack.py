@@ -1,4 +1,4 @@
-"""A finished run under attack: its own model, a model without DP beside it, and shadow models of both.
+"""What do attacks find on a finished run? On its model, on one without DP, with shadow models of both.
 
 The members are the records that the run was trained on, the others its test records.  Shadow models are
 trained as the target was, by the same code and settings, on random halves of both together; batches shrink
@@ -136,13 +136,13 @@ def attack_findings(
 
 
 def without_dp(run: FinishedRun, progress: Progress | None = None) -> nn.Module:
-    """The same model on the same records and canaries, steps and batches, without clip and noise."""
+    """The same model on the same records and canaries, steps and batches, without clipping and noise."""
     tell = None if progress is None else partial(progress, "training without DP")
     return _train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
 
 def _scores(run: FinishedRun, model: nn.Module, shadows: Shadows | None) -> dict[str, Scores]:
-    """Every attack on one model; on a regression those that need no classes."""
+    """Every attack on one model; for a regression those that need no classes."""
     outputs, member = _outputs(run, model), run.is_member
     if not run.data.classes:
         found = {_LOSS: outputs}
@@ -158,7 +158,7 @@ def _scores(run: FinishedRun, model: nn.Module, shadows: Shadows | None) -> dict
 
 
 def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
-    """What a model says of the pool: logits (n, c), or for regression minus the squared error (n,)."""
+    """The outputs of a model on the pool: logits (n, c), or for regression minus the squared error (n,)."""
     device, found = next(model.parameters()).device, []
     with evaluation_mode(model), torch.no_grad():
         pool = run.pool
@@ -178,7 +178,7 @@ def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
 def _shadows(
     run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress | None
 ) -> Shadows:
-    """K shadow models of the run with DP or without; those that an interrupted attack left are kept."""
+    """K shadow models of the run with DP or without; reuses those that an interrupted attack left."""
     if count < 4 or count % 2:
         raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {count}. 16 do well.")
     pool = run.pool
@@ -298,7 +298,7 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
 
 
 def _label(data: Dataset, target: Tensor) -> str:
-    """What a record is called: its class, its text, or its number."""
+    """The name of a record: its class, its text, or its number."""
     if data.alphabet:
         return texts(target[None], Alphabet(data.alphabet))[0]
     return data.classes[int(target)] if data.classes else f"{float(target.reshape(-1)[0]):.3g}"

@@ -1,4 +1,4 @@
-"""Planted experiments on a finished run, for its report."""
+"""What do planted experiments prove about a finished run? Findings for its report."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def audit_findings(
 ) -> list[dict[str, Any]]:
     """What canaries prove about the run, at least: its own, or those of a separate run of its plan.
 
-    :param canaries: how many to plant in a separate run, if this one has none of its own.
+    :param canaries: how many to plant in a separate run, if this one has none.
     :param confidence: of each bound by itself.
-    :param rng: for halves, ties and rehearsals; it must know nothing of the coins.
-    :raises PrivacyRefusal: if slots say nothing about the plan.
-    :raises InvalidInput: if the run's own evidence is damaged, or a separate run would take too long.
+    :param rng: for halves, ties and rehearsals; it must be independent of the coins.
+    :raises PrivacyRefusal: if the plan cannot be audited by slots.
+    :raises InvalidInput: if the run's evidence is damaged, or a separate run would take too long.
     """
     found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
     results = (found.audit.claim, found.audit.one_run, found.audit.one_run_by_tradeoff)

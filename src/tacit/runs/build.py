@@ -1,4 +1,4 @@
-"""From a configuration to the plan and the session that it describes."""
+"""Which plan and session does a configuration describe?"""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def make_session(
     """The data and the session that a configuration describes.
 
     Args:
-        plan: the configuration's, if it has been made already.
+        plan: the configuration's, if it exists already.
         charges: what the run charges to a ledger; the configuration alone charges nothing.
-        generator: where the noise comes from; a fresh one, or that of the charges, where there are any.
-        progress: told of long preparations, as (title, done, total).
+        generator: of the noise; by default a fresh one, or that of the charges, where there are any.
+        progress: called during long preparations, with (title, done, total).
     """
     plan = make_plan(config) if plan is None else plan
     device_of(config.run.device)
     generator = _generator(generator, charges)
     canaries = draw_canaries(config, generator)
     data = prepared_data(config, progress)
-    if canaries and charges is not None:  # beside what is planted, the ledger would not know them again
+    if canaries and charges is not None:  # with planted records, the ledger would not recognise the data
         charges.recognise(as_records(data.train).content)
     if charges is not None:
         check_test_records(data, plan, charges)
@@ -54,7 +54,7 @@ def make_session(
 
 
 def _generator(given: Generator | None, charges: StepCharges | None) -> Generator:
-    """The one that is given, else that of the charges, else a fresh one."""
+    """The given generator, else that of the charges, else a fresh one."""
     if given is not None:
         return given
     return Generator.from_os() if charges is None else charges.generator

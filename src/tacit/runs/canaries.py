@@ -1,7 +1,7 @@
-"""Canaries in text: lines with random secrets among the records of a run, to see what its model remembers.
+"""What does a model of text remember? Canaries: lines with random secrets among the records of a run.
 
-They are drawn from the run's own key, so that a resumed run has the same, and kept in its private folder:
-what was planted must not be known to whoever attacks, nor be released with the model.
+The run's key determines them, so that a resumed run has the same.  They are stored in the run's private
+folder: an attacker must not know what was planted, and nobody may release it with the model.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tacit.training.files import write_atomically
 __all__ = ["TAG", "draw_canaries", "read_canaries", "save_canaries", "secret_space", "with_canaries"]
 
 TAG = "{name}"
-"""Where the prefix of a canary names it."""
+"""The place of the canary's name in its prefix."""
 _MOST_SECRETS = 2**62
-_LARGEST_SHARE = 0.2  # of the records that may be canaries: there is nothing to learn from them
+_LARGEST_SHARE = 0.2  # of the records that may be canaries: a model learns nothing useful from them
 
 
 def secret_space(section: CanariesSection) -> SecretSpace:
-    """All secrets that a canary may hold."""
+    """All possible secrets of a canary."""
     return SecretSpace(section.alphabet, section.length)
 
 
 def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
-    """The canaries of a run with this key; none if the configuration asks for none.
+    """The canaries of a run with this key; none if the configuration has none.
 
     Raises:
-        InvalidInput: the section says what cannot be planted in these records.
+        InvalidInput: the section describes canaries that these records cannot hold.
         PrivacyRefusal: the coin of a canary changes the number of records, which is public.
     """
     section = config.canaries
@@ -72,13 +72,13 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
 
 
 def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
-    """Write them to a file that is readable by its owner alone."""
+    """Write the canaries to a file that its owner alone may read."""
     text = json.dumps([asdict(canary) for canary in canaries], indent=1, ensure_ascii=False)
     write_atomically(path, lambda file: file.write(text.encode()), mode=0o600)
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """What :func:`save_canaries` wrote; none if the configuration asks for none.
+    """The canaries that :func:`save_canaries` wrote; none if the configuration has none.
 
     Raises:
         InvalidInput: the file is missing or damaged, or is not of this run.
@@ -93,14 +93,14 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
             space.position(canary.secret)
     except FileNotFoundError:
         raise InvalidInput(
-            f"{path} is missing, so nobody can say what was planted. Put it back, or train the run again."
+            f"{path} is missing, so what was planted is unknown. Restore the file, or train the run again."
         ) from None
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(f"{path} cannot be read as canaries: {problem}. Train the run again.") from None
     counts = [sum(canary.copies == copies for canary in found) for copies in section.copies]
     if counts != section.count or len(found) != sum(counts):
         raise InvalidInput(
-            f"{path} does not hold the canaries that the configuration asks for. Was it copied from another "
+            f"{path} does not hold the canaries that the configuration describes. Was it copied from another "
             "run?"
         )
     return found
@@ -110,13 +110,13 @@ def _refuse_without_count(section: CanariesSection) -> None:
     given = sorted(section.model_fields_set - {"count"})
     if given or "count" in section.model_fields_set:
         raise InvalidInput(
-            "[canaries] count is missing or empty, so none would be planted: how many canaries for each "
+            "[canaries] count is missing or empty, so none would be planted. Say how many canaries for each "
             "number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
         )
 
 
 def _checked(config: Config) -> Alphabet:
-    """The alphabet of the records, in which the canaries can be written."""
+    """The alphabet of the records, in which canaries are written."""
     section = config.canaries
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
@@ -153,7 +153,7 @@ def _checked(config: Config) -> Alphabet:
     if most > _LARGEST_SHARE * config.privacy.records:
         raise InvalidInput(
             f"[canaries] are up to {most} lines beside {config.privacy.records} records; at most "
-            f"{100 * _LARGEST_SHARE:g} % may be, for there is nothing to learn from them. Plant fewer."
+            f"{100 * _LARGEST_SHARE:g} % may be, as a model learns nothing useful from them. Plant fewer."
         )
     return alphabet
 
@@ -171,7 +171,7 @@ def _declared(section: DataSection) -> tuple[Alphabet, int]:
 
 
 def _letters(alphabet: Alphabet) -> str:
-    """What tags are made of: letters, where there are two."""
+    """The characters of tags: letters, where there are two."""
     letters = "".join(c for c in alphabet.characters if c.isalpha())
     return letters if len(letters) > 1 else alphabet.characters.replace(" ", "")
 

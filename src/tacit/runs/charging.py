@@ -1,7 +1,7 @@
-"""From the [ledger] section of a configuration, or from the command line, to the charges of a run.
+"""What does a run charge to a ledger? From the [ledger] section of a configuration, or the command line.
 
-And what a charged run may say of its test records: those that are records of the data set whose budget it is
-are scored once and with noise; others exactly, for the ledger promises them nothing.
+And how a charged run scores its test records: once and with noise, if they are records of the data set that
+the run is charged to; exactly, if they are others, for the ledger promises them nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tacit.training.records import as_records
 
 __all__ = ["check_scores", "check_test_records", "make_charges"]
 
-_LESS_THAN_ALL = 5  # times the noise that a whole budget buys: 1/25 of it, as Gaussians compose
-_LARGEST = 50.0  # beyond this epsilon, how much less noise it buys makes no difference
+_LESS_THAN_ALL = 5  # times the noise that a whole budget allows: 1/25 of it, as Gaussians compose
+_LARGEST = 50.0  # beyond this epsilon, even less noise makes no difference
 
 
 def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> StepCharges | None:
     """What a run of ``plan`` charges to the ledger that ``section`` names; None if it names none.
 
     Raises:
-        InvalidInput: the section names half of what it takes, or a ledger or data set that is not there.
+        InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
         PrivacyRefusal: plan and data set promise different things.
     """
     if section.url is None:
@@ -59,30 +59,30 @@ def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> St
 
 
 def check_scores(config: Config, plan: Plan, charges: StepCharges | None) -> None:
-    """A charged run pays for the score of records that it holds out; see :mod:`tacit.training.scoring`.
+    """Refuse a charged run that would score its held-out records exactly; see :mod:`tacit.training.scoring`.
 
     Raises:
-        InvalidInput: there is noise for a score, and no ledger.
+        InvalidInput: the configuration has noise for a score, and no ledger.
         PrivacyRefusal: records of the ledger's data set would be scored exactly.
     """
     if charges is None:
         if plan.score_report is not None:
             raise InvalidInput(
-                "[privacy] test_noise is for a run that is charged to a ledger, which sees to it that there "
-                "is one score. Name the ledger, or take test_noise out."
+                "[privacy] test_noise is for a run that is charged to a ledger, which makes sure that there "
+                "is one score. Name the ledger, or leave test_noise out."
             )
         return
     if config.data.test_fraction is None or plan.score_report is not None:
         return
-    another = "or test on records of another data set, from a file of their own"
+    another = "or test on records of another data set, from a separate file"
     if plan.adjacency is not Adjacency.ADD_REMOVE:
         raise PrivacyRefusal(
-            "[data] test_fraction holds out records of the data set whose budget this is, so that exact "
+            "[data] test_fraction holds out records of the data set that this run is charged to, so exact "
             "scores of them would be released and not charged; and a noisy score has no guarantee under "
             f'{plan.adjacency}. Plan with adjacency = "add-remove" and [privacy] test_noise, {another}.'
         )
     raise PrivacyRefusal(
-        "[data] test_fraction holds out records of the data set whose budget this is, so that exact scores "
+        "[data] test_fraction holds out records of the data set that this run is charged to, so exact scores "
         f"of them would be released and not charged. Say [privacy] test_noise = {_advised(plan):g}, for one "
         "score at the end with noise of that many records (standard deviation), for which "
         f"training's noise, or epsilon, grows by about 2 %; {another}."
@@ -100,11 +100,11 @@ def _advised(plan: Plan) -> float:
 
 
 def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
-    """Have the ledger know what is scored with noise; what is scored exactly it must not know already.
+    """Let the ledger record test records that are scored with noise; refuse exact scores of records it knows.
 
     Raises:
-        PrivacyRefusal: the test records are known of another data set, or they are to be scored exactly and
-            are the training records or known of any.
+        PrivacyRefusal: the ledger knows the test records as another data set; or they are to be scored
+            exactly and are the training records, or the ledger knows them.
     """
     ledger = charges.ledger
     content = as_records(data.test).content
@@ -125,7 +125,7 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
         known = [charges.dataset]
     if known:
         raise PrivacyRefusal(
-            f"the test records are records of the data set {known[0]!r}, by what the ledger knows of it: "
+            f"the ledger knows the test records as records of the data set {known[0]!r}: "
             "exact scores of them would be released and not charged. Say [privacy] test_noise for one noisy "
             "score as a part of the budget, or test on other records."
         )

@@ -1,4 +1,4 @@
-"""The configuration of a run: a TOML file of public facts, checked before any data is touched."""
+"""What may a configuration file say? A TOML file of public facts, checked before any data is read."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = [
 
 _Count = Annotated[int, Field(ge=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
-# What may change between a run and its resumption: no result hangs on it.  Records are recognised by a
-# keyed digest, not by where they lie; where the run is charged is in its resume state.
+# What may change between a run and its resumption: no result depends on it.  The resume state recognises the
+# records by a keyed digest, not by their path; it also holds where the run is charged.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
@@ -50,7 +50,7 @@ _FREE = (
 )  # fmt: skip
 
 
-# Settings of several types: of these pydantic complains once for each type.
+# Settings of several types: pydantic reports one error for each type.
 _ALTERNATIVES = {"batch_size": 'a whole number, or "full"'}
 
 
@@ -104,10 +104,10 @@ class ModelSection(_Section):
 
 
 class PrivacySection(_Section):
-    """The promise: what it means has no default.
+    """The promise: its meaning has no default.
 
     ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
-    records, of the noise on the one test score that there is then, as a part of the budget.
+    records, of the noise on the run's only test score, which is part of the budget.
     """
 
     epsilon: float | None = None
@@ -173,7 +173,7 @@ class CanariesSection(_Section):
     """Lines with random secrets, planted in text to see afterwards what the model remembers of them.
 
     ``count[i]`` canaries in ``copies[i]`` copies each; a secret coin for each decides whether it is planted.
-    One reads ``prefix``, in which a random tag stands for "{name}", and then ``length`` characters of
+    One reads ``prefix``, in which a random tag replaces "{name}", and then ``length`` characters of
     ``alphabet``, drawn at random.
     """
 
@@ -187,10 +187,10 @@ class CanariesSection(_Section):
 class LedgerSection(_Section):
     """The ledger that the run is charged to, and the name of the data set in it; none by default.
 
-    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` who
-    is named in the ledger as having spent it (by default the user of the system).
+    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` the
+    name of the spender in the ledger (by default the user of the system).
     ``one_record_per_unit`` states that no unit has two of the training records, nor two of the test records
-    where ``test_noise`` is set, where the data set's policy leaves that open.
+    where ``test_noise`` is set; needed where the data set's policy does not say so.
     """
 
     url: str | None = None
@@ -202,7 +202,7 @@ class LedgerSection(_Section):
 
 
 class RunSection(_Section):
-    """What is written, and how often."""
+    """What the run writes, and how often."""
 
     out: str | None = None
     rows: _Count = 20
@@ -227,10 +227,10 @@ class Config(_Section):
 
 
 def read_config(path: Path | str) -> Config:
-    """Read a configuration; every mistake is named with its place, and misspelt names with a guess.
+    """Read a configuration; the error names every mistake with its place, and guesses at misspelt names.
 
     Raises:
-        InvalidInput: the file is not there, is not TOML, or does not say what a run needs.
+        InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
     """
     return parse_config(read_text(path), str(path))
 
@@ -240,13 +240,13 @@ def read_text(path: Path | str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InvalidInput(f"there is no configuration at {path}; check the path.") from None
+        raise InvalidInput(f"there is no configuration at {path}. Check the path.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"cannot read the configuration {path}: {problem}") from None
 
 
 def parse_config(text: str, origin: str) -> Config:
-    """The configuration that ``text`` holds; ``origin`` says in errors where it comes from."""
+    """The configuration that ``text`` holds; errors name ``origin``, where the text comes from."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -294,7 +294,7 @@ def _complaint(item: Any) -> str:
 
 def _about_section(name: str, kind: str) -> str:
     if name in Config.model_fields:
-        problem = "is missing" if kind == "missing" else "must be a section of its own"
+        problem = "is missing" if kind == "missing" else "must be a section, written [name]"
         return f"[{name}] {problem}."
     return f"[{name}] is not a section{_guess(name, list(Config.model_fields))}"
 

@@ -1,4 +1,4 @@
-"""What can be drawn from an image classifier: a picture of each class, by MI-Face."""
+"""What can be drawn from an image classifier? A picture of each class, by MI-Face."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS = 1000
 
 
 def is_picture(record: Tensor) -> bool:
-    """Whether a record (channels, h, w) can be shown."""
+    """Whether a record (channels, h, w) can be shown as a picture."""
     return record.ndim == 3 and record.shape[0] in (1, 3)
 
 
@@ -28,11 +28,11 @@ def drawn_classes(
     data: Dataset,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """For each class its name, the mean of its training pictures as ``mean``, and as data URLs what is drawn
-    from each model, under its name.
+    """For each class its name, the mean of its training pictures as ``mean``, and as data URLs the picture
+    drawn from each model, under the model's name.
 
-    The attacker starts from the mean of the test pictures: he knows what such pictures look like, and nothing
-    of those that the model was trained on.
+    The attacker starts from the mean of the test pictures: the attack assumes knowledge of what such pictures
+    look like, and none of those that the model was trained on.
     """
     count = min(_CLASSES, len(data.classes))
     others, (inputs, labels) = data.test.inputs, data.train

@@ -1,4 +1,4 @@
-"""A finished run: what it left in its folder, and its data again."""
+"""What did a finished run leave? Its folder's files, and its data, loaded again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["FinishedRun", "open_run"]
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A run that is over: its data, the plan performed, its statement, and its model to be attacked."""
+    """A finished run: its data, the plan performed, its statement, and its model."""
 
     folder: Path
     config: Config
@@ -60,7 +60,7 @@ class FinishedRun:
 
 
 def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
-    """Read what a run left, and its data again.
+    """Read the files of a run, and its data again.
 
     :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
         cannot be loaded.

@@ -1,4 +1,4 @@
-"""The folder of a run: whether it may be written to, and that one process alone does so."""
+"""May a run write to its folder? It checks that, and that one process alone does so."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _PRIVATE = "private"
 
 
 def resume_state(folder: Path) -> Path:
-    """Where the resume state of a run lies."""
+    """The path of a run's resume state."""
     return folder / _PRIVATE / "resume.pt"
 
 
 def slot_files(folder: Path) -> tuple[Path, Path]:
-    """Where the slots of an audited run lie, and, apart from what is released, the coins."""
+    """The paths of the slots of an audited run, and, apart from what is released, of the coins."""
     return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
 
 
 def canary_file(folder: Path) -> Path:
-    """Where a run on text keeps its canaries: their secrets, and which of them took part."""
+    """The path of a text run's canaries: their secrets, and which of them took part."""
     return folder / _PRIVATE / "canaries.json"
 
 
@@ -50,13 +50,13 @@ def check_resumable(folder: Path) -> None:
         )
     if not (config := folder / "config.toml").exists():
         raise InvalidInput(
-            f"{config} is missing, so it cannot be seen whether the run would go on with the settings that "
-            "it was started with. Put the file back, or start a new run."
+            f"{config} is missing, so the run cannot check that it goes on with the settings that "
+            "it was started with. Restore the file, or start a new run."
         )
 
 
 def check_empty(folder: Path, config_text: str) -> None:
-    """Refuse a folder that holds anything, but for what a run leaves that was killed before it was saved."""
+    """Refuse a folder that holds anything except the files of a run that was killed before it saved."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; choose another folder with --out.")
     state = resume_state(folder)
@@ -79,7 +79,7 @@ def check_empty(folder: Path, config_text: str) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, before anything long is done."""
+    """Refuse a folder that the process cannot write to, before any long work."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     effective = os.access in os.supports_effective_ids
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):
@@ -91,7 +91,7 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def sole_user(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; it goes with the process, however that ends.
+    """Hold the folder's lock; the system releases it when the process ends.
 
     Raises:
         InvalidInput: another process works on this run.

@@ -1,4 +1,4 @@
-"""The data that a configuration names, and the features that it asks for."""
+"""Which data and features does a configuration name?"""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tacit.runs.config import Config, DataSection
 __all__ = ["Progress", "load_data", "prepared_data"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told of long work, as (title, done, total)."""
+"""Called during long work, with (title, done, total)."""
 
 _SOURCES = ("name", "table", "images", "text")
 
 
 def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
-    """The data that the configuration names, with the features that it asks for."""
+    """The data that the configuration names, with the features that it names."""
     return _features(config, load_data(config, progress), progress)
 
 
 def load_data(config: Config, progress: Progress | None = None) -> Dataset:
-    """The data that the configuration names, before any features are made of it."""
+    """The data that the configuration names, before any features are computed."""
     section, unit = config.data, config.privacy.unit
     given = [name for name in _SOURCES if getattr(section, name) is not None]
     if len(given) != 1:
@@ -82,7 +82,7 @@ def _load_text(section: DataSection, unit: str) -> Dataset:
 
 
 def _features(config: Config, data: Dataset, progress: Progress | None) -> Dataset:
-    """Scattering features in place of pictures, where asked for: fixed filters, so they cost nothing."""
+    """Scattering features in place of pictures, where configured: fixed filters, so they cost nothing."""
     if config.data.features == "raw":
         return data
     parts = []

@@ -1,4 +1,4 @@
-"""What a run lowers: one loss per record, by the kind of its data."""
+"""Which loss does a run minimise? One loss per record, by the kind of its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model and the optimizer that a configuration names: built in, or from a factory of the user."""
+"""Which model and optimizer does a configuration name? A built-in one, or one from the user's factory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def device_of(name: str) -> torch.device:
 
 
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
-    """Try the model on two records of zeros, public ones, so that a misfit shows before the first step."""
+    """Run the model on two records of zeros, which are public, to find a misfit before the first step."""
     name = f"[model] {section.name or section.factory}"
     kind = data.train.inputs.dtype if data.alphabet else torch.float32
     zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
@@ -159,7 +159,7 @@ def _import_factory(reference: str) -> Callable[..., object]:
 
 
 def _where(problem: BaseException) -> str:
-    """What went wrong, and the line of the user's code at which it did."""
+    """The error, and the line of the user's code that raised it."""
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

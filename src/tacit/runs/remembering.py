@@ -1,4 +1,4 @@
-"""What a language model of text remembers: of planted secrets, of whole records, and when made to repeat.
+"""What does a language model remember? Planted secrets, whole records, and text after repetition.
 
 Letters: n contexts, t tokens of one, L tokens that the model was trained on, V of the vocabulary.
 """
@@ -49,17 +49,18 @@ __all__ = [
     "texts",
 ]
 
-_MOST_RANKED = 10**6  # secrets that are ranked exactly; of more, a sample
+_MOST_RANKED = 10**6  # secrets that are ranked exactly; of more candidates, a sample
 _SAMPLE = 20_000
-_ASKED = 200  # records whose rest is asked for
+_ASKED = 200  # records that the model is to complete
 _REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # of a probe with one character
 _PIECE = 6  # characters that count as recited
 
 
 def next_token(model: nn.Module, longest: int) -> NextToken:
-    """The model as the attacks take it: from (n, t) tokens since the start of a record.
+    """The model in the attacks' form: from (n, t) tokens since the start of a record.
 
-    :param longest: L - 1, what the model was trained to read; of longer contexts it sees the last.
+    :param longest: L - 1, the length that the model was trained on; of longer contexts it reads the last
+    part.
     """
 
     @torch.no_grad()
@@ -93,12 +94,12 @@ def memory_found(
     rng: np.random.Generator,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """What each of the models remembers, as plain data; ``private`` names the one that ``curve`` is of."""
+    """What each of the models remembers, as plain data; ``private`` names the model of ``curve``."""
     alphabet, longest = Alphabet(data.alphabet), data.input_shape[0] - 1
     members, others = (texts(pair.targets, alphabet) for pair in (data.train, data.test))
     seed, found = int(rng.integers(2**62)), []
     for name, model in models.items():
-        ask, same = next_token(model, longest), np.random.default_rng(seed)  # all are asked the same
+        ask, same = next_token(model, longest), np.random.default_rng(seed)  # same draws for all models
         secrets = []
         for done, canary in enumerate(canaries, 1):
             secrets.append(remembered_secret(ask, canary, secret_space(section), alphabet, same))
@@ -127,11 +128,11 @@ def memory_found(
 def remembered_secret(
     ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Alphabet, rng: np.random.Generator
 ) -> Remembered:
-    """Rank the secret among all that it might have been, ask for it, and say how often one would have to.
+    """Rank the secret among all possible ones, let the model complete it, and estimate how often it comes.
 
     Of more than a million candidates a sample is ranked.
 
-    :param rng: draws the sample; it must know nothing of the secret.
+    :param rng: draws the sample; it must be independent of the secret.
     """
     prefix, secret = alphabet.encode(canary.prefix), alphabet.encode(canary.secret)
     letters, place = np.array(alphabet.encode(space.alphabet)), space.position(canary.secret)
@@ -151,7 +152,7 @@ def remembered_secret(
 
 
 def _extrapolated(own: float, others: NDArray[np.float64], rng: np.random.Generator) -> float | None:
-    """None where no skew normal law fits: its tail would say nothing."""
+    """None where no skew normal distribution fits: its tail would mean nothing."""
     try:
         return extrapolated_exposure(own, rng.permutation(others)).exposure
     except InvalidInput:
@@ -166,8 +167,8 @@ def texts(targets: Tensor, alphabet: Alphabet) -> list[str]:
 def remembered_records(
     ask: NextToken, records: Sequence[str], alphabet: Alphabet, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Of how many records the second half and the end come out after the first, likeliest character by
-    character, and how many were tried.
+    """How many records the model completes exactly from their first half, likeliest character by character,
+    and how many were tested.
     """
     tried = [records[i] for i in rng.permutation(len(records)) if len(records[i]) > 1][:_ASKED]
     right = 0
@@ -186,8 +187,8 @@ def probe_by_repeating(
     rng: np.random.Generator,
     progress: Callable[[int, int], None] | None = None,
 ) -> RepeatProbe:
-    """Repeat each letter, and look what follows up in the training text, and in as much text that the model
-    was not trained on; beside it the same after the letter alone.
+    """Repeat each letter, and search for what follows in the training text, and in as much text that the
+    model was not trained on; and the same after the letter alone.
     """
     size = min(len(members), len(others))
     trained_on = TrainingText(_drawn(members, size, alphabet, rng), window=_PIECE)

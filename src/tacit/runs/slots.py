@@ -1,8 +1,8 @@
-"""The slot audit of a run's folder: by the slots that it was trained with, or by a rehearsal of its plan.
+"""How is a run's folder audited? By the slots that it was trained with, or by a rehearsal of its plan.
 
-A run without slots can still be audited.  Its plan is performed once more by the same code, with the same
-sampler, clipping rule and noise, on made-up records with slots among them; no real record is touched.  What
-it finds is a property of the code and the settings, not of the one model that was released.
+A run without slots can still be audited.  The same code performs its plan once more, with the same sampler,
+clipping rule and noise, on made-up records with slots among them; it reads no real record.  What it finds is
+a property of the code and the settings, not of the one model that was released.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_WORK = 2e8  # records times steps of a rehearsal, about a minute
 
 @dataclass(frozen=True, eq=False)
 class FolderAudit:
-    """What was found, and whether by the run's own slots or by a ``rehearsal`` of its plan."""
+    """What the audit found, and whether by the run's slots or by a ``rehearsal`` of its plan."""
 
     audit: SlotAudit
     slots: int
@@ -53,11 +53,11 @@ def audit_folder(
 ) -> FolderAudit:
     """Audit the run in ``folder`` by its slots; without any, by a rehearsal with ``slots`` of them.
 
-    ``progress(title, done, total)`` is told of what takes long.
+    ``progress(title, done, total)`` is called during long work.
 
     Raises:
         InvalidInput: there is no run, or it has slots and is not finished.
-        PrivacyRefusal: slots say nothing about its plan (:meth:`tacit.training.AuditSlots.check_plan`).
+        PrivacyRefusal: its plan cannot be audited by slots (:meth:`tacit.training.AuditSlots.check_plan`).
     """
     folder = Path(folder)
     config = read_config(folder / "config.toml")
@@ -67,7 +67,7 @@ def audit_folder(
         evidence, rehearsal = SlotEvidence.load(*slot_files(folder)), False
         slots = config.audit.slots
     else:
-        if plan.adjacency is Adjacency.ADD_REMOVE:  # any other will be refused
+        if plan.adjacency is Adjacency.ADD_REMOVE:  # the rehearsal refuses any other
             plan = plan_with_room(plan, slots)
         tell = None if progress is None else partial(progress, "planted experiment")
         evidence, rehearsal = rehearse_plan(plan, slots, progress=tell), True
@@ -91,7 +91,7 @@ def rehearse_plan(
     Args:
         plan: with room for the slots (:func:`tacit.audits.plan_with_room`).
         generator: only for tests.
-        progress: told of the steps that are done, and of all.
+        progress: called with the steps that are done, and the number of all.
 
     Raises:
         InvalidInput: that would take too long.

@@ -1,8 +1,8 @@
-"""Shadow models of a run trained all at once, where its network and settings are such that this is the same.
+"""When can shadow models of a run be trained all at once? Where the result is the same.
 
-Logistic regressions and perceptrons under SGD are (:class:`tacit.attacks.stacked.StackedMLPs`); what stands
-before their first layer and has no weights, such as a normalisation of each record by itself, is applied to
-the records beforehand.
+That holds for logistic regressions and perceptrons under SGD (:class:`tacit.attacks.stacked.StackedMLPs`).
+Modules before their first layer that have no weights, such as a normalisation of each record by itself, are
+applied to the records beforehand.
 
 Letters: K models, n records, c classes.
 """
@@ -31,7 +31,7 @@ from tacit.sampling import FullBatch
 
 __all__ = ["AtOnce", "Perceptron", "at_once", "perceptron_of"]
 
-_MOST = 8  # models at once: an interruption loses so many
+_MOST = 8  # models at once: an interruption loses that many
 _VALUES = 2**26  # that the inputs of one step may hold, of all models together
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
@@ -130,7 +130,7 @@ def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, priv
 
 
 def _private_fits(plan: Plan, records: int) -> bool:
-    """Whether models trained at once know all that the plan asks for."""
+    """Whether models trained at once can perform all parts of the plan."""
     return (
         isinstance(plan.clipping, FlatClipping | AutomaticClipping)
         and plan.views == 1
@@ -140,12 +140,12 @@ def _private_fits(plan: Plan, records: int) -> bool:
 
 
 def _gradients_alone(plan: Plan) -> Plan:
-    """The plan without the loss beside the gradients, and with just the noise that these had with it."""
+    """The plan without the loss report, and with exactly the noise that its gradients had with it."""
     return replace(plan, loss_report=None, noise_multiplier=plan.gradient_noise_multiplier)
 
 
 def _started(config: Config, data: Dataset, network: Perceptron, generators: list[Generator]) -> StackedMLPs:
-    """Models whose initial weights are drawn as the run's own were."""
+    """Models with initial weights drawn as those of the run."""
     device = network.layers[0].weight.device
     models = StackedMLPs(network.sizes, network.activation, generators, device=device)
     for place, generator in enumerate(generators):

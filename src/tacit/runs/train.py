@@ -1,4 +1,4 @@
-"""One run from its configuration to its folder: data, model, plan, session, loop, statement, pictures.
+"""What happens in one run? From its configuration to its folder: data, plan, session, statement, pictures.
 
 The folder of a run::
 
@@ -76,7 +76,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run has.
+    """The result of a finished run.
 
     ``rows`` of metrics, the last ``evaluation``, the ``statement``, the ``files`` to be released, and
     ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
@@ -118,7 +118,7 @@ class Run:
         Where the ledger refuses the next chunk of steps, the run ends with the model so far.
 
         An early end, a crash or a full disk leaves the last resume state in place;
-        ``prepare(..., resume=True)`` goes on from there.  A finished run only has its folder written anew.
+        ``prepare(..., resume=True)`` goes on from there.  For a finished run it only writes the folder anew.
         """
         state = resume_state(self.folder)
         with ExitStack() as stack:
@@ -148,11 +148,11 @@ class Run:
             return self._finish(history.rows) if whole or self.session.stopped is not None else None
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
-        """Exact, of records that no ledger's promise is about."""
+        """Exact, on records that belong to no ledger's data set."""
         return evaluate(model, *self.data.test)
 
     def _score(self, model: nn.Module) -> Evaluation:
-        """The last word on the test records."""
+        """The final score of the test records."""
         if self.plan.score_report is None:
             return self._evaluate(model)
         return score_held_out(self.session, *self.data.test)
@@ -175,7 +175,7 @@ class Run:
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         evaluation = self._score(model)
-        if evaluation.interval is not None:  # the exact ones are there already
+        if evaluation.interval is not None:  # exact scores are in the rows already
             rows = _with_score(rows, evaluation)
             CsvWatcher(self.folder / "metrics.csv", rows)
         files: tuple[str, ...] = _OUTPUTS
@@ -211,18 +211,18 @@ def prepare(
     generator: Generator | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Read a configuration and get everything ready; nothing is computed from the data before noise.
+    """Read a configuration and prepare the run; computes nothing from the data without noise.
 
     Args:
         path: the TOML file.
         out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
         resume: go on with the run in that folder.
-        ledger: where the run is charged; what it leaves open is the configuration's.
+        ledger: where the run is charged; the configuration gives what it leaves open.
         generator: only for tests, from :mod:`tacit.testing`; a resumed run has its own.
-        progress: told of long preparations, as (title, done, total).
+        progress: called during long preparations, with (title, done, total).
 
     Raises:
-        BudgetExceeded: the ledger has not enough left for the plan; says how many of its steps would fit.
+        BudgetExceeded: the plan does not fit what the ledger has left; says how many of its steps would fit.
         InvalidInput: a mistake in the configuration or the data; a folder that holds a run already.
         PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run would go on with
             other settings.
@@ -264,22 +264,22 @@ def _with_score(rows: list[Row], evaluation: Evaluation) -> list[Row]:
 
 
 def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:
-    """What is true after a Ctrl-C before the first step."""
+    """The state of things after a Ctrl-C before the first step."""
     if resume:
-        return f"Stopped before the next step. The run in {folder} is as it was; --resume goes on with it."
+        return f"Stopped before the next step. The run in {folder} is unchanged; --resume goes on with it."
     if charges is None or not charges.charged():
         nothing = "Nothing was saved" if charges is None else "Nothing was saved, and nothing charged"
         return f"Stopped before the first step. {nothing}: there is nothing to resume. Start again."
     first, stop = charges.span(0)
     return (
         f"Stopped before the first step. Steps {first} to {stop - 1} are charged to {charges.dataset!r} with "
-        "the preparation, which may have looked at the records: the charge stays. Nothing was saved, so that "
+        "the preparation, which may have read the records: the charge stays. Nothing was saved, so "
         "there is nothing to resume; a new run is charged anew."
     )
 
 
 def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
-    """The configured section, with what was given beside it in the place of its own."""
+    """The configured section, with the given settings in place of its own."""
     changes = (
         {} if given is None else {name: value for name, value in given if value not in (None, False, "")}
     )
@@ -291,8 +291,8 @@ def _check_same(folder: Path, config: Config) -> None:
     if changed:
         raise PrivacyRefusal(
             f"the configuration is not the one that the run in {folder} was started with: "
-            f"{'; '.join(changed)}. Going on would put the same noise on different sums, and the difference "
-            "of the two would be free of noise. Go on with the old settings, or start a new run with --out."
+            f"{'; '.join(changed)}. Going on would add the same noise to different sums, and their "
+            "difference would have no noise. Go on with the old settings, or start a new run with --out."
         )
 
 
@@ -302,14 +302,14 @@ def _model_line(section: ModelSection, model: nn.Module) -> str:
 
 
 def _slots_line(config: Config) -> tuple[str, ...]:
-    """That there were canaries is a public fact: they are records that nobody is."""
+    """That there were canaries is a public fact: they belong to no person."""
     if not config.audit.slots:
         return ()
     return (f"{config.audit.slots} audit slots: canary records without data were planted for half of them",)
 
 
 def _canaries_line(canaries: Sequence[Canary]) -> tuple[str, ...]:
-    """The same of the canaries in text; which of them took part is not said."""
+    """The same for the canaries in text; it does not say which of them took part."""
     if not canaries:
         return ()
     return (f"{len(canaries)} made-up lines with random secrets were planted, each by a secret coin",)
@@ -320,7 +320,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _save_weights(model: nn.Module, path: Path) -> None:
-    """safetensors refuses tensors that share memory, as tied weights do: each name gets its own copy."""
+    """safetensors refuses tensors that share memory, as tied weights do: each name gets a separate copy."""
     weights = {
         name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()
     }

@@ -1,7 +1,7 @@
-"""Who writes the metrics of a run: a CSV file and, where asked for, TensorBoard.
+"""Who writes the metrics of a run? A CSV file and, where configured, TensorBoard.
 
-Nothing in them is un-noised: epsilon is public, the loss is noisy and paid for, test figures are of the
-test records.
+They contain nothing without noise: epsilon is public, the loss is noisy and accounted for, test figures are
+of the test records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIGURES = ("epsilon", "loss", "test_score", "test_loss")
 
 
 class CsvWatcher:
-    """``metrics.csv``, whole at any moment: it is written anew with each line of metrics."""
+    """``metrics.csv``, complete at any moment: each line of metrics writes it anew."""
 
     def __init__(self, path: Path, rows: list[Row]) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class CsvWatcher:
 
 
 class TensorBoardWatcher:
-    """The same figures in a folder ``tensorboard``; those past ``steps_done`` are from a run cut short."""
+    """The same figures in a folder ``tensorboard``; removes those past ``steps_done``, of a run cut short."""
 
     def __init__(self, folder: Path, steps_done: int) -> None:
         try:

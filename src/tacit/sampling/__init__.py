@@ -1,4 +1,4 @@
-"""Who takes part in a step; each sampler names the event that it really performs."""
+"""Who takes part in a step? Samplers say so, and each names the event that it really performs."""
 
 from tacit.sampling.base import Indices, Sampling
 from tacit.sampling.full import FullBatch

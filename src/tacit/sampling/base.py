@@ -1,4 +1,4 @@
-"""What every sampler is: frozen data that draws the participants of a step and names its own event."""
+"""What must a sampler do? It is frozen data, draws the participants of a step, and names its event."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Sampling(ABC):
     """Who takes part in a step.
 
     An implementation is a frozen dataclass of public facts.  The number of records and the generator
-    are arguments, because the one may be secret and the other is.
+    are arguments: the first may be secret, the second is.
     """
 
     @abstractmethod
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
-        """What ``steps`` steps of ``mechanism`` on the sampled records do to the data.
+        """The event of ``steps`` steps of ``mechanism`` on the sampled records.
 
         Raises:
             PrivacyRefusal: this sampler has no proven guarantee under this adjacency.

@@ -1,4 +1,4 @@
-"""Full batch: every record takes part in every step; no amplification, none claimed."""
+"""What does a full batch cost? Every record takes part in every step; no amplification is claimed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Poisson sampling: every record takes part with probability q, independently of all others.
+"""What is Poisson sampling? Every record takes part with probability q, independently of all others.
 
-This is the sampler that the amplification theorems of the moments accountant and of the privacy loss
-distribution are about (Abadi et al., CCS 2016, section 3.1; Zhu, Dong and Wang, AISTATS 2022).
+The amplification theorems of the moments accountant and of privacy loss distributions are about this sampler
+(Abadi et al., CCS 2016, section 3.1; Zhu, Dong and Wang, AISTATS 2022).
 
 Guarantee
 ---------
-* Each record's participation is decided by its own 64 random bits: probability ``floor(q 2^64) / 2^64``,
+* 64 random bits of its own decide each record's participation: probability ``floor(q 2^64) / 2^64``,
   at most q, independent over records and steps.
 * The batch has a random size, possibly zero, and is never cut, filled up or skipped.
 """

@@ -1,15 +1,15 @@
-"""Shuffled batches of a fixed size, with the accounting that is true for them.
+"""What do shuffled batches of a fixed size cost? What is proven for them, which is less than for Poisson.
 
-In an epoch every record lies in at most one batch.  Whatever the permutation, one epoch is therefore one
+In an epoch every record is in at most one batch.  Whatever the permutation, one epoch is therefore one
 unsampled mechanism on any single record, by parallel composition, and the steps of an epoch cost what
-one step costs.  No amplification by shuffling is claimed: none is proven that would be tight, and batches
-of this kind priced as if they were Poisson samples are the best known false claim of the field
+one step costs.  This sampler claims no amplification by shuffling: no tight one is proven.  Accounting for
+such batches as if they were Poisson samples is the best known false claim of the field
 (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
 
 Guarantee
 ---------
 * Under ``replace-one`` and ``zero-out``, T steps cost ``ceil(T / steps per epoch)`` unsampled mechanisms.
-* Under ``add-remove`` the sampler is refused: one record more moves all others between batches.
+* Under ``add-remove`` the sampler is refused: one more record moves all others between batches.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ShuffledBatches(Sampling):
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         if records != self.records:
             raise InvalidInput(
-                f"the sampler was planned for {self.records} records, the data has {records}; "
-                "make the plan for the number of records that there is."
+                f"the sampler was planned for {self.records} records, the data has {records}. Make the plan "
+                f"with records={records}."
             )
         epoch, batch = divmod(step, self.steps_per_epoch)
         order = generator.numpy(purpose=Purpose.SAMPLING, step=epoch).permutation(records)

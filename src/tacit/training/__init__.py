@@ -1,22 +1,22 @@
-"""Private training: the step, the session around it, the loop, evaluation and resume.
+"""How does a model train privately? The step, the session around it, the loop, evaluation and resume.
 
-* ``session``: the private session, for a loop of one's own.
+* ``session``: the private session, for the user's own loop.
 * ``step``: one private step.
 * ``loop``: the loop over a session.
-* ``records``: batches from arrays, maps and data sets; ``prefetch``: read ahead of the step.
-* ``items``: whether the items of a data set are made of their own records.
+* ``records``: batches from arrays, memory maps and data sets; ``prefetch``: worker processes read them early.
+* ``items``: checks that each item of a data set depends on its own record alone.
 * ``augmentation``: several views of a record before the one clip.
-* ``guarded_optimizer``: only noisy gradients move the model.
-* ``noise_reuse``: the same noise never lies on two different sums.
+* ``guarded_optimizer``: only noisy gradients change the model.
+* ``noise_reuse``: refuses to add the same noise to two different sums.
 * ``averaging``: an average of the weights, as post-processing.
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
 * ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
-* ``processes``: one run, one process.
-* ``evaluation``: how well a model does; ``scoring``: one noisy score on the data set's own records.
-* ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether it may.
+* ``processes``: refuses runs that several processes share.
+* ``evaluation``: how well a model does; ``scoring``: one noisy score on held-out records of the data set.
+* ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether the policy allows it.
 * ``audit_slots``: canary records to audit a run by.
 * ``selection``: the private choice of hyper-parameters.
-* ``values``: errors without a record's numbers.
+* ``values``: raises errors of torch without the numbers of a record.
 """
 
 from tacit.training.audit_slots import AuditSlots, SlotEvidence
@@ -27,7 +27,7 @@ from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.scoring import score_held_out
 from tacit.training.selection import Selected, select
-from tacit.training.session import Batch, PrivateSession, StepReport
+from tacit.training.session import PrivateSession, StepReport, StepTicket
 
 __all__ = [
     "AuditSlots",
@@ -43,9 +43,12 @@ __all__ = [
     "SlotEvidence",
     "StepCharges",
     "StepReport",
+    "StepTicket",
     "Watcher",
     "evaluate",
     "score_held_out",
     "select",
     "train",
 ]
+
+Batch = StepTicket  # the old name, for loops that import it

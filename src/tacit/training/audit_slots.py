@@ -1,11 +1,11 @@
-"""Audit slots: canary records that a run is trained on so that it can be audited afterwards.
+"""How can a run be audited? Audit slots: canary records that the run also trains on.
 
 A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
-public strength k_j and a sealed fair coin; it is one more record if the coin says so, and its loss is
-k_j s_j slot[j].  Its gradient lies in entry j alone, where that of every real record is 0, so that canaries
+public strength k_j and a sealed fair coin.  It is one more record if the coin says so, and its loss is
+k_j s_j slot[j].  Its gradient is nonzero in entry j only, where that of every real record is 0, so canaries
 disturb neither the model nor one another.  All else is as in any run: the sampler draws canaries among the
-records, the engine clips them, the step adds its noise and divides.  What a step releases of the slots is
-read before the optimizer, which never sees them; they are no part of the model.
+records, the engine clips them, the step adds its noise and divides.  The session reads what a step releases
+of the slots before the optimizer's step; the optimizer never sees them, and the model has none of them.
 
 Letters: m slots; c canaries whose coin says in; N real records; n records of a batch; K views; T steps.
 """
@@ -39,7 +39,7 @@ from tacit.training.records import Records
 __all__ = ["AuditSlots", "Planted", "SlotEvidence", "WithCanaries"]
 
 _LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from
-_LEAST_STRENGTH = 2.0  # times C: a canary that is not clipped would not notice a missing clip
+_LEAST_STRENGTH = 2.0  # times C: a canary that clipping leaves unchanged would not show a missing clip
 _SLOTS, _MODEL = "slots.weight", "model."  # names in the model that the engine sees
 _TensorType = TypeVar("_TensorType", bound=Tensor)
 
@@ -63,11 +63,11 @@ class AuditSlots:
         object.__setattr__(self, "strength", check_real("strength", self.strength, low=_LEAST_STRENGTH))
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse a plan whose runs slots say nothing about.
+        """Refuse a plan whose runs cannot be audited by slots.
 
         Raises:
             PrivacyRefusal: the coin of a canary changes the number of records, which is public.
-            InvalidInput: more canaries than records to learn from can bear, or clipping per layer.
+            InvalidInput: there are too many canaries for the records, or clipping is per layer.
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
@@ -76,8 +76,8 @@ class AuditSlots:
             )
         if isinstance(plan.clipping, PerLayerClipping):
             raise InvalidInput(
-                "audit slots would be one more layer with a bound of its own, which changes the others'. "
-                "Audit with flat, automatic or adaptive clipping."
+                "audit slots would be one more layer with its own bound, which changes the bounds of the "
+                "others. Audit with flat, automatic or adaptive clipping."
             )
         most = int(2 * _LARGEST_SHARE * plan.records)
         if self.count > most:
@@ -93,9 +93,10 @@ class AuditSlots:
 class SlotEvidence:
     """What a run with slots leaves for the audit.
 
-    ``observed`` (T, m), float32: the slots' part of the released noisy sums, over sign and norm bound; it is
-    covered by the guarantee of the run.  ``included`` (m,), bool: the coins.  They belong to made-up records
-    and give nothing away, but are kept apart until somebody audits, who could not be believed otherwise.
+    ``observed`` (T, m), float32: the slots' part of the released noisy sums, divided by sign and norm bound;
+    the guarantee of the run covers it.  ``included`` (m,), bool: the coins.  They belong to made-up records
+    and
+    reveal nothing of real ones, but nobody may read them before the audit: else nobody could believe it.
     """
 
     observed: NDArray[np.float32]
@@ -118,7 +119,7 @@ class SlotEvidence:
         if not (fits and x.dtype == np.float32 and included.dtype == np.bool_):
             raise InvalidInput(
                 f"{observed} and {coins} are not the slots and the coins of one run: they hold {x.dtype} of "
-                f"shape {x.shape} and {included.dtype} of shape {included.shape}."
+                f"shape {x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
             )
         return SlotEvidence(np.asarray(x, dtype=np.float32), np.asarray(included, dtype=np.bool_))
 
@@ -141,14 +142,14 @@ def _read(path: Path) -> _AnyArray:
             "[audit] slots = 1000 in its configuration."
         ) from None
     except (ValueError, EOFError, OSError):
-        raise InvalidInput(f"{path} is damaged: no run with audit slots wrote it.") from None
+        raise InvalidInput(f"{path} is damaged: no run with audit slots wrote it. Train anew.") from None
     return found
 
 
 class _ModelWithSlots(nn.Module):
     """The model, and after it the slots, which it does not read and which stay 0.
 
-    The order matters: noise has the address of its parameter's position, so the model's noise is the same
+    The order matters: the noise of a parameter is addressed by its position, so the model's noise is the same
     with and without slots.
     """
 
@@ -163,7 +164,7 @@ class _ModelWithSlots(nn.Module):
 
 @final
 class Planted:
-    """The slots of one run: its coins, and what was seen of the slots so far.
+    """The slots of one run: its coins, and what the steps so far released of the slots.
 
     **Guarantee**
 
@@ -175,7 +176,7 @@ class Planted:
         self, request: AuditSlots, model: nn.Module, loss: PerExampleLoss, plan: Plan, generator: Generator
     ) -> None:
         request.check_plan(plan)
-        modules.check_loss(loss, model)  # which the engine does not see
+        modules.check_loss(loss, model)  # the engine does not see the user's loss
         self.request, self._plan, self._user_loss = request, plan, loss
         self.model = _ModelWithSlots(model, request.count)
         self._report = plan.loss_report
@@ -199,13 +200,13 @@ class Planted:
 
     @property
     def slots_in(self) -> NDArray[np.int64]:
-        """(c,) numbers of the slots whose canaries take part."""
+        """(c,) numbers of the slots whose canaries are trained on."""
         return np.flatnonzero(self._included).astype(np.int64)
 
     def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
-        """The user's losses of real records and those of canaries; (n K,).
+        """The losses of real records, by the user's loss, and those of canaries; (n K,).
 
-        The last tensor holds 0 for a real record, j + 1 for canary j.  A reported loss counts canaries at
+        The last tensor holds 0 for a real record, j + 1 for canary j.  In a reported loss a canary counts as
         the middle of its range, which adds nothing to the centred sum.
         """
         slot = batch[-1]
@@ -219,7 +220,7 @@ class Planted:
         """Refuse a model whose gradient on a (1, ...) ``blank`` record is not finite: no canary would count.
 
         Raises:
-            InvalidInput: it is not.
+            InvalidInput: the gradient is not finite.
         """
         K = self._plan.views
         device = self.model.slots.weight.device
@@ -228,7 +229,7 @@ class Planted:
         rule = self._plan.clipping
         engine = ReferenceEngine(
             self.model, self.loss, rule, views=K
-        )  # its own: an engine learns from what it sees
+        )  # a new engine: an engine stores what it learns from a batch
         sums = {
             name: torch.zeros_like(p, dtype=widened_type(p.dtype)) for name, p in engine.parameters.items()
         }
@@ -251,11 +252,11 @@ class Planted:
         return self.without_slots(gradients)
 
     def without_slots(self, tensors: Mapping[str, _TensorType]) -> dict[str, _TensorType]:
-        """What is the model's own, by the names that it has there."""
+        """The tensors of the user's model, by their names there."""
         return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
 
     def evidence(self) -> SlotEvidence:
-        """What was seen, with the coins."""
+        """What the steps released of the slots, with the coins."""
         return SlotEvidence(self._stacked(), self._included.copy())
 
     def state(self) -> dict[str, object]:
@@ -276,8 +277,8 @@ class Planted:
 class WithCanaries(Records):
     """N records, and after them the canaries whose coin says in: records of zeros, with the slot's number.
 
-    Nothing of a real record is in a canary but the shape.  In a batch, one canary is put in the second place,
-    which changes no sum: the engine looks at the first few records to see how a batch goes through the model.
+    A canary shares nothing with a real record but the shape.  In a batch, one canary takes the second place,
+    which changes no sum: the engine checks on the first few records how a batch goes through the model.
     """
 
     def __init__(self, records: Records, planted: Planted) -> None:

@@ -1,8 +1,8 @@
-"""Augmentation multiplicity: several views of a record whose losses are averaged before the one clip.
+"""What is augmentation multiplicity? Several views of a record, averaged before the one clip.
 
 The gradient of a record is that of the mean loss over its K views, clipped once, so the views cost no
-privacy (De et al., 2204.13650, section 3.2).  All random numbers of a step are drawn per record before the
-batch is cut into microbatches, so the result does not depend on the cut.
+privacy (De et al., 2204.13650, section 3.2).  The step draws all random numbers per record before it cuts
+the batch into microbatches, so the result does not depend on the cut.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Augmentation(ABC):
 
 
 def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
-    """Refuse an augmentation in which a record's views depend on other records, tried on ``inputs`` (n, ...).
+    """Refuse an augmentation that mixes records, by a check on ``inputs`` (n, ...).
 
     Raises:
-        UnsupportedModel: they do, as in mixup and cutmix: clipping bounds no record that is in others' views.
+        UnsupportedModel: a record's views depend on others, as in mixup: clipping cannot bound such a record.
     """
     n, zeros = len(inputs), torch.zeros_like(inputs)
     uniforms = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
@@ -73,7 +73,8 @@ class FlipAndCrop(Augmentation):
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
         if inputs.dim() != 4:
             raise InvalidInput(
-                f"flips and crops need pictures (n, channels, height, width); got {tuple(inputs.shape)}."
+                f"flips and crops need pictures (n, channels, height, width); got {tuple(inputs.shape)}. "
+                "Pass an augmentation for records of this shape."
             )
         height, width = inputs.shape[2:]
         views = uniforms.shape[1]

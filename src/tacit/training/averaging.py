@@ -1,4 +1,4 @@
-"""Averaged weights: an exponential moving average of the released iterates, free as post-processing."""
+"""How are weights averaged? By an exponential moving average of released ones, free as post-processing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AveragedWeights:
 
     **Guarantee**
 
-    * A function of the released weights alone, so it costs nothing and is covered by the same statement.
+    * It is a function of the released weights alone, so it costs nothing and the same statement covers it.
     """
 
     def __init__(self, model: nn.Module, decay: float, start: int = 0) -> None:
@@ -47,6 +47,6 @@ class AveragedWeights:
         return averaged
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take up saved weights."""
+        """Restore saved weights."""
         for name, average in self.weights.items():
             average.copy_(weights[name])

@@ -1,6 +1,6 @@
-"""A walk through a function, an object or a module, to a digest of all in it that says what it computes.
+"""Does a function, object or module compute the same as before? A digest of all that affects the result.
 
-See :mod:`tacit.training.identity`, which says what counts.
+:mod:`tacit.training.identity` says what counts.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Part: TypeAlias = str | bytes
 _SAMPLED = 2**20  # numbers of a tensor that are read
 _LONG = 4096  # items of a list, dictionary or set
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__"})
-"""What has run by the time that there is an object: it names all attributes, read or not."""
+"""What has run by the time an object exists: it names all attributes, read or not."""
 _SHOWING = frozenset(
     {"__repr__", "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__del__"}
     | {"__getstate__", "__setstate__", "__reduce__", "__init_subclass__", "__class_getitem__"}
 )
-"""What names all attributes, and computes no loss."""
+"""What names all attributes and computes no loss."""
 _ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
 """Code that names one of these may read attributes that it does not name."""
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -68,7 +68,7 @@ _HAS_DOCSTRING = 0x4000000  # of code objects, from Python 3.13 on
 
 @final
 class Reader:
-    """One walk through a thing, in which those attributes of objects count that are in ``names``."""
+    """One walk through a value; of objects, the attributes count whose names are in ``names``."""
 
     def __init__(
         self, names: frozenset[str], model: nn.Module | None, tensors: dict[int, tuple[object, bytes]]
@@ -83,10 +83,10 @@ class Reader:
         self._open: list[int] = []
         self._done: dict[
             int, tuple[object, bytes]
-        ] = {}  # with the values, whose ids would come again otherwise
+        ] = {}  # with the values, so that no other value gets their ids
 
     def of(self, value: object) -> bytes:
-        """The digest of any value; of a kind that is not known, of its class alone."""
+        """The digest of any value; of a value of an unknown kind, that of its class alone."""
         number = id(value)
         if number in self._done:
             return self._done[number][1]
@@ -170,10 +170,10 @@ class Reader:
 
     def _function(self, function: FunctionType) -> Iterator[Part]:
         code = function.__code__
-        own = _assigned(code)  # what it writes itself is its state, such as a number of calls
+        own = _assigned(code)  # variables that it writes are its state, such as a number of calls
         around = zip(code.co_freevars, function.__closure__ or (), strict=True)
         cells = [(name, cell) for name, cell in around if name not in own]
-        if _is_installed(code.co_filename):  # what it wraps may be one's own
+        if _is_installed(code.co_filename):  # a library's wrapper may wrap a function of the user's
             yield self._named(function.__module__, function.__qualname__)
             yield from (self._cell(name, cell) for name, cell in cells)
             return
@@ -185,11 +185,11 @@ class Reader:
         yield from self._attributes(vars(function))
 
     def _cell(self, name: str, cell: CellType) -> Part:
-        if name == "__class__":  # which ``super()`` reads: the class is found by its object
+        if name == "__class__":  # which ``super()`` reads: the walk finds the class by its object
             return name
         try:
             return self.of(cell.cell_contents)
-        except ValueError:  # there is nothing in it yet
+        except ValueError:  # the cell is still empty
             return "empty"
 
     def _receiver(self, value: object) -> bytes:
@@ -198,7 +198,7 @@ class Reader:
     def _class(self, kind: type[Any], *, made: bool, every: bool = False) -> Iterator[Part]:
         """The code of a class; ``every``: also of methods that no code names, which its library may call.
 
-        ``made``: there is an object of it already, so that how it is made is no matter any more.
+        ``made``: an object of it exists already, so that its constructor no longer matters.
         """
         for base in kind.__mro__:
             if _is_library(base.__module__):
@@ -237,7 +237,7 @@ class Reader:
             yield name
             yield self.of(child)
         own = {name: value for name, value in vars(network).items() if name not in _OF_TORCH}
-        if id(network) in self._moving:  # tables that are made in the first forward pass
+        if id(network) in self._moving:  # tables that the first forward pass makes
             own = {n: value for n, value in own.items() if not isinstance(value, Tensor | NoneType)}
         yield from self._attributes(own, every=every)
 
@@ -256,7 +256,7 @@ class Reader:
             yield self.of(table[name])
 
     def _named(self, module: str | None, name: str) -> str:
-        """The name of something in a library, whose version is taken down."""
+        """The name of something in a library; the walk records the library's version."""
         top = (module or "").partition(".")[0]
         version = getattr(sys.modules.get(top), "__version__", None)
         if isinstance(version, str):
@@ -287,7 +287,7 @@ def _numbers(value: Any) -> Iterator[Part]:
 
 
 def _constants(code: CodeType) -> tuple[Any, ...]:
-    """Those of a code object, without a docstring."""
+    """The constants of a code object, without a docstring."""
     constants = code.co_consts
     if sys.version_info >= (3, 13):
         documented = bool(code.co_flags & _HAS_DOCSTRING)
@@ -298,7 +298,7 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4096)
 def _globals(code: CodeType) -> frozenset[str]:
-    """The global variables that it and the functions in it read; not those that name its file and module."""
+    """The global variables that it and the functions in it read, but not those that name file and module."""
     names = {
         step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
@@ -308,7 +308,7 @@ def _globals(code: CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _assigned(code: CodeType) -> frozenset[str]:
-    """The variables around it that it writes, or a function in it; not its own that functions in it read."""
+    """The variables around it that it or a function in it writes, without its local ones."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in _WRITES}
     inside = (_assigned(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return frozenset(names.union(*inside).difference(code.co_cellvars))

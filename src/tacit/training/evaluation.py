@@ -1,6 +1,6 @@
-"""How well a model does on records that it was not trained on.
+"""How good is a model on records that it was not trained on?
 
-The numbers of :func:`evaluate` are exact, and say something about the test records; the run's guarantee does
+The numbers of :func:`evaluate` are exact, and say something about the test records.  The run's guarantee does
 not cover these, and the statement says so.  For test records that belong to the data set of a ledger there is
 :func:`tacit.training.score_held_out`.
 """
@@ -21,7 +21,7 @@ from tacit.training.values import check_classes, without_numbers
 __all__ = ["Evaluation", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
 
 _ROWS = 1024
-_PADDING = -100  # a target that is none, as in torch
+_PADDING = -100  # a target to leave out, as in torch
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Evaluation:
     ``per_class``: accuracy per class, (classes,), empty for regression and text; ``measure``: what the score
     is, in words.
 
-    Of a noisy score there is no loss; ``noise`` is its standard deviation in records, ``interval`` holds the
-    score without noise in 95 % of all releases, and ``steps`` were done when it was released.
+    A noisy score has no loss.  ``noise`` is its standard deviation in records; ``interval`` holds the score
+    without noise in 95 % of all releases; ``steps`` is the number of steps done when it was released.
     """
 
     score: float
@@ -50,7 +50,7 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
 
     Of text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left out.
 
-    The model is in evaluation mode meanwhile, and all its parts in their old modes afterwards.
+    Meanwhile the model is in evaluation mode; afterwards every part is in its old mode.
     """
     _check_lengths(inputs, targets)
     if targets.ndim == 2 and not targets.is_floating_point():
@@ -73,7 +73,7 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
 
 
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
-    """Part by part: the logits of all characters together would not fit into memory."""
+    """In parts: the logits of all characters at once would not fit into memory."""
     right, loss = 0, 0.0
     for part, following in zip(torch.split(inputs, _ROWS), torch.split(targets, _ROWS), strict=True):
         logits, wanted = _outputs(model, part).flatten(0, 1), following.flatten()
@@ -87,13 +87,13 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """(n,) how well the model does on each record, in [0, 1]; arguments as of :func:`evaluate`.
 
-    Of a class: whether it is right; of text: the share of its characters that are right; of numbers: one less
-    a quarter of the mean squared error, with outputs and targets clamped to [-1, 1].
+    For classes: 1 if the prediction is right, else 0.  For text: the share of characters that are right.  For
+    numbers: one less a quarter of the mean squared error, with outputs and targets clamped to [-1, 1].
 
     **Guarantee**
 
-    * A record's score hangs on no other record.  The model sees each by itself: in a batch, how many others
-      there are changes the rounding of its outputs, and that can tip the larger of two.
+    * A record's score depends on no other record.  The model gets each by itself: in a batch, the number of
+      other records changes the rounding of its outputs, which can change the larger of two.
     """
     _check_lengths(inputs, targets)
     device = next(model.parameters()).device
@@ -115,7 +115,7 @@ def _score_of(output: Tensor, target: Tensor) -> Tensor:
 
 
 def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
-    """What the mean of :func:`record_scores` says, in words, and how to read it off that mean."""
+    """What the mean of :func:`record_scores` is, in words, and how to compute it from that mean."""
     if targets.is_floating_point():
         return "mean squared error of targets in [-1, 1]", lambda share: 4.0 * (1.0 - share)
     if targets.ndim == 1:
@@ -132,7 +132,7 @@ def _check_lengths(inputs: Tensor, targets: Tensor) -> None:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, then every module back in its own: a part that is frozen in it must stay so."""
+    """Evaluation mode; afterwards every module is back in its own mode, also one that is frozen in it."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""How is a file written so that a crash cannot damage it? Whole, or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["remove_leftovers", "write_atomically"]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
-    """Write beside ``path``, flush to the disk, then rename: a crash or a full disk leaves the old file."""
+    """Write a file beside ``path``, flush it to the disk, rename it: a crash leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -31,7 +31,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: 
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the rename itself last through a power cut, where the system can."""
+    """Make the rename itself survive a power cut, where the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -41,6 +41,6 @@ def _flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left beside ``path``; only where nobody else writes it now."""
+    """Remove what killed processes left beside ``path``; only where no other process writes it now."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)

@@ -1,10 +1,17 @@
-"""The optimizer of a private run: noisy gradients move it, and nothing else.
+"""Who may step with the optimizer of a private run? The session alone, by noisy gradients.
 
 **Guarantee**
 
-* As long as the mover lives, ``optimizer.step()`` outside :meth:`Mover.move` raises.
-* Every parameter that the optimizer would train is one whose gradients are clipped.
-* A gradient that lies on a parameter before the private step is found.
+* While a :class:`GuardedOptimizer` lives, ``optimizer.step()`` outside its :meth:`~GuardedOptimizer.step`
+  raises.  So does the step of any other optimizer of torch that holds one of the trained parameters.
+* The engine clips the gradient of every parameter that the optimizer would train.
+* A gradient that some other code left on a parameter is found before the private step.
+
+**Not covered**
+
+* Code that writes into the parameters without an optimizer of torch, such as ``load_state_dict``, averaged
+  weights that are swapped in, or ``p.sub_(...)``.  These have uses that cost no privacy, so the user answers
+  for them: values computed from the training records have no noise.
 """
 
 from __future__ import annotations
@@ -16,23 +23,27 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 
-__all__ = ["Mover"]
+__all__ = ["GuardedOptimizer"]
 
-_MOVING: set[int] = set()
-"""The ids of optimizers that a mover moves at this moment."""
+_STEPPING: set[int] = set()
+"""The ids of the parameters whose private step runs at this moment."""
+_GUARDS: weakref.WeakSet[GuardedOptimizer] = weakref.WeakSet()
+"""The guards that live: one hook on all optimizers asks them before each step."""
 
 
 @final
-class Mover:
-    """Moves the parameters ``trained`` by ``optimizer``, which nothing else may move meanwhile.
+class GuardedOptimizer:
+    """Steps ``optimizer`` over the parameters ``trained``, and refuses all other steps over these.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    >>> mover, before = Mover(optimizer, dict(model.named_parameters())), model.weight.detach().clone()
-    >>> mover.move({"weight": torch.ones(1, 2)})
+    >>> guarded = GuardedOptimizer(optimizer, dict(model.named_parameters()))
+    >>> before = model.weight.detach().clone()
+    >>> guarded.step({"weight": torch.ones(1, 2)})
     >>> before - model.weight.detach()
     tensor([[1., 1.]])
     """
@@ -40,38 +51,43 @@ class Mover:
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
         self.optimizer = optimizer
         self._trained = trained
+        self._ids = {id(p) for p in trained.values()}
         self._check_hooks()
         self._check_parameters()
-        weakref.finalize(self, optimizer.register_step_pre_hook(_refuse_unless_moving).remove)
+        _GUARDS.add(self)
 
-    def move(self, gradients: Mapping[str, Tensor]) -> None:
+    def step(self, gradients: Mapping[str, Tensor]) -> None:
         """Take the optimizer's step with these gradients, one per name, and leave none on the parameters."""
         for name, parameter in self._trained.items():
             gradient = gradients[name]
             same = gradient.dtype == parameter.dtype
             parameter.grad = gradient if same else gradient.to(parameter.dtype)
         try:
-            with _moving(self.optimizer):
+            with _stepping(self._ids):
                 self.optimizer.step()
         finally:
             for parameter in self._trained.values():
                 parameter.grad = None
 
     def check_no_gradients(self) -> None:
-        """Refuse to go on while gradients lie on parameters: the next step would add to them."""
+        """Refuse to go on while parameters have gradients: the optimizer would take them for noisy ones.
+
+        Raises:
+            PrivacyRefusal: a ``loss.backward()`` ran outside the session.
+        """
         stray = [name for name, p in self._trained.items() if p.grad is not None]
-        if not stray and any(p.grad is not None for p in self._owned()):
+        if not stray and any(p.grad is not None for p in self._held()):
             stray = ["parameters of the optimizer that the session does not train"]
         if stray:
             raise PrivacyRefusal(
-                f"gradients lie on {', '.join(stray)} that are not private: a loss.backward() ran outside "
-                "the session. Take it out of the loop; session.step(batch) computes the gradients."
+                f"gradients that are not private are on {', '.join(stray)}: a loss.backward() ran outside "
+                "the session. Remove it from the loop; session.step(batch) computes the gradients."
             )
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state bit for bit: torch alone would cast all of it to the type of the weights."""
         self.optimizer.load_state_dict(state)
-        parameters = list(self._owned())
+        parameters = list(self._held())
         for position, saved in state["state"].items():
             parameter = parameters[position]
             for name, value in saved.items():
@@ -79,25 +95,45 @@ class Mover:
                     device = self.optimizer.state[parameter][name].device
                     self.optimizer.state[parameter][name] = value.clone().to(device)
 
-    def _owned(self) -> Iterator[nn.Parameter]:
-        for group in self.optimizer.param_groups:
-            yield from group["params"]
+    def check_step_of(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse a step of ``optimizer`` that would change the trained parameters without noise.
+
+        Raises:
+            PrivacyRefusal: it is the session's optimizer, or another one that holds trained parameters.
+        """
+        if optimizer is self.optimizer and not self._ids <= _STEPPING:
+            raise PrivacyRefusal(
+                "optimizer.step() was called outside the private session, with a gradient that is neither "
+                "clipped nor noised. Remove it from the loop: session.step(batch) takes the optimizer's step."
+            )
+        shared = (self._ids - _STEPPING).intersection(id(p) for p in _parameters(optimizer))
+        if shared:
+            names = [name for name, p in self._trained.items() if id(p) in shared]
+            raise PrivacyRefusal(
+                f"a second optimizer ({type(optimizer).__name__}) is about to change {', '.join(names[:3])}"
+                f"{', ...' if len(names) > 3 else ''}, which a private session trains. Its gradient is "
+                "neither clipped nor noised. Train these parameters by session.step(batch) alone. Take steps "
+                "on public records before the session is made, on a copy of the model, or after del session."
+            )
+
+    def _held(self) -> Iterator[nn.Parameter]:
+        return _parameters(self.optimizer)
 
     def _check_hooks(self) -> None:
-        """Refuse an optimizer whose steps could not be watched, such as a wrapper that never became one."""
+        """Refuse an optimizer whose steps have no hooks, such as a wrapper that derives from no optimizer."""
         if hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
             return
         kind, attributes = type(self.optimizer).__name__, getattr(self.optimizer, "__dict__", {})
         inside = [name for name, value in attributes.items() if isinstance(value, torch.optim.Optimizer)]
         if inside:
             raise InvalidInput(
-                f"{kind} wraps another optimizer and has no hooks of its own, so that steps beside the "
-                f"session could not be refused. Pass the optimizer inside it: optimizer.{inside[0]}."
+                f"{kind} wraps another optimizer and has no step hooks, so the session could not refuse "
+                f"steps that are taken outside it. Pass the wrapped optimizer: optimizer.{inside[0]}."
             )
         raise InvalidInput(
-            f"{kind} has none of the hooks of torch.optim.Optimizer, so that steps beside the session could "
-            "not be refused. Pass an optimizer of torch, or let its class derive from torch.optim.Optimizer "
-            "and call super().__init__(params, defaults)."
+            f"{kind} has no step hooks of torch.optim.Optimizer, so the session could not refuse steps that "
+            "are taken outside it. Pass an optimizer of torch, or let its class derive from "
+            "torch.optim.Optimizer and call super().__init__(params, defaults)."
         )
 
     def _check_parameters(self) -> None:
@@ -106,35 +142,41 @@ class Mover:
                 "LBFGS evaluates the loss again inside a step, which a private step cannot do. "
                 "Use SGD, Adam or another first-order optimizer."
             )
-        owned = {id(p) for p in self._owned()}
-        missing = [name for name, p in self._trained.items() if id(p) not in owned]
+        held = {id(p) for p in self._held()}
+        missing = [name for name, p in self._trained.items() if id(p) not in held]
         if missing:
             raise InvalidInput(
                 f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
-                "clipped and noised for nothing. Pass model.parameters(), or freeze them."
+                "clipped and noised for nothing. Pass model.parameters() to the optimizer, or freeze them."
             )
-        trained = {id(p) for p in self._trained.values()}
-        if any(p.requires_grad and id(p) not in trained for p in self._owned()):
+        if any(p.requires_grad and id(p) not in self._ids for p in self._held()):
             raise PrivacyRefusal(
                 "the optimizer holds trainable parameters that are not the model's, so no clipped gradient "
                 "exists for them. Make one module of all that is trained."
             )
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
 @contextmanager
-def _moving(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    _MOVING.add(id(optimizer))
+def _stepping(parameters: set[int]) -> Iterator[None]:
+    _STEPPING.update(parameters)
     try:
         yield
     finally:
-        _MOVING.discard(id(optimizer))
+        _STEPPING.difference_update(parameters)
 
 
-def _refuse_unless_moving(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-    """The hook that runs before each step of the optimizer."""
+def _check_step(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+    """The hook that torch calls before each step of any optimizer."""
     del arguments
-    if id(optimizer) not in _MOVING:
-        raise PrivacyRefusal(
-            "optimizer.step() was called outside the private session, with a gradient that is neither "
-            "clipped nor noised. Take it out of the loop: session.step(batch) moves the weights by itself."
-        )
+    for guard in _GUARDS:
+        guard.check_step_of(optimizer)
+
+
+# One hook for all guards, which is never removed: a guard that dies while torch calls its hooks must not
+# change their list.
+register_optimizer_step_pre_hook(_check_step)

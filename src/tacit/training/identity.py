@@ -1,27 +1,27 @@
-"""What a loss, a model or an augmentation is, as a digest that the next process finds again.
+"""Is this the same loss, model or augmentation as before? A digest that the next process computes again.
 
-A state that is gone on with under another loss puts the same noise on another sum.  So the state says which
-loss it belongs to: by its code (without names of files, numbers of lines, comments and docstrings), and by
-the values that it reads, as they are when the session is made.  Functions and classes of one's own are
-followed; those of libraries, which are all that is installed, are known by name and version.
+Going on from a state under another loss adds the same noise to another sum.  So the state records which loss
+it belongs to: by its code (without names of files, numbers of lines, comments and docstrings), and by the
+values that it reads, as they are when the session is made.  The digest covers the user's functions and
+classes in full; those of libraries, which are all that is installed, by name and version.
 
 **Guarantee**
 
 * Losses have different digests if they differ in code, or in one of these: defaults, arguments bound in
   advance, variables around them, global variables, attributes of their objects and modules; where these are
   numbers, words, types, tensors, arrays, functions, or lists, dictionaries and sets of them.
-* The digest is the same in another process, wherever things lie in memory and in whatever order sets come.
+* The digest is the same in another process, whatever the addresses in memory and the order of sets.
 
 **Not covered**
 
-* Variables around a function that it writes itself, as a number of its calls.
-* Tensors of more than 2^20 numbers are read at so many places, evenly spaced; of lists, dictionaries and sets
-  of more than 4,096 items, only the number is.
-* Of objects, those attributes count that the code names.  The code of a library is not read: what its
-  objects hold is unseen, but for modules and data classes.
-* Of the trained model, tensors that are no parameters: it may have made them in its first forward pass.
-* What is compiled (C, TorchScript), and what a loss asks for when it runs: files, environment, clocks,
-  modules that it imports.
+* Variables around a function that it writes itself, such as a number of its calls.
+* Tensors of more than 2^20 numbers are read at that many places, evenly spaced; of lists, dictionaries and
+  sets of more than 4,096 items, only the number counts.
+* Of objects, those attributes count that the code names.  The walk does not read the code of a library, nor
+  what its objects hold, except for modules and data classes.
+* Of the trained model, tensors that are not parameters: its first forward pass may have made them.
+* Compiled code (C, TorchScript), and what a loss reads when it runs: files, environment, clocks, modules that
+  it imports.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["Identity", "differences"]
 
 @final
 class Identity:
-    """The digest of ``thing``, of whose methods those in ``calls`` are called, beside ``__call__``.
+    """The digest of ``thing``: of the code of ``__call__`` and of the methods named in ``calls``.
 
-    It may read the trained ``model``, whose weights move and are left out.
+    It may read the trained ``model``, whose weights change and are left out.
 
     >>> def loss(model, x, scale=2.0):
     ...     return scale * model(x).square().sum(1)
@@ -59,17 +59,17 @@ class Identity:
     def __init__(self, thing: object, model: nn.Module | None = None, *, calls: Iterable[str] = ()) -> None:
         names = frozenset(calls)
         tensors: dict[int, tuple[object, bytes]] = {}
-        while True:  # which attributes count is known when all code that names them has been read
+        while True:  # the names of attributes that count are complete when all code that names them is read
             reader = Reader(names, model, tensors)
             self._digest = reader.of(thing)
             if reader.named <= names:
                 break
             names |= reader.named
         self.versions: dict[str, str] = reader.versions
-        """Of Python and of the libraries that it reads."""
+        """The versions of Python and of the libraries that it reads."""
 
     def under(self, key: bytes) -> str:
-        """The digest under a key, without which it confirms no guess about a value."""
+        """The digest under a key; without the key it confirms no guess about a value."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
 
@@ -93,12 +93,12 @@ _OF_CODE = ("code", "loss", "augmentation")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Which facts of a run are others than before, in words; values are not said, but for versions.
+    """The facts of a run that differ from before, in words; no values but versions.
 
     >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
     >>> differences(before, {**before, "loss": "2e"})
     ['the loss (its code, or a value that it reads)']
-    >>> differences(before, {"loss": "2e", "versions": now})  # each compiles in its own way
+    >>> differences(before, {"loss": "2e", "versions": now})  # each version compiles differently
     ['the version of python (3.11, now 3.12)']
     """
     then, today = before["versions"], now["versions"]

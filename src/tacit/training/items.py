@@ -1,7 +1,7 @@
-"""Whether the items of a data set are made of their own records: a few are read beside other records.
+"""Does each item of a data set depend on its own record alone? A few items are read beside other records.
 
-Items are read after other items, of which nothing may be in them.  And they are read from copies of the data
-set in which the rows of all other items are replaced, wherever something has one row for each item.
+The check reads items after other items, which must leave no trace in them.  And it reads items from copies
+of the data set in which the rows of all other items are replaced, in every object with one row per item.
 
 Letters: N items.
 """
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from tacit.clipping.isolation.state import same
-from tacit.clipping.isolation.tables import is_object
+from tacit.clipping.isolation.state import is_object, same
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling import Indices
 from tacit.training.records import DatasetRecords
@@ -32,9 +31,9 @@ __all__ = ["check_items"]
 _SEEDS = 3
 """Random states in which each item is read."""
 _DEEP = 3
-"""How many objects away from the data set it is looked for rows."""
+"""How many objects away from the data set the check searches for rows."""
 _FEW = 64
-"""Values of a list or dictionary among which it is looked."""
+"""Values of a list or dictionary that the check searches."""
 _LARGE = 2**28
 """Bytes of an array that is not copied."""
 _LONG = 2**20
@@ -44,18 +43,19 @@ _Path: TypeAlias = tuple[str | int, ...]
 _Items: TypeAlias = Mapping[int, list[int]]
 _Item: TypeAlias = tuple[Tensor, ...] | None
 _WHY = (
-    "something of other records is in it, as with mixup, mosaic, partners that are drawn, and statistics of "
-    "all records. Clipping bounds what a record adds by its own item, not by those of others. Make each item "
+    "it depends on other records, as with mixup, mosaic, partners that are drawn, and statistics of all "
+    "records. Clipping bounds what a record adds by its own item, not by those of others. Make each item "
     "from its own record and its own random numbers; compute statistics before training, on public records. "
-    "Where an item is a pair or a triplet, fix these before training and let nobody be in two of them."
+    "Where an item is a pair or a triplet, fix these before training and let no person be in two of them."
 )
 
 
 def check_items(records: DatasetRecords, positions: Indices) -> None:
     """Refuse a data set whose items depend on other records, if reading those at ``positions`` shows it.
 
-    For four positions 30 items are read, 38 of a data set with ``__getitems__``, and more where one changes.
-    They are read from copies, which have their own lists, dictionaries and generators, and share all else.
+    For four positions the check reads 30 items, 38 of a data set with ``__getitems__``, and more where an
+    item changes.  It reads them from copies with their own lists, dictionaries and generators; all else is
+    shared.
 
     Raises:
         UnsupportedModel: an item changes with the items that are read before it, or with other rows.
@@ -69,7 +69,7 @@ def check_items(records: DatasetRecords, positions: Indices) -> None:
 
 
 def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
-    """The data set that has the item, within torch's subsets and chains of others; and its place there."""
+    """The data set that has the item, inside torch's subsets and concatenations; and its position there."""
     while type(dataset) in (Subset, ConcatDataset):
         if type(dataset) is Subset:
             dataset, i = dataset.dataset, int(dataset.indices[i])
@@ -86,7 +86,7 @@ def _check_order(dataset: Any, i: int) -> None:
 
     def after(j: int) -> _Item:
         twin = _Copy(dataset, {})
-        for position, seed in ((i, 0), (j, 1)):  # i as well, whose own may be kept
+        for position, seed in ((i, 0), (j, 1)):  # i as well: the data set may cache it
             twin.read([position], seed)
         return twin.read([i], 0)
 
@@ -95,7 +95,7 @@ def _check_order(dataset: Any, i: int) -> None:
 
     changed = _differ(after(one), after(other)) and not _differ(after(one), after(one))
     if not changed and hasattr(dataset, "__getitems__") and not _differ(beside(one), beside(one, 1)):
-        changed = _differ(beside(one), beside(other))  # which draws nothing
+        changed = _differ(beside(one), beside(other))  # neither call draws random numbers
     if changed:
         raise UnsupportedModel(
             f"an item of the data set {type(dataset).__name__} changes with the items that are read before "
@@ -104,7 +104,7 @@ def _check_order(dataset: Any, i: int) -> None:
 
 
 def _check_rows(dataset: Any, i: int) -> None:
-    """Read item i beside other rows than there are, each time in the same random state."""
+    """Read item i beside other rows than the data set has, each time from the same random state."""
     count = len(dataset)
     places = list(_rows(dataset, {count: [i]}, (), _DEEP))
     befores = [_Copy(dataset, {}).read([i], seed) for seed in range(_SEEDS if places else 0)]
@@ -112,7 +112,7 @@ def _check_rows(dataset: Any, i: int) -> None:
     def changes(beside: Mapping[_Path, Any]) -> bool:
         return any(
             _differ(before, _Copy(dataset, beside).read([i], seed))
-            and not _differ(before, _Copy(dataset, {}).read([i], seed))  # it draws nothing that no seed sets
+            and not _differ(before, _Copy(dataset, {}).read([i], seed))  # the seed sets all that it draws
             for seed, before in enumerate(befores)
         )
 
@@ -127,9 +127,9 @@ def _check_rows(dataset: Any, i: int) -> None:
 
 
 def _rows(thing: Any, items: _Items, path: _Path, deep: int) -> Iterator[tuple[_Path, Any, list[int]]]:
-    """Where an object holds rows of items, what, and which of these may be the item's.
+    """Where an object holds rows of items: the path, the rows, and which of these may be the item's.
 
-    ``items``: which these may be where there are so many rows.
+    ``items``: for each number of rows, which of these may be the item's.
     """
     values = vars(thing) if hasattr(thing, "__dict__") else {}
     orders = [order for value in values.values() if (order := _order(value, items)) is not None]
@@ -158,9 +158,10 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
 
 
 def _replaced(value: Any, keep: int) -> Any:
-    """The same with other rows in all places but one: half of the rows, each twice, in other places.
+    """The same value with other rows in all positions but one: half of the rows, each twice, reordered.
 
-    Twice, for the mean of a permutation would be the same.  A large array has the one row in all places.
+    Each twice, because a permutation would leave the mean unchanged.  A large array has that one row
+    everywhere.
     """
     if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
         if isinstance(value, Tensor):
@@ -184,7 +185,7 @@ def _replaced(value: Any, keep: int) -> Any:
 
 @final
 class _Replaced(Dataset[Any]):
-    """What is read like a data set, with other items in most places."""
+    """Reads like the data set, with other items in most positions."""
 
     def __init__(self, items: Any, rows: NDArray[np.int64]) -> None:
         self._items, self._rows = items, rows
@@ -215,20 +216,20 @@ class _Copy:
         self._records = DatasetRecords(self._of_object(dataset, (), _DEEP))
 
     def read(self, positions: list[int], seed: int) -> _Item:
-        """The last of these items, which are asked for together; None if they cannot be read."""
+        """The last of these items, which are read in one call; None if they cannot be read."""
         for attributes, name in self._generators:
             attributes[name] = _seeded(attributes[name], seed)
         try:
             return tuple(part[-1].clone() for part in self._records.take(np.array(positions), seed=seed))
-        except InvalidInput:  # the step says so, if it is the data set that fails
+        except InvalidInput:  # the step reports it, if the data set itself fails
             return None
 
     def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
-        if hasattr(type(thing), "__del__"):  # the end of a copy would close what both have
+        if hasattr(type(thing), "__del__"):  # deleting a copy would close what both hold
             return thing
         try:
             twin = copy.copy(thing)
-        except Exception:  # noqa: BLE001 (whatever a class of the user's says that has no copies)
+        except Exception:  # noqa: BLE001 (a class of the user's without copies may raise anything)
             return thing
         attributes = vars(twin) if hasattr(twin, "__dict__") else {}
         for name, value in list(attributes.items()):
@@ -252,7 +253,7 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.
 
 
 def _seeded(generator: Any, seed: int) -> Any:
-    """One of the same kind that begins at a seed."""
+    """A generator of the same kind that begins at a seed."""
     match generator:
         case np.random.Generator():
             return np.random.Generator(type(generator.bit_generator)(seed))
@@ -263,7 +264,7 @@ def _seeded(generator: Any, seed: int) -> Any:
 
 
 def _differ(one: _Item, other: _Item) -> bool:
-    """Whether two items are not the same bit for bit; nothing is said of what could not be read."""
+    """Whether two items differ in any bit; False where one could not be read."""
     if one is None or other is None:
         return False
     return len(one) != len(other) or not all(map(same, one, other))
@@ -274,12 +275,12 @@ def _length(value: Any) -> int:
         return -1
     try:
         return len(value)
-    except Exception:  # noqa: BLE001 (whatever a class of the user's says that has no length)
+    except Exception:  # noqa: BLE001 (a class of the user's without a length may raise anything)
         return -1
 
 
 def _can_be_replaced(value: Any) -> bool:
-    """Whether it holds rows; not if these are whole numbers, which may be labels, places or lengths."""
+    """Whether it holds rows; not if these are whole numbers, which may be labels, indices or lengths."""
     if isinstance(value, list | tuple):
         return not all(isinstance(item, int | np.integer | Dataset) for item in value)
     if isinstance(value, Tensor):
@@ -299,12 +300,12 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _is_walked(value: Any) -> bool:
-    """Whether its attributes are looked at."""
+    """Whether the check searches its attributes."""
     return isinstance(value, Dataset) or (is_object(value) and not _is_table(value))
 
 
 def _order(value: Any, items: _Items) -> NDArray[np.int64] | None:
-    """Different places of rows, one for each item; None if it is something else."""
+    """A permutation of rows, one position for each item; None if it is something else."""
     if not isinstance(value, Tensor | np.ndarray | list | tuple) or _length(value) not in items:
         return None
     if isinstance(value, list | tuple) and not all(isinstance(n, int | np.integer) for n in value):

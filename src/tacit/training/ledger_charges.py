@@ -1,29 +1,29 @@
-"""What a training run charges to a ledger, one long class: steps are paid for before any of them is taken.
+"""What does a training run charge to a ledger? One long class: it charges steps before any of them is taken.
 
-A run is cut into chunks of steps.  Each is one charge of the data set's budget, reserved before its first
-step and settled after its last; the first holds the preparation and the score report too.  Chunks that are
-never reached cost nothing.
+A run is cut into chunks of steps.  Each chunk is one charge of the data set's budget, reserved before its
+first step and settled after its last; the first chunk includes the preparation and the score report.  Chunks
+that are never reached cost nothing.
 
-Where the budget counts epsilon and delta, chunks do not compose well: each would be paid for by its own
-(epsilon, delta), which adds up to far more than the plan's.  There the whole plan is one charge.
+Where the budget counts epsilon and delta, chunks do not compose well: each would be charged with its
+(epsilon, delta), and these add up to far more than the plan's.  There the whole plan is one charge.
 
 **Guarantee**
 
-* No step is taken, and no preparation begun, before a charge that holds it is committed.
+* No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.
 * A chunk is charged once, whatever crashes.  A run's id, and so the keys of its charges, are a function of
-  the key of its noise: the same run asks for the same charge again, and another run never does.
-* Only who holds the key of the noise may take the steps of a chunk that is reserved already.
+  the key of its noise: the same run requests the same charge again, and another run never does.
+* Only a process with the key of the noise may take the steps of a chunk that is reserved already.
 * Unit of privacy and adjacency of the plan and of the data set are the same, and the number of records fits.
-* Records in arrays are refused under the name of a second data set that has a budget of its own.
+* The ledger refuses records in arrays under the name of a second data set with a separate budget.
 
-**A step that is done again is no second release.**  Its participants, its noise and whatever else is random
-are functions of the key and of the step (:mod:`tacit.training.step`), and a session refuses to go on with a
-saved key under another plan, on other records, with another model or another loss.  So what leaves the
-process the second time is what left it the first time, and an observer of both has seen one release.  The
-resume state may therefore be older than the charges: it holds the key, from which follow the keys of the
-charges and the tokens that prove whose they are, also of chunks that were reserved, settled or forfeited
-after it was written.  What is lost with the resume state is the right to take the steps: the charge stays
-spent, and a new run has a new key and pays anew.
+**A repeated step is no second release.**  Its participants, its noise and all else that is random are
+functions of the key and of the step (:mod:`tacit.training.step`), and a session refuses to go on with a saved
+key under another plan, on other records, with another model or another loss.  So the process releases the
+second time what it released the first time, and an observer of both has seen one release.  The resume state
+may therefore be older than the charges.  It holds the key; from the key follow the keys of the charges and
+the tokens that prove whose charges they are, also of chunks that were reserved, settled or forfeited after
+the state was written.  Without the resume state nobody may take the steps: the charge stays spent, and a new
+run has a new key and pays anew.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from tacit.training.processes import check_one_process
 
 __all__ = ["StepCharges", "register", "resume_charges"]
 
-_MOST_NOISE = 64.0  # times the plan's: beyond that nothing is learnt
-_LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can take it up all the same
+_MOST_NOISE = 64.0  # times the plan's: with more noise a model learns nothing
+_LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can still take it up
 
 
 @final
@@ -63,24 +63,25 @@ class StepCharges:
     """The charges of one run of ``plan`` on the data set ``dataset`` of ``ledger``.
 
     Args:
-        ledger, dataset: where the budget is kept, and by what name.
-        plan: of the run.
+        ledger, dataset: the ledger that holds the budget, and the name of the data set there.
+        plan: the plan of the run.
         chunk: steps in a charge, rounded up to whole epochs where batches are shuffled; by default a
             twentieth of the plan.  Where the budget counts (epsilon, delta) it is the whole plan.
         block: charge this person-disjoint part of the data set alone.
         one_record_per_unit: where the policy names a column of the unit, a table may have several rows of one
-            unit, and training takes each record by itself.  True states, on your word, that among the
-            training records no unit has two, nor among those that a score report is of; it is written into
-            the ledger.
-        by: who trains, by default the user of the operating system, in public words: it goes into the
-            ledger's history as it is.
+            unit, and training takes each row as a record.  True states, on your word, that no unit has two
+            rows among the training records, nor among those of a score report; the ledger records the
+            statement.
+        by: who trains, by default the user of the operating system, in public words: the ledger's history
+            shows it unchanged.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
-        generator: of the run's noise; by default a fresh key from the system.  The session takes it from
+        generator: the generator of the run's noise; by default a fresh key from the system.  The session uses
+            this one.
             here.
 
     Raises:
-        PrivacyRefusal: plan and data set promise different things.
-        UnsupportedEvent: the budget has no price for the plan's steps.
+        PrivacyRefusal: plan and data set differ in unit or adjacency.
+        UnsupportedEvent: the budget cannot account for the plan's steps.
 
     >>> from tacit.ledger import Policy, RenyiBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -119,8 +120,8 @@ class StepCharges:
         self._generator = Generator.from_os() if generator is None else generator
         self._recognised = False
         self._held: int | None = None
-        self._charge: Charge | None = None  # of the chunk that is held
-        self._known = generator is None  # whether this is surely the same run: a fresh key has no other life
+        self._charge: Charge | None = None  # of the chunk that is reserved
+        self._known = generator is None  # whether this is surely the same run: a fresh key has no past
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
     @property
@@ -134,7 +135,7 @@ class StepCharges:
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
 
     def so_far(self) -> ChargedRun:
-        """What the ledger has of the run, for its statement."""
+        """What the ledger has recorded of the run, for its statement."""
         return charged_run(self.ledger, self.dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
@@ -142,10 +143,10 @@ class StepCharges:
         return number * self.chunk, min((number + 1) * self.chunk, self.plan.steps)
 
     def check_fits(self) -> None:
-        """Refuse a plan that does not fit into what is left, and say what of it would.
+        """Refuse a plan that does not fit into what is left, and say what would fit.
 
         Raises:
-            Refused: it does not fit.  Nothing was charged.
+            Refused: the plan does not fit.  Nothing was charged.
         """
         price = self.ledger.price(self.dataset, self.plan.event, block=self.block, delta=self._delta)
         refusal = price.refusal
@@ -153,9 +154,9 @@ class StepCharges:
             return
         raise refusal.with_message(
             f"the plan's {self.plan.steps} steps do not fit into what is left of {refusal.dataset!r}: they "
-            f"ask for epsilon {refusal.requested:.6g}, {refusal.remaining:.6g} is left, "
-            f"{refusal.difference:.6g} is missing. {self._what_fits()}. Plan for that, or ask whoever set "
-            "the budget. Nothing was charged."
+            f"request epsilon {refusal.requested:.6g}, {refusal.remaining:.6g} is left, "
+            f"{refusal.difference:.6g} is missing. {self._what_fits()}. Make a plan that fits, or ask for "
+            "more budget. Nothing was charged."
         )
 
     def _what_fits(self) -> str:
@@ -181,16 +182,16 @@ class StepCharges:
         return f"{steps}, or all of them with {noise}"
 
     def recognise(self, content: Callable[[], Iterable[bytes | memoryview] | None]) -> None:
-        """Have the ledger write down the fingerprint of the run's records, before their first step.
+        """Let the ledger store the fingerprint of the run's records, before their first step.
 
-        Arrays and tensors are read once for it.  The records of a map-style data set are not, for each would
-        have to be decoded: the ledger does not know them again.
+        For arrays and tensors the ledger reads all records once.  It does not recognise those of a map-style
+        data set, for it would have to decode each.
 
         Args:
-            content: the session's: what its records consist of.
+            content: the session's ``content``, which gives the records in bytes.
 
         Raises:
-            PrivacyRefusal: the same records are open under another name with a budget of its own, or are
+            PrivacyRefusal: the same records are open under another name with a separate budget, or are
                 known as another block (:class:`tacit.ledger.Conflict`).
         """
         if not self._recognised:
@@ -210,8 +211,8 @@ class StepCharges:
         """Make sure that the chunk which holds ``step`` is reserved, and by this run.
 
         Raises:
-            BudgetExceeded: it does not fit into what is left (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: somebody else has reserved it; or an earlier life of this run has, and its resume
+            BudgetExceeded: the chunk does not fit into what is left (:class:`tacit.ledger.Refused`).
+            PrivacyRefusal: another run has reserved it; or an earlier process of this run has, and its resume
                 state, which shows that this is the same run on the same records, was not loaded.
         """
         check_integer("step", step, low=0, high=self.plan.steps - 1)
@@ -220,48 +221,48 @@ class StepCharges:
             self._take(number)
         if not self._known:
             raise PrivacyRefusal(
-                f"steps of the run {self.run} were charged in an earlier life of it, and they may be taken "
-                "again only as they were then: with other records or settings the same noise would lie on "
+                f"steps of the run {self.run} were charged by an earlier process, and may be repeated only "
+                "exactly as they were: with other records or settings the same noise would be added to "
                 "different sums. Load the resume state of the run, session.load(path), before its steps."
             )
 
     def _take(self, number: int) -> None:
-        """Reserve a chunk, or take up the reservation of an earlier life of this run."""
+        """Reserve a chunk, or take up the reservation of an earlier process of this run."""
         if number == 0 and not self.charged():
             self.check_fits()
         charge = self._reserve(number)
         if charge.token is not None:
             self._known = True
-        else:  # found, not made: by an earlier life, or by this one, and the ledger's reply was lost
+        else:  # it exists already: an earlier process made it, or this one did and lost the ledger's reply
             charge = self._resume(number)
         self._held, self._charge = number, charge
 
     def after(self, step: int) -> None:
-        """Settle the chunk whose last step is ``step``; nothing for another step."""
+        """Settle the chunk whose last step is ``step``; other steps settle nothing."""
         number = step // self.chunk
         first, stop = self.span(number)
         if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
-            return  # or settled in an earlier life: these steps were taken for the second time
+            return  # or an earlier process settled it: these steps were taken for the second time
         answer: Json = {"steps": [first, stop]}
         try:
             self.ledger.settle(self._charge, answer)
-        except LeaseLost:  # given up for lost while the steps took long
+        except LeaseLost:  # counted as lost while the steps took long
             self.ledger.settle(self._resume(number), answer)
 
     def once(self, what: str, release: Callable[[], Json]) -> Json:
-        """What ``release`` gave the first time, kept in the ledger: later it is not called again.
+        """What ``release`` gave the first time, stored in the ledger: later calls do not call it again.
 
-        For a release that the run's first charge paid for, such as the score report.  It gets an entry of its
-        own, of no cost, which holds the answer.
+        For a release that the run's first charge covers, such as the score report.  The ledger stores the
+        answer in a separate entry without cost.
 
         Raises:
-            LeaseLost: another process released something else meanwhile; then nothing may be shown.
+            LeaseLost: another process released something else meanwhile; then show neither release.
             PrivacyRefusal: no step of the run is charged yet.
         """
         if not self.charged():
             raise PrivacyRefusal(
-                f"the {what} of a run is paid for with its first step, and nothing is charged yet. Take the "
-                "steps of the plan first."
+                f"the {what} of a run is part of the charge of its first step, and nothing is charged yet. "
+                "Take the steps of the plan first."
             )
         key, token = once_key(self.run, what), self._words(2, step=0, index=2).tobytes().hex()
         charge = self.ledger.reserve(
@@ -280,7 +281,7 @@ class StepCharges:
         return charge.answer if charge.state == "SETTLED" else self.ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
-        """Plain values for the resume state: where the run is charged."""
+        """Plain values for the resume state: the ledger and data set that the run is charged to."""
         return {
             "ledger": self.ledger.uuid,
             "dataset": self.dataset,
@@ -290,13 +291,14 @@ class StepCharges:
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
-        """The generator for a session of ``plan`` with these charges: by its key the ledger knows the run.
+        """The generator for a session of ``plan`` with these charges: by its key the ledger recognises the
+        run.
 
         Args:
-            generator: that the session was given, if any.
+            generator: the one that the session was given, if any.
 
         Raises:
-            InvalidInput: plan or generator are others than those of the charges.
+            InvalidInput: plan or generator differ from those of the charges.
             PrivacyRefusal: the plan has a preparation, and nothing is charged for it yet.
         """
         if plan != self.plan:
@@ -305,8 +307,8 @@ class StepCharges:
             )
         if generator is not None and generator.secret_state() != self._generator.secret_state():
             raise InvalidInput(
-                "the session and its charges have different generators. Give it to StepCharges alone; the "
-                "session takes it from there."
+                "the session and its charges have different generators. Pass the generator to StepCharges "
+                "alone; the session takes it from there."
             )
         if plan.preparation and self._held is None:
             raise PrivacyRefusal(
@@ -333,7 +335,7 @@ class StepCharges:
         return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
 
     def charged(self) -> bool:
-        """Whether the first chunk of this run is reserved, by this life of it or an earlier one."""
+        """Whether this process or an earlier one of the run has reserved its first chunk."""
         key = self._key(0)
         history = self.ledger.history(self.dataset)
         return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)
@@ -369,7 +371,7 @@ class StepCharges:
         return self._generator.words(count, purpose=Purpose.LEDGER, step=step, index=index)
 
     def _label(self, first: int, stop: int) -> str:
-        """What the history says of a charge, in public words."""
+        """What the history shows of a charge, in public words."""
         word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
         beside = "preparation and " if first == 0 and self.plan.preparation else ""
         beside += "score and " if first == 0 and self.plan.score_report is not None else ""
@@ -377,7 +379,7 @@ class StepCharges:
         return f"training run {self.run}: {beside}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
-        """What the ledger says of the charge: public facts, the same each time that it is asked for."""
+        """What the ledger stores of the charge: public facts, the same for each repeated request."""
         plan = self.plan
         return {
             "kind": "training",
@@ -390,14 +392,14 @@ class StepCharges:
             "clipping": repr(plan.clipping),
             "records": plan.records,
             "preparation": number == 0 and bool(plan.preparation),
-            **_said_of_score(plan, number),
+            **_score_of_request(plan, number),
             "one_record_per_unit": self.one_record_per_unit,
             "private": self._generator.secure,
         }
 
 
-def _said_of_score(plan: Plan, number: int) -> dict[str, Json]:
-    """Nothing where there is none, so that runs of before are known again."""
+def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
+    """Nothing for a plan without a score report, so that the ledger recognises runs of earlier versions."""
     report = plan.score_report
     return {} if report is None or number > 0 else {"score": repr(report)}
 
@@ -405,10 +407,10 @@ def _said_of_score(plan: Plan, number: int) -> dict[str, Json]:
 def register(
     ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
 ) -> None:
-    """Have ``ledger`` write down what a run on ``dataset`` trains on; nothing where that is None.
+    """Let ``ledger`` store what a run on ``dataset`` trains on; nothing where ``dataset`` is None.
 
     Raises:
-        PrivacyRefusal: it is known under another name with a budget of its own, or as another block.
+        PrivacyRefusal: the records are known under another name with a separate budget, or as another block.
     """
     if content is not None:
         ledger.register_content(dataset, ledger.fingerprint(content), block=block)
@@ -419,11 +421,11 @@ def resume_charges(charges: StepCharges | None, before: object, generator: Gener
 
     Args:
         charges: of the session that goes on.
-        before: what :meth:`StepCharges.state` said when the run was saved; None without charges.
+        before: what :meth:`StepCharges.state` gave when the run was saved; None without charges.
         generator: of the run, from its resume state.
 
     Raises:
-        PrivacyRefusal: it was charged elsewhere, or a charge was made under another key.
+        PrivacyRefusal: the run is charged elsewhere, or a charge was made under another key.
     """
     now = None if charges is None else charges.state()
     if now != before:
@@ -437,7 +439,7 @@ def resume_charges(charges: StepCharges | None, before: object, generator: Gener
 
 
 def _account(state: object) -> str:
-    """Where a run is charged, in words."""
+    """The ledger and data set that a run is charged to, in words."""
     if not isinstance(state, dict):
         return "no ledger"
     return ", ".join(f"{name} {value}" for name, value in state.items())

@@ -1,4 +1,4 @@
-"""The loop over a session: steps, evaluation now and then, checkpoints, and somebody who watches."""
+"""The loop over a session: steps, evaluation now and then, checkpoints, and a watcher of the progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMOOTHING = 0.9
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the metrics: everything in it is public or paid for, but test figures are of test records.
+    """One line of the metrics: all in it is public or accounted for, but test figures are of test records.
 
     ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``.
     """
@@ -33,7 +33,7 @@ class Row:
 
 
 class Watcher(Protocol):
-    """Somebody who is told of the progress; must not keep the loop waiting."""
+    """Receives the progress of a run; must not block the loop."""
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """A step was taken.
@@ -85,15 +85,15 @@ def train(
 ) -> History:
     """Take all steps that are left; return the lines of metrics, those of ``history`` first.
 
-    Where the ledger refuses the next chunk, that is the end: the last line is of the steps taken, and
-    ``session.stopped`` says why.
+    Where the ledger refuses the next chunk, the run ends: the last line is of the steps taken, and
+    ``session.stopped`` gives the reason.
 
     Args:
         evaluate: called with the model (averaged, where the session averages) at most ``rows`` times.
-        checkpoint: where the resume state goes, every ``checkpoint_every`` steps and at the end; None for
-            the latter means with each line of metrics.
+        checkpoint: where to write the resume state, every ``checkpoint_every`` steps and at the end; if the
+            latter is None, with each line of metrics.
         history: of the part of the run before a resume.
-        should_stop: asked after each step; at True the state is saved and the loop ends early.
+        should_stop: called after each step; if it returns True, the loop saves the state and ends early.
     """
     plan = session.plan
     every = -(-plan.steps // check_integer("rows", rows, low=1))

@@ -1,6 +1,6 @@
-"""Whether a plan may be charged to a data set: both must promise the same, of the same people.
+"""May a plan be charged to a data set? Both must promise the same, to the same people.
 
-Also in which pieces, and at which delta, as the data set's budget counts.
+Also: in which chunks, and at which delta, as the data set's budget counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tacit.plan import Plan
 
 __all__ = ["check_promise", "chunk_size", "delta_to_charge"]
 
-_CHUNKS = 20  # charges that a run makes, unless it is told how many steps a chunk has
+_CHUNKS = 20  # charges that a run makes, unless the user sets the steps of a chunk
 
 
 def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
@@ -30,7 +30,7 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
         whole: the budget counts epsilon and delta, so that the whole plan is one charge.
 
     Raises:
-        InvalidInput: it is no chunk, or not the whole where that is one charge.
+        InvalidInput: ``chunk`` is not a number of steps, or not the whole plan where that is one charge.
     """
     if whole:
         if chunk not in (None, plan.steps):
@@ -45,16 +45,16 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
 
 
 def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool) -> None:
-    """The plan must promise what the budget is counted in; see :class:`~tacit.training.StepCharges`.
+    """Refuse a plan whose unit, adjacency or number of records differs from the data set's policy.
 
     Raises:
-        PrivacyRefusal: it promises something else; the message names what.
+        PrivacyRefusal: one of them differs; the message names it.  See :class:`~tacit.training.StepCharges`.
     """
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
             f"the unit of privacy of the plan is one {plan.unit!r} and that of the data set {dataset!r} is "
-            f"one {policy.unit!r}: the two cannot share a budget. Plan for the unit {policy.unit!r}, if one "
-            "record is that, or open the records as a data set with a budget of their own."
+            f"one {policy.unit!r}: the two cannot share a budget. Make the plan with unit={policy.unit!r} if "
+            "one record is that, or open the records as another data set with a separate budget."
         )
     if plan.adjacency is not policy.relation:
         raise PrivacyRefusal(
@@ -65,18 +65,18 @@ def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit:
     if policy.unit_column is not None and not one_record_per_unit:
         raise PrivacyRefusal(
             f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
-            f"{policy.unit} may have several rows, and training takes each record for a {policy.unit} of its "
-            f"own. If no {policy.unit} has two of the training records, {_nor_of_the_test(plan)}say "
-            "one_record_per_unit=True; the ledger will say that it is so on your word."
+            f"{policy.unit} may have several rows, and training takes each record as one {policy.unit}. "
+            f"If no {policy.unit} has two of the training records, {_nor_of_the_test(plan)}say "
+            "one_record_per_unit=True; the ledger will record that you said so."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
     if plan.records > most:
         raise PrivacyRefusal(
             f"the plan is for {plan.records} records, and the data set {dataset!r} has at most {most} by its "
-            "policy. Make the plan for the records that there are."
+            f"policy. Make the plan with records={most} or fewer, as many as there are."
         )
 
 
 def _nor_of_the_test(plan: Plan) -> str:
-    """A score is paid for beside the steps: one record in each part is covered."""
+    """A score report is a release of its own: it covers one record per unit among the test records."""
     return "" if plan.score_report is None else "nor two of the test records, "

@@ -1,7 +1,7 @@
-"""Reading ahead: worker processes read the batches that come next while the step computes.
+"""How are records read early? Worker processes prefetch the next batches while the step computes.
 
 For data sets that must decode files.  Which records a step takes, and the seed of what is random in reading
-them, are functions of the run's key and the step; so what is read does not depend on the number of workers.
+them, are functions of the run's key and the step; so the batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.sampling import Indices
 from tacit.training.records import Records
 
-__all__ = ["ReadAhead", "Request"]
+__all__ = ["Prefetcher", "Request"]
 
 _AHEAD = 2
 """Batches that each worker holds ready."""
@@ -34,20 +34,20 @@ class Request:
     seed: int
 
     def same(self, indices: Indices, seed: int) -> bool:
-        """Whether it asks for this."""
+        """Whether this request is for these records and this seed."""
         return self.seed == seed and np.array_equal(self.indices, indices)
 
 
 @final
-class ReadAhead(Records):
-    """``records``, read by ``workers`` processes in the order of ``requests``, at most 2 batches each ahead.
+class Prefetcher(Records):
+    """``records``, prefetched by ``workers`` processes in the order of ``requests``, at most 2 batches each.
 
     Args:
-        requests: gives what will be asked for, from the next step of the run on, each time it is called.
-            A batch that is asked for out of turn is read all the same, and the workers start again.
+        requests: called each time the workers start; gives the batches of the run from its next step on.
+            A request out of order is served all the same, and the workers start again.
 
-    Errors in a worker are raised where its batch is taken.  Workers leave Ctrl-C to the process that
-    started them, and end with it.
+    The process that takes a batch raises the errors of the worker that read it.  Workers leave Ctrl-C to the
+    process that started them, and end with it.
     """
 
     def __init__(self, records: Records, requests: Callable[[], Iterable[Request]], *, workers: int) -> None:
@@ -86,13 +86,13 @@ class ReadAhead(Records):
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
             worker_init_fn=_ignore_interrupts,
-            generator=torch.Generator(),  # torch's own is left as it is
+            generator=torch.Generator(),  # torch's default generator stays unchanged
         )
         return iter(loader)
 
 
 class _Asked:
-    """The requests as a sampler of batches, which DataLoader takes one by one as its workers get free."""
+    """The requests as a sampler of batches, from which DataLoader takes one as soon as a worker is free."""
 
     def __init__(self, requests: Callable[[], Iterable[Request]]) -> None:
         self._requests = requests
@@ -102,7 +102,7 @@ class _Asked:
 
 
 class _Reads(Dataset[Any]):
-    """The records as a data set that answers a whole request; this is what goes to a worker."""
+    """The records as a data set that serves a whole request; DataLoader sends it to the workers."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -110,7 +110,7 @@ class _Reads(Dataset[Any]):
     def __getitems__(self, request: Request) -> list[Any]:
         try:
             return [(request, self._records.take(request.indices, seed=request.seed))]
-        except InvalidInput as problem:  # travels as a value, and is raised where the batch is taken
+        except InvalidInput as problem:  # sent as a value; the process that takes the batch raises it
             return [(request, problem)]
 
 

@@ -1,12 +1,12 @@
-"""One run, one process: several that are started together would each train a model by itself.
+"""Does one process alone train this run? Several that start together would each train a separate model.
 
-Each process draws a key of its own, so the models drift apart, and each says what it alone costs.  Two of
-them together, or their average, cost more than either says.
+Each process would draw its own key, so the models drift apart, and each reports the cost of itself alone.
+Two of them together, or their average, cost more than either reports.
 
 **Guarantee**
 
 * Where torch.distributed has a process group of two or more, or a launcher such as torchrun started two or
-  more processes, no record is read and nothing is released.
+  more processes, no process reads a record or releases anything.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["check_one_process"]
 def check_one_process() -> None:
     """Refuse to train in one of several processes.
 
-    A launcher is known by the two variables that torch.distributed reads, ``WORLD_SIZE`` and ``RANK``:
-    torchrun and accelerate set both, also where the script never asks for a process group.  Those of a batch
-    system (SLURM) say what was allotted, not how often this script was started, and are no evidence.
+    The check knows a launcher by the two variables that torch.distributed reads, ``WORLD_SIZE`` and ``RANK``:
+    torchrun and accelerate set both, also where the script never makes a process group.  The variables of a
+    batch system (SLURM) say what was allotted, not how often this script was started, and prove nothing.
 
     Raises:
-        PrivacyRefusal: it is one of several.
+        PrivacyRefusal: this process is one of several.
 
     >>> check_one_process()
     """
@@ -53,7 +53,7 @@ def check_one_process() -> None:
 def _refuse_several(count: int, what: str, way_out: str) -> None:
     if count > 1:
         raise PrivacyRefusal(
-            f"{what.format(count)}, and private training runs in one. Each process would train a model of "
-            "its own with a key of its own, and whoever sees two of these models, or their average, learns "
+            f"{what.format(count)}, and private training runs in one. Each process would train a separate "
+            "model with its own key, and whoever sees two of these models, or their average, learns "
             f"more than session.epsilon says. {way_out} Training on several processes is not supported yet."
         )

@@ -1,8 +1,7 @@
-"""The records of a run: anything that gives a record's tensors for its position.
+"""Where do the records of a step come from? From anything that gives a record's tensors for its position.
 
-Tensors, NumPy arrays and memory maps give a batch by one gather, without a look at single records.  A
-map-style data set is asked for its records, by ``__getitems__`` where it has it, and
-:mod:`tacit.training.prefetch` asks ahead.
+Tensors, NumPy arrays and memory maps give a batch by one gather.  A map-style data set gives its records one
+by one, or by ``__getitems__`` where it has it, and :mod:`tacit.training.prefetch` reads them early.
 
 Letters: N records; n records of a batch.
 """
@@ -31,9 +30,9 @@ __all__ = ["ArrayRecords", "Data", "DatasetRecords", "Records", "as_records"]
 Array: TypeAlias = Tensor | NDArray[Any]
 Data = Sequence[Array] | TensorDataset | Dataset[Any]
 
-_LOOKED_AT = 32  # records of a data set that its fingerprint is made of
+_SAMPLED = 32  # records of a data set that its fingerprint is made of
 _CHUNK_BYTES = 1 << 24
-"""Records are looked through in pieces of this size, so that a memory map never has to fit into memory."""
+"""Records are checked in pieces of this size, so that a memory map need not fit into memory."""
 
 
 class Records(ABC):
@@ -47,28 +46,28 @@ class Records(ABC):
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         """The tensors (n, ...) of the records at these positions, n >= 1.
 
-        ``seed``: where reading a record takes random numbers, it takes them from here.
+        ``seed``: of the random numbers that reading a record draws.
         """
 
     @abstractmethod
     def fingerprint(self, key: bytes) -> str:
-        """A keyed digest that tells whether a resumed run sees the same records.
+        """A keyed digest by which a resumed run recognises the same records.
 
-        Without the key, which lies in the resume state only, it confirms no guess about the data.
+        Only the resume state holds the key, without which the digest confirms no guess about the data.
         """
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """All records in bytes, for the fingerprint by which a ledger knows them; None where each would have
-        to be read and decoded for it."""
+        """All records in bytes, for the fingerprint by which a ledger recognises them; None where each would
+        have to be read and decoded for it."""
 
 
 @final
 class ArrayRecords(Records):
     """Tensors, arrays or memory maps of a common leading dimension N; row i is record i.
 
-    A stretch of consecutive records, such as the full batch, is given out without copying it.  A model may
-    work in place on its input, so the first one is a copy, which shows whether it does.
+    A stretch of consecutive records, such as the full batch, is not copied.  A model may change its input in
+    place, so the first stretch is a copy, which shows whether the model does.
 
     >>> ArrayRecords((torch.arange(5), np.ones((5, 2)))).take(np.array([0, 3]), seed=0)[0]
     tensor([0, 3])
@@ -79,7 +78,7 @@ class ArrayRecords(Records):
         _check_rows(self._tensors)
         self._count = len(self._tensors[0])
         self._may_lend = all(_writable(array) for array in arrays)
-        self._lend: bool | None = None  # None: not known yet whether the model leaves its input as it is
+        self._lend: bool | None = None  # None: not known yet whether the model leaves its input unchanged
         self._lent: tuple[tuple[Tensor, int], ...] = ()
         self._digest: tuple[object, str] | None = None
 
@@ -99,8 +98,8 @@ class ArrayRecords(Records):
         unchanged = all(tensor._version == version for tensor, version in self._lent)
         if self._lend and not unchanged:
             raise InvalidInput(
-                "the records changed during the run: by other code, or by a model that works in place on its "
-                "input in this step and did not before. Give the session tensors that nothing else changes, "
+                "the records changed during the run: by other code, or by a model that changes its input in "
+                "place in this step and did not before. Give the session tensors that nothing else changes, "
                 "and let the model begin with x = x.clone()."
             )
         if self._lend is None and self._lent:
@@ -135,9 +134,9 @@ class ArrayRecords(Records):
 class DatasetRecords(Records):
     """A map-style data set, whose item i is record i: a tensor, or a tuple of tensors and numbers.
 
-    What it draws from Python's, NumPy's or torch's global generators is a function of ``seed``, and leaves
-    these generators as they were.  To go through all records could take as long as an epoch, so the
-    fingerprint is that of their number and of 32 that the key chooses.
+    What it draws from Python's, NumPy's or torch's global generators is a function of ``seed``, and these
+    generators are afterwards as before.  Reading all records could take as long as an epoch, so the
+    fingerprint is that of their number and of 32 records that the key chooses.
     """
 
     def __init__(self, dataset: Dataset[Any]) -> None:
@@ -157,7 +156,7 @@ class DatasetRecords(Records):
             items = self._items([int(i) for i in indices])
         try:
             batch = default_collate(items)
-        except (TypeError, RuntimeError) as problem:  # whose texts name types and shapes
+        except (TypeError, RuntimeError) as problem:  # their texts name types and shapes
             raise _no_batch(indices, str(problem).rstrip(".")) from None
         except (LookupError, ValueError, OverflowError) as problem:
             raise _no_batch(indices, without_values(problem)) from None
@@ -194,7 +193,7 @@ class DatasetRecords(Records):
         if self._digest is None or self._digest[0] != key:
             digest = hashlib.blake2b(str(len(self)).encode(), key=key, digest_size=16)
             order = np.random.default_rng(list(hashlib.blake2b(key, person=b"fingerprint").digest()))
-            for position in order.choice(len(self), min(_LOOKED_AT, len(self)), replace=False):
+            for position in order.choice(len(self), min(_SAMPLED, len(self)), replace=False):
                 for part in self.take(np.array([position]), seed=0):
                     digest.update(f"{position} {tuple(part.shape)} {part.dtype}".encode())
                     digest.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -206,7 +205,7 @@ class DatasetRecords(Records):
 
 
 def as_records(data: Data | Records) -> Records:
-    """Take tensors, arrays, a ``TensorDataset`` or a map-style ``Dataset``; refuse what has no positions.
+    """Take tensors, arrays, a ``TensorDataset`` or a map-style ``Dataset``; refuse data without positions.
 
     >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
     5
@@ -230,11 +229,11 @@ def as_records(data: Data | Records) -> Records:
 
 
 def _as_tensor(array: Array) -> Tensor:
-    """The array's own memory as a tensor; nothing is read."""
+    """The array's memory as a tensor, without a copy."""
     if isinstance(array, Tensor):
         return array
     try:
-        with warnings.catch_warnings():  # a read-only map is only read from: see ``_writable``
+        with warnings.catch_warnings():  # a read-only map is never written to: see ``_writable``
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.from_numpy(array)
     except (TypeError, ValueError):
@@ -245,7 +244,7 @@ def _as_tensor(array: Array) -> Tensor:
 
 
 def _writable(array: Array) -> bool:
-    """Whether a view of it can be given away: a write into a read-only map would end the process."""
+    """Whether a view of it may be given out: a write into a read-only map would end the process."""
     return not array.is_inference() if isinstance(array, Tensor) else bool(array.flags.writeable)
 
 
@@ -270,7 +269,7 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Draw from ``seed`` in here, and leave the global generators as they were."""
+    """Draw from ``seed`` in here, and restore the global generators afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what data sets use)
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)
@@ -286,8 +285,8 @@ def _seeded(seed: int) -> Iterator[None]:
 def _unreadable(what: str, problem: Exception) -> InvalidInput:
     return InvalidInput(
         f"{what} of the data set could not be read: {without_values(problem)}. The error's own text is left "
-        "out, as it may hold values of the record; ask the data set for that record to see it. Every record "
-        "must be there when its turn comes: remove those that cannot be read before the run starts."
+        "out, as it may hold values of the record; read that record yourself to see it. The data set must "
+        "be able to give every record: remove those that cannot be read before the run starts."
     )
 
 

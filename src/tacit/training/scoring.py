@@ -1,14 +1,14 @@
-"""One score of a run on records of its own data set: with noise, once, and part of what the plan costs.
+"""How is a run scored on held-out records of its data set? With noise, once, at a cost that is in the plan.
 
-Records that are held out for testing are records of the data set, and its ledger promises them the same as
-those that are trained on.  An exact score would be released for nothing: whoever sees the exact scores of
-several runs, or knows all test records but one, learns of the one.
+Held-out test records belong to the data set, and its ledger promises them the same as the training records.
+An exact score would be a release without noise: whoever sees the exact scores of several runs, or knows all
+test records but one, learns something of that one.
 
-Each record has a score v in [0, 1], on a grid of thousandths.  Released are two sums, of v and of 1 - v, each
-plus a normal number that is rounded to the grid.  Rounding to integers of an integer plus noise is rounding
-of the noise alone, so that what is released is a function of the Gaussian mechanism on both sums
-(:class:`tacit.plan.ScoreReport`).  How many test records there are is secret too, hence two sums: score and
-interval come from both, as post-processing.
+Each record has a score v in [0, 1], on a grid of thousandths.  The run releases two sums, of v and of 1 - v,
+each plus a normal number that is rounded to the grid.  Rounding an integer plus noise is the same as rounding
+the noise alone, so the release is a function of the Gaussian mechanism on both sums
+(:class:`tacit.plan.ScoreReport`).  The number of test records is secret too, hence two sums: score and
+interval follow from both, as post-processing.
 
 Letters: n test records; R, W the noisy sums, in records; s the standard deviation of their noise.
 """
@@ -33,36 +33,36 @@ __all__ = ["score_held_out", "share_of"]
 
 _GRID = 1000  # steps of a record's score between 0 and 1
 _LEVEL = 0.95
-_ROUNDS = 20  # of narrowing an interval; it hardly moves after three
+_ROUNDS = 20  # of narrowing an interval; it hardly changes after three
 
 
 def score_held_out(session: PrivateSession, inputs: Tensor, targets: Tensor) -> Evaluation:
     """The run's one noisy score, on ``inputs`` (n, ...) and ``targets`` as :func:`tacit.evaluate` takes them.
 
-    The first call releases it, of the model as it is; every later one, also after a resume, says the same.
-    Of the test records n is secret: the noise hides it too.
+    The first call releases the score of the model as it is; every later call, also after a resume, returns
+    the same.  The number n of test records is secret: the noise hides it too.
 
     **Guarantee**
 
-    * What is returned is a function of one Gaussian release of the plan's ``score_report`` on the records
-      given, whose price is in the plan's event and in the run's first charge.
-    * There is one such release in a run, whatever crashes: the ledger has it before anybody sees it.
-    * One record more or less moves the two sums by at most one record, whatever the model makes of it.
+    * The result is a function of one Gaussian release of the plan's ``score_report`` on the records given.
+      The plan's event and the run's first charge account for it.
+    * A run makes one such release, whatever crashes: the ledger stores it before anyone sees it.
+    * One record more or less changes the two sums by at most one record, whatever the model computes from it.
 
     Raises:
         InvalidInput: the plan has no score report, or the session no charges.
-        PrivacyRefusal: no step was charged yet, or another process was faster.
+        PrivacyRefusal: no step was charged yet, or another process released a score meanwhile.
     """
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:
         raise InvalidInput(
-            "a score on held-out records is part of a plan that is charged to a ledger: make the plan with "
+            "a score on held-out records is part of a plan that is charged to a ledger. Make the plan with "
             "score_report=ScoreReport(noise), and the session with charges."
         )
     noise = report.noise
 
     def release() -> Json:
-        # Fresh noise: if nobody saw what an earlier life of the run drew, that is no release.
+        # Fresh noise: a draw of an earlier process that nobody saw is no release.
         generator = Generator.from_os() if session.private else charges.generator
         raw_sums = _raw_sums(record_scores(session.current_model, inputs, targets))
         right, wrong = _noisy(raw_sums, noise, generator)
@@ -84,9 +84,12 @@ def _noisy(raw_sums: Tensor, noise: float, generator: Generator) -> list[int]:
 
 
 def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
-    """The stored release, read for people."""
+    """The stored release, as score and interval."""
     if not isinstance(answer, dict):
-        raise PrivacyRefusal(f"the ledger's score of the run cannot be read: {answer!r}.")
+        raise PrivacyRefusal(
+            f"the ledger's score of the run cannot be read: {answer!r}. Read the ledger with the version of "
+            "Tacit that released the score."
+        )
     stored: dict[str, Any] = answer
     value, low, high = share_of(
         stored["right"] / stored["grid"], stored["wrong"] / stored["grid"], noise, grid=stored["grid"]
@@ -99,17 +102,17 @@ def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
 
 
 def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> tuple[float, float, float]:
-    """R / (R + W) in [0, 1], and ends between which it lies without the noise in 95 % of all releases.
+    """R / (R + W) in [0, 1], and the ends of an interval that holds it without noise in 95 % of releases.
 
     Args:
         right, wrong: R and W.
         noise: s.
         grid: the noise of each is rounded to so many parts of a record.
 
-    At the true share p, nothing but noise is left of (1 - p) R - p W: of standard deviation
-    s sqrt((1 - p)^2 + p^2), and rounding.  All p for which it is not larger than 95 % of such noise make the
-    interval (Fieller 1954).  Between two ends that hold p that deviation is largest at an end, which gives
-    narrower ends, and so on.
+        At the true share p, (1 - p) R - p W is noise alone, of standard deviation s sqrt((1 - p)^2 + p^2),
+        and rounding.  The interval holds all p for which it is not larger than 95 % of such noise (Fieller
+        1954). Between two ends that hold p, that deviation is largest at an end, which gives narrower ends,
+        and so on.
 
     >>> value, low, high = share_of(180.0, 20.0, 5.0)
     >>> value, round(low, 3), round(high, 3)
@@ -117,7 +120,7 @@ def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> 
     """
     total = right + wrong
     if not total > 0.0:
-        return 0.5, 0.0, 1.0  # the noise has swallowed all records
+        return 0.5, 0.0, 1.0  # the noise is larger than all records
     value, low, high = right / total, 0.0, 1.0
     z = NormalDist().inv_cdf((1.0 + _LEVEL) / 2.0)
     for _ in range(_ROUNDS):

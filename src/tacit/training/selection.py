@@ -1,19 +1,19 @@
-"""Private choice of hyper-parameters: a random number of runs, the best of which alone is released.
+"""How are hyper-parameters chosen privately? By a random number of runs, of which only the best is released.
 
-Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, 2110.03620).  To
-look at the results of several runs and keep the best costs all of them.  If the number of runs is itself
-drawn from a law that falls off smoothly, and nothing but the best is ever seen, the whole costs little more
-than one run: theorem 2 for a truncated negative binomial law, theorem 6 for a Poisson law.
+Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, 2110.03620).
+Comparing the results of several runs and releasing the best costs as much as all of them.  If the number of
+runs is drawn from a smooth distribution, and only the best is ever seen, the whole costs little more than one
+run: theorem 2 for a truncated negative binomial distribution, theorem 6 for a Poisson distribution.
 
 **Guarantee**
 
-* One charge, of the event that says all of this, is committed before the first run starts; nothing else is
-  charged, and a crash leaves it spent.
-* The number of runs has the law that is charged, drawn by the operating system's randomness, and is not
-  released.
-* Every run draws its candidate uniformly, by itself, and performs the plan that is charged, whole, with its
-  own fresh key and on weights that no other run has trained.
-* What is released is the best run's candidate, model and score, and only after the charge is settled.
+* The ledger commits one charge, of the event that describes all of this, before the first run starts.
+  Nothing else is charged, and a crash leaves it spent.
+* The number of runs has the distribution that is charged, drawn from the operating system's randomness, and
+  is not released.
+* Every run draws its candidate uniformly and independently, and performs the plan that is charged, whole,
+  with a fresh key and on weights that no other run has trained.
+* Released are the best run's candidate, model and score, and only after the charge is settled.
 """
 
 from __future__ import annotations
@@ -67,32 +67,34 @@ def select(
     block: str | None = None,
     one_record_per_unit: bool = False,
 ) -> Selected[Candidate] | None:
-    """Train with randomly drawn candidates a random number of times; return the best, and charge for that.
+    """Train with randomly drawn candidates a random number of times; return the best and charge for the
+    whole.
 
     Args:
-        candidates: what is chosen from, such as learning rates: public, fixed before the data is looked at.
-        make: a fresh session of ``plan`` with a candidate, without charges of its own.  It must show nothing
-            of how the runs go: whoever sees a losing run has more than was paid for.  The model is a new one
-            each time: one that goes on from an earlier run's weights would hold all of them.
-        score: of a trained model; the higher the better.  What it reads beyond the model is not covered: take
-            public records or test records, never the training records.
+        candidates: what to choose from, such as learning rates: public, fixed without a view of the data.
+        make: returns a fresh session of ``plan`` with a candidate, without charges.  It must show nothing
+            of how the runs go: the charge does not cover what anyone sees of a losing run.  It must build a
+                new
+            model each time: one that goes on from an earlier run's weights would depend on all runs.
+        score: of a trained model; the higher the better.  The charge does not cover what it reads beyond the
+            model: use public records or test records, never the training records.
         plan: what each run performs.
         mean: expected number of runs.
         distribution, shape: of the number of runs; see :class:`~tacit.events.PrivateSelection`.  By default
-            the geometric law, of shape 1.
+            the geometric distribution, of shape 1.
         block, one_record_per_unit: as for :class:`~tacit.training.StepCharges`.
 
     Returns:
-        The best run; None if a Poisson law said that there be none.
+        The best run; None if a Poisson distribution gave 0 runs.
 
-    Raises:
-        BudgetExceeded: it does not fit; nothing was run.
+        Raises:
+        BudgetExceeded: the charge does not fit; no run was made.
         PrivacyRefusal: plan and data set promise different things, or a run is not what was charged, or its
-            records are open under another name with a budget of its own.
+            records are open under another name with a separate budget.
     """
     check_one_process()
     if not candidates:
-        raise InvalidInput("there are no candidates to choose from; give at least one.")
+        raise InvalidInput("there are no candidates to choose from. Give at least one.")
     if shape is None and distribution == "negative-binomial":
         shape = 1.0
     event = PrivateSelection(plan.event, distribution=distribution, mean=mean, shape=shape)
@@ -126,11 +128,11 @@ def select(
     return best
 
 
-_LEASE_S = 24 * 3600.0  # what is cut short is spent anyway
+_LEASE_S = 24 * 3600.0  # an interrupted selection is spent anyway
 
 
 def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:
-    """Perform a run; ``trained`` holds, by their ids, the parameters of those before."""
+    """Perform a run; ``trained`` holds, by their ids, the parameters that earlier runs trained."""
     same = (session.plan.event, session.plan.unit, session.plan.adjacency) == (
         plan.event,
         plan.unit,
@@ -139,15 +141,15 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
             "a run is not what was charged: make must return a new session of the plan given to select, "
-            "without charges of its own and without a generator. The charge is spent, because runs may have "
+            "without charges and without a generator. The charge is spent, because runs may have "
             "been made."
         )
     for parameter in (p for p in session.model.parameters() if p.requires_grad):
         before = trained.get(id(parameter))
         if before is not None and before() is parameter:
             raise PrivacyRefusal(
-                "a run starts from the weights that an earlier one has trained, so that the best would hold "
-                "all of them, and only the choice of one was paid for. Let make build a new model, and its "
+                "a run starts from weights that an earlier run has trained, so the best would depend on all "
+                "of them, and the charge covers one. Let make build a new model, and its "
                 "optimizer, each time that it is called. The charge is spent, because runs have been made."
             )
         trained[id(parameter)] = weakref.ref(parameter)
@@ -157,12 +159,12 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
 
 
 def _comparable(score: float) -> float:
-    """What is not a number is worse than everything else, and ends nothing: a run that fails is no news."""
+    """NaN as the lowest score, without an error: a run that fails must not stop the others."""
     return -math.inf if math.isnan(score) else float(score)
 
 
 def draw_trials(event: PrivateSelection) -> int:
-    """A number of runs by the event's law, from the operating system's randomness.
+    """A number of runs by the event's distribution, from the operating system's randomness.
 
     >>> from tacit.events import Gaussian
     >>> event = PrivateSelection(Gaussian(8.0), distribution="negative-binomial", mean=10, shape=1.0)

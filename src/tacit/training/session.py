@@ -1,21 +1,20 @@
-"""The private session, one long class: a user's own loop, with the private step as one call.
+"""How does a user's own loop train privately? By a session, one long class: each private step is one call.
 
-The session holds everything that the guarantee hangs on (plan, records, key, position) and gives out
-batches that are nothing but a turn: the records never pass through the user's loop, and neither does
-any value before noise.
+The session holds everything that the guarantee depends on (plan, records, key, position).  It gives out step
+tickets, which hold no data: neither records nor values before noise pass through the user's loop.
 
 **Guarantee**
 
-* Every step performed is one of the plan's, in order and at most once: ``steps_done`` of them cost
+* The session performs the plan's steps in order and each at most once: ``steps_done`` of them cost
   :attr:`PrivateSession.epsilon`.
-* A step past the plan is refused, and so is a step of the optimizer that the session does not take: as long
-  as the session lives, the optimizer moves by noisy gradients alone.
-* In one of several processes nothing is read and nothing released: no model is trained twice.
+* The session refuses a step past the plan.  As long as it lives, it also refuses steps of the optimizer that
+  it does not take itself, and those of a second optimizer: only noisy gradients change the model.
+* In one of several processes the session reads nothing and releases nothing: no model is trained twice.
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
-* The noise of a step lies on one sum: a step that is done again in this process and releases something else
-  is refused, and so is going on after one that was cut short while it moved the weights, or from the state of
-  a run with another loss.
-* With ``charges``, no step is taken before the ledger has the charge that holds it.
+* The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
+  would release something else; to go on after a step that was cut short while it changed the weights; and to
+  go on from the state of a run with another loss.
+* With ``charges``, the session takes no step before the ledger has committed the charge that covers it.
 """
 
 from __future__ import annotations
@@ -45,31 +44,31 @@ from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCa
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.checkpointing import check_same_run, load_state, save_state
-from tacit.training.guarded_optimizer import Mover
+from tacit.training.guarded_optimizer import GuardedOptimizer
 from tacit.training.identity import Identity
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
 from tacit.training.noise_reuse import check_release
-from tacit.training.prefetch import ReadAhead, Request
+from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.records import Data, DatasetRecords, Records, as_records
 from tacit.training.step import noisy_step, requests
 
-__all__ = ["Batch", "PrivateSession", "StepReport"]
+__all__ = ["PrivateSession", "StepReport", "StepTicket"]
 
-_TRIED = 4  # records on which a data set and an augmentation are tried
+_CHECKED = 4  # records on which the session checks a data set and an augmentation
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One turn of the sampler.  It holds no data: the size of a batch is a secret under add-remove."""
+class StepTicket:
+    """The number of the next step.  It holds no data: the size of a batch is a secret under add-remove."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What may be shown of a step.  ``loss`` is noisy and paid for, or None without a loss report."""
+    """What may be published of a step.  ``loss`` is noisy and accounted for; None without a loss report."""
 
     step: int
     loss: float | None
@@ -79,25 +78,26 @@ class PrivateSession:
     """Private training of ``model`` on ``data`` by ``plan``, one step at a time.
 
     Args:
-        model: any module whose rows do not mix; refused by name otherwise.
+        model: any module that does not mix records; the session refuses others and names the part.
         optimizer: any torch optimizer over the model's trainable parameters.
         data: tensors or arrays (N, ...), memory maps among them, a ``TensorDataset`` or a map-style
-            ``Dataset``; row i is record i, and item i is made of it alone.  Of a ``Dataset``, four items are
-            read up to ten times before the first step, to see that.
-        plan: what to do and what it costs.
+            ``Dataset``; row i is record i, and item i depends on record i alone.  To check that, the session
+            reads four items of a ``Dataset`` up to ten times before the first step.
+        plan: what the run does and what it costs.
         loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.  It is called many times in the
             first step (about 65 times for a small model), about 22 times at batches 4, 16, 64, ..., and at
             least once in any other: a counter or a ``print`` in it sees all these calls.
         engine: "fast", or "reference" for the definition itself.
-        physical_batch_size: most records in memory at once; a matter of speed and memory only.
+        physical_batch_size: most records in memory at once; it changes speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
         ema_decay: keep averaged weights with this decay.
-        workers: processes that read the next batches ahead, for data sets that decode; 0 reads in turn.
-        memory: what the fast engine may keep to be fast: :data:`tacit.clipping.FAST`, or
+        workers: processes that read the next batches early, for data sets that decode; with 0 the session
+            reads each batch when its step begins.
+        memory: how much memory the fast engine may use for speed: :data:`tacit.clipping.FAST`, or
             :data:`tacit.clipping.LEAN` for about the memory of a plain step.
         audit: plant canaries among the records, to audit the run by :meth:`slot_evidence`; None for none.
-        charges: what the run charges to the ledger of its data set; None for a run that keeps no ledger.
-            Where the plan has a preparation, ``charges.start()`` comes before that.
+        charges: what the run charges to the ledger of its data set; None for a run without a ledger.
+            Where the plan has a preparation, call ``charges.start()`` before that.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -137,11 +137,11 @@ class PrivateSession:
         self.model = model
         self.plan = plan
         self._records = as_records(data)
-        self._untried = self._records if isinstance(self._records, DatasetRecords) else None
+        self._unchecked = self._records if isinstance(self._records, DatasetRecords) else None
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
-        self._augmentation_is_tried = augmentation is None
-        self._code = {  # as it is now: what counts its calls stands at the beginning in the next process too
+        self._augmentation_is_checked = augmentation is None
+        self._code = {  # digests of now, before any call: a counter in the loss starts anew in each process
             "loss": Identity(loss, model),
             "code": Identity(model, model),
             "augmentation": Identity(augmentation, calls=("draws", "views")),
@@ -166,14 +166,14 @@ class PrivateSession:
         self._torn = False
         if check_integer("workers", workers, low=0) > 0:
             session = weakref.proxy(self)  # the workers end with the session
-            self._records = ReadAhead(self._records, lambda: session._requests(), workers=workers)
+            self._records = Prefetcher(self._records, lambda: session._requests(), workers=workers)
         self._check_fit()
-        self._mover = Mover(optimizer, self._trained)
+        self._optimizer = GuardedOptimizer(optimizer, self._trained)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer, whose learning rates may be changed in the loop; the session alone steps with it."""
-        return self._mover.optimizer
+        """The optimizer.  The loop may change its learning rates; only the session steps with it."""
+        return self._optimizer.optimizer
 
     @property
     def steps_done(self) -> int:
@@ -182,14 +182,14 @@ class PrivateSession:
 
     @property
     def epsilon(self) -> float:
-        """What the steps performed so far, and the plan's preparation, cost at the plan's delta."""
+        """Epsilon of the steps performed so far, and of the plan's preparation, at the plan's delta."""
         return self.plan.epsilon_after([self._done])[0]
 
     @property
     def route(self) -> str:
-        """How batches have gone so far: ``"fast"``, ``"reference"``, or how else, and why.
+        """Which engine computed the batches so far: ``"fast"``, ``"reference"``, or a mixture, and why.
 
-        It may hang on the records, as the time of a step does: it is for who trains, not to be published.
+        It may depend on the records, as the time of a step does: it is for whoever trains; do not publish it.
         """
         return self._engine.route
 
@@ -200,7 +200,7 @@ class PrivateSession:
 
     @property
     def private(self) -> bool:
-        """False if the randomness came from the testing door."""
+        """False if the generator came from :mod:`tacit.testing`."""
         return self._generator.secure
 
     @property
@@ -215,12 +215,12 @@ class PrivateSession:
 
     @property
     def current_model(self) -> nn.Module:
-        """The model to evaluate and release: a copy with averaged weights, or without them the model."""
+        """The model to evaluate and release: a copy with averaged weights, if the session averages."""
         return self.model if self._averaged is None else self._averaged.applied_to(self.model)
 
     @property
     def charges(self) -> StepCharges | None:
-        """What the run charges to a ledger; None if it keeps none."""
+        """What the run charges to a ledger; None without a ledger."""
         return self._charges
 
     def content(self) -> Iterator[bytes | memoryview] | None:
@@ -232,40 +232,40 @@ class PrivateSession:
     def stopped(self) -> str | None:
         """Why the ledger ended the run before the end of its plan; None if it did not.
 
-        The reason is public: the balance of a data set hangs on what was asked of it, not on what is in it.
+        The reason is public: the balance of a data set depends on what was asked, not on its records.
         """
         return None if self._refusal is None else str(self._refusal)
 
     @property
     def refusal(self) -> BudgetExceeded | None:
-        """What the ledger said when it ended the run, with its numbers; None if it did not."""
+        """The ledger's refusal that ended the run, with its numbers; None if there was none."""
         return self._refusal
 
-    def batches(self) -> Iterator[Batch]:
-        """The turns that are left, to the end of the plan.
+    def batches(self) -> Iterator[StepTicket]:
+        """The tickets of the steps that are left, to the end of the plan.
 
         With ``charges`` they end where the ledger refuses the next chunk: see :attr:`stopped`.
 
         Raises:
-            BudgetExceeded: the ledger refuses the first one.
+            BudgetExceeded: the ledger refuses the first chunk.
         """
-        yield from self._turns(self.plan.steps)
+        yield from self._tickets(self.plan.steps)
 
-    def epoch(self) -> Iterator[Batch]:
-        """The turns of about one pass over the records, fewer at the end of the plan."""
-        yield from self._turns(min(self._done + self.plan.steps_per_epoch, self.plan.steps))
+    def epoch(self) -> Iterator[StepTicket]:
+        """The tickets of about one pass over the records, fewer at the end of the plan."""
+        yield from self._tickets(min(self._done + self.plan.steps_per_epoch, self.plan.steps))
 
-    def _turns(self, stop: int) -> Iterator[Batch]:
-        while (turn := self._done) < stop and self._is_paid_for():
-            yield Batch(turn)
-            if self._done == turn:
+    def _tickets(self, stop: int) -> Iterator[StepTicket]:
+        while (step := self._done) < stop and self._is_paid_for():
+            yield StepTicket(step)
+            if self._done == step:
                 raise InvalidInput(
-                    f"batch {turn} was given out and no step was taken with it; call session.step(batch) "
+                    f"batch {step} was given out and no step was taken with it. Call session.step(batch) "
                     "once for each batch."
                 )
 
     def _is_paid_for(self) -> bool:
-        """Whether the ledger has the next step; a refusal ends a run that has begun."""
+        """Whether the ledger has charged the next step; if it refuses, a run that has begun ends."""
         if self._charges is None:
             return True
         try:
@@ -282,20 +282,20 @@ class PrivateSession:
         charges.recognise(self.content)
         charges.before(self._done)
 
-    def step(self, batch: Batch) -> StepReport:
-        """Take the private step of this turn, and the optimizer's step with its noisy gradient.
+    def step(self, ticket: StepTicket) -> StepReport:
+        """Take the private step of this ticket, and the optimizer's step with its noisy gradient.
 
         Raises:
-            BudgetExceeded: the plan's steps are used up, or the ledger refuses the step.
+            BudgetExceeded: all steps of the plan are taken, or the ledger refuses the step.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
-            PrivacyRefusal: this turn was taken before; or gradients lie on the parameters that the session
-                did not put there; or the same noise would lie on another sum than before.
+            PrivacyRefusal: the step of this ticket was taken before; or other code left gradients on the
+                parameters; or the session would add noise that it has released to another sum.
         """
-        self._check_turn(batch)
+        self._check_ticket(ticket)
         if self._charges is not None:
             self._pay(self._charges)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
-        self._try_reading(indices)
+        self._check_reading(indices)
         released = noisy_step(
             self._engine,
             self.plan,
@@ -307,34 +307,34 @@ class PrivateSession:
             physical_batch_size=self._physical,
             augmentation=self._augmentation,
         )
-        check_release(self._generator, batch.step, released.gradients)
+        check_release(self._generator, ticket.step, released.gradients)
         gradients = self._without_slots(released.gradients)
         self._thresholds = released.thresholds
-        self._done, self._torn = self._done + 1, True  # from here on the step is spent, whatever happens
-        self._mover.move(gradients)
+        self._done, self._torn = self._done + 1, True  # from here on the step counts, whatever happens
+        self._optimizer.step(gradients)
         self._torn = False
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
         if self._charges is not None:
-            self._charges.after(batch.step)
-        return StepReport(step=batch.step, loss=released.loss)
+            self._charges.after(ticket.step)
+        return StepReport(step=ticket.step, loss=released.loss)
 
-    def _try_reading(self, indices: Indices) -> None:
-        """Try once, on the first records that are drawn, whether items and augmentation keep them apart."""
-        if self._untried is not None and len(real := indices[indices < len(self._untried)]) > 0:
-            check_items(self._untried, real[:_TRIED])
-            self._untried = None
-        if self._augmentation is None or self._augmentation_is_tried or len(indices) == 0:
+    def _check_reading(self, indices: Indices) -> None:
+        """Check once, on the first records drawn, that items and augmentation do not mix records."""
+        if self._unchecked is not None and len(real := indices[indices < len(self._unchecked)]) > 0:
+            check_items(self._unchecked, real[:_CHECKED])
+            self._unchecked = None
+        if self._augmentation is None or self._augmentation_is_checked or len(indices) == 0:
             return
-        first = self._records.take(indices[:_TRIED], seed=0)
+        first = self._records.take(indices[:_CHECKED], seed=0)
         check_by_record(self._augmentation, first[0], self.plan.views)
-        self._augmentation_is_tried = True
+        self._augmentation_is_checked = True
 
     def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         return gradients if self._slots is None else self._slots.observe(gradients, self._thresholds[0])
 
     def slot_evidence(self) -> SlotEvidence:
-        """What an audit of this run goes by: the slots of every step, and the coins, unsealed.
+        """The data for an audit of this run: the slots' part of every released sum, and the coins.
 
         Raises:
             InvalidInput: the session was made without ``audit``, or steps of the plan are left.
@@ -363,11 +363,11 @@ class PrivateSession:
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
         """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
 
-        Keep it apart from what is released: with it the noise can be taken off.  The file is replaced
-        as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
+        Store it apart from what you release: whoever has it can subtract the noise.  The session replaces the
+        file as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
 
         Raises:
-            PrivacyRefusal: the last step was cut short while it moved the weights.
+            PrivacyRefusal: the last step was cut short while it changed the weights.
         """
         self._check_whole()
         key, secure = self._generator.secret_state()
@@ -392,20 +392,20 @@ class PrivateSession:
     def load(self, path: Path | str) -> dict[str, Any]:
         """Go on exactly where :meth:`save` stopped; returns its ``extra``.
 
-        Steps that were taken after the save are taken again, with the same noise.  They are the same release
-        as long as all is as it was.  Another plan, other records, another model, optimizer, augmentation or
-        loss are refused, the loss by its code and by the values that it reads, as they are when the session
-        is made (:mod:`tacit.training.identity`).
+        The session takes steps that were taken after the save again, with the same noise.  They are the same
+        release as long as nothing has changed.  It refuses another plan, other records, another model,
+        optimizer, augmentation or loss.  It compares losses by their code and by the values that they read,
+        as these are when the session is made (:mod:`tacit.training.identity`).
 
-        Not covered are the schedule of the learning rate and the mode of the model; what a loss asks of
-        files, environment or clocks; what lies in compiled extensions or in objects of libraries; of large
-        tensors that it reads, more than a sample.  In one process another release is refused all the same;
-        what another process released, no file can tell.
+        It does not compare the schedule of the learning rate and the mode of the model; what a loss reads
+        from files, environment or clocks; what compiled extensions and objects of libraries hold; of large
+        tensors that a loss reads, more than a sample.  Within one process the session notices another release
+        all the same (:mod:`tacit.training.noise_reuse`); it cannot know what another process released.
 
         Raises:
-            PrivacyRefusal: the state belongs to another run; the message says what differs.  Going on would
-                use the same noise on different sums, which lets it be subtracted.  Or the versions of Python
-                or of the libraries differ; or it is charged elsewhere.
+            PrivacyRefusal: the state belongs to another run, and the message says what differs.  Going on
+                would add the same noise to different sums, and their difference has no noise.  Or the
+                versions of Python or of the libraries differ; or the run is charged elsewhere.
         """
         state = load_state(Path(path))
         generator = Generator(state["key"], secure=state["secure"])
@@ -417,7 +417,7 @@ class PrivateSession:
         self._engine.measured.clear()
         self._engine.measured.update(state["measured"])
         self.model.load_state_dict(state["model"])
-        self._mover.restore(state["optimizer"])
+        self._optimizer.restore(state["optimizer"])
         if self._averaged is not None:
             self._averaged.load(state["averaged"])
         if self._slots is not None:
@@ -425,7 +425,7 @@ class PrivateSession:
         return dict(state["extra"])
 
     def _identity(self, key: bytes) -> dict[str, Any]:
-        """Everything that a repeated step must share with its first time."""
+        """The facts in which a repeated step must agree with its first time."""
         shapes = {name: tuple(p.shape) for name, p in self._trained.items()}
         facts: dict[str, Any] = {
             "plan": repr(self.plan),
@@ -450,23 +450,24 @@ class PrivateSession:
         if plan.adjacency is not Adjacency.ADD_REMOVE and records != plan.records:
             raise InvalidInput(
                 f"the plan was made for {plan.records} records and the data has {records}. Under "
-                f"{plan.adjacency} the number of records is public and must be right."
+                f"{plan.adjacency} the number of records is public and must be exact. Make the plan with "
+                f"records={records}, or pass the records that it was made for."
             )
         if self._augmentation is None and plan.views > 1:
             raise InvalidInput(
-                f"the plan has {plan.views} views per record; pass an augmentation to make them."
+                f"the plan has {plan.views} views per record. Pass an augmentation to make them."
             )
 
     def _check_whole(self) -> None:
         if self._torn:
             raise PrivacyRefusal(
-                f"step {self._done - 1} was cut short while the optimizer moved the weights: it can neither "
-                "be finished nor done again, for the same noise would lie on another sum. Go back to a saved "
-                "state with session.load(path). Without one, the model as it is may be released, at the cost "
-                "of session.epsilon; what is trained further needs a new run."
+                f"step {self._done - 1} was cut short while the optimizer changed the weights. It can "
+                "neither be finished nor repeated, for its noise would be added to another sum. Go back to a "
+                "saved state with session.load(path). Without one you may release the model as it is, at the "
+                "cost of session.epsilon; further training needs a new run."
             )
 
-    def _check_turn(self, batch: Batch) -> None:
+    def _check_ticket(self, ticket: StepTicket) -> None:
         check_one_process()  # before the ledger is charged
         self._check_whole()
         if self._done >= self.plan.steps:
@@ -474,14 +475,17 @@ class PrivateSession:
                 f"the plan's {self.plan.steps} steps are done and its epsilon of {self.plan.epsilon:.4g} is "
                 "spent. Make a plan with more steps before the run starts."
             )
-        if not isinstance(batch, Batch):
+        if not isinstance(ticket, StepTicket):
             raise InvalidInput(
-                "step takes the batch that session.batches() or session.epoch() gave; got "
-                f"{type(batch).__name__}."
+                "step takes the ticket that session.batches() or session.epoch() gives; got "
+                f"{type(ticket).__name__}."
             )
-        if batch.step != self._done:
-            raise PrivacyRefusal(f"batch {batch.step} is not the turn of the session, which is {self._done}.")
-        self._mover.check_no_gradients()
+        if ticket.step != self._done:
+            raise PrivacyRefusal(
+                f"ticket {ticket.step} is not that of the session's next step, {self._done}. Pass each "
+                "ticket of session.batches() to session.step once, in order."
+            )
+        self._optimizer.check_no_gradients()
 
 
 def _make_engine(
@@ -491,7 +495,7 @@ def _make_engine(
         return FastEngine(model, loss, plan.clipping, views=plan.views, budget=memory)
     if memory != FAST:
         raise InvalidInput(
-            f"the reference engine keeps nothing that a memory budget could limit; got memory={memory}. "
+            f"memory={memory} limits what the fast engine stores, and the reference engine stores nothing. "
             'Leave it out, or take engine="fast".'
         )
     return ReferenceEngine(model, loss, plan.clipping, views=plan.views)

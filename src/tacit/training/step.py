@@ -1,7 +1,7 @@
-"""One private step: sample, clip, sum, noise, all over the public batch size.
+"""What does one private step compute? Sample, clip, sum, noise, all over the public batch size.
 
-The only place where noise meets gradients.  The buffers hold the noise before the first gradient is added
-to them, so the un-noised sum never exists in memory that outlives the step.
+Only this file adds noise to gradients.  The buffers hold the noise before the engine adds the first gradient
+to them, so the sum without noise never exists in memory that outlives the step.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
@@ -9,14 +9,14 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 **Guarantee**
 
-* What leaves this module is ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind
-  the next thresholds and the noisy loss: jointly one Gaussian of multiplier ``plan.noise_multiplier``.
-* The noise is drawn once per step whatever the number of microbatches, and on an empty batch as well.
+* Released are ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the next
+  thresholds and the noisy loss: jointly one Gaussian of multiplier ``plan.noise_multiplier``.
+* The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
 * The divisor is the plan's public B, never the size of the batch that was drawn.  No pass over the gradients
-  divides: sum and noise are made with the same float s = 1/B, the engine's factors being s c_i and the
-  noise's standard deviation s z_g C.  Their ratio is that of the sum to its noise, whatever s is rounded to,
-  and division by a constant is post-processing.
-* A step's randomness is a function of (key, step): a step done again after a crash releases the same.
+  divides: sum and noise are made with the same float s = 1/B.  The engine's factors are s c_i and the noise's
+  standard deviation is s z_g C.  Their ratio is that of the sum to its noise, whatever s is rounded to, and
+  division by a constant is post-processing.
+* A step's randomness is a function of (key, step): a step repeated after a crash releases the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """What a step releases: all of it covered by the step's event.
+    """What a step releases: the step's event accounts for all of it.
 
     Attributes:
         gradients: parameter name to noisy mean gradient, in the type of the accumulator.
@@ -106,11 +106,11 @@ def noisy_step(
 
 @final
 class _NoiseBuffers(Mapping[str, Tensor]):
-    """A buffer of N(0, std^2) for each parameter, at its own address; made when it is first asked for.
+    """A buffer of N(0, std^2) for each parameter, at its address; drawn when the engine first asks for it.
 
-    The engine asks when it has a parameter's sum to add, and by then holds no more of its activations, so
-    that the buffers take memory that is free again.  A CUDA device draws them itself, all at once.  Where it
-    cannot, they are drawn meanwhile in the background: the processor is idle beside it.
+    The engine asks for a buffer when it adds that parameter's sum.  By then it has freed the activations, and
+    the buffers take that memory.  A CUDA device draws all of them itself, at once.  Where it cannot, a thread
+    draws them in the background, on the idle processor.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         return self._drawn[name]
 
     def _together_with(self, name: str) -> list[str]:
-        """The names that are drawn with this one: small ones, up to ``_TOGETHER`` draws."""
+        """The names whose noise is drawn with this one: small ones, up to ``_TOGETHER`` draws."""
         names, room = [name], _TOGETHER - self._parameters[name].numel()
         for other, parameter in self._parameters.items():
             if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:
@@ -171,7 +171,7 @@ class _NoiseBuffers(Mapping[str, Tensor]):
 
 @lru_cache(maxsize=16)
 def _limits(thresholds: tuple[float, ...], device: torch.device) -> Tensor:
-    """(G,) thresholds as a tensor, which most runs use again in each step."""
+    """(G,) thresholds as a tensor; most runs use the same one in each step."""
     return torch.tensor(thresholds, dtype=torch.float64, device=device)
 
 
@@ -181,14 +181,14 @@ def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _reading_seed(generator: Generator, step: int, position: int) -> int:
-    """For what a data set draws while it reads physical batch ``position`` of a step: 63 bits."""
+    """The seed, 63 bits, of what a data set draws while it reads physical batch ``position`` of a step."""
     return generator.word(purpose=Purpose.READING, step=step, index=position) >> 1
 
 
 def requests(
     plan: Plan, generator: Generator, records: int, *, first: int, physical_batch_size: int
 ) -> Iterator[Request]:
-    """What the steps from ``first`` to the end of the plan will read, in order."""
+    """The batches that the steps from ``first`` to the end of the plan will read, in order."""
     for step in range(first, plan.steps):
         indices = plan.sampling.indices(generator, step, records)
         for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
@@ -210,7 +210,7 @@ def _views(
 def _view_uniforms(
     augmentation: Augmentation | None, views: int, count: int, generator: Generator, step: int
 ) -> Tensor | None:
-    """(n, K, draws) uniform numbers for the whole step, so that the cut into microbatches is no matter."""
+    """(n, K, draws) uniform numbers for the whole step: they do not depend on the cut into microbatches."""
     if augmentation is None:
         return None
     shape = (count, views, augmentation.draws)
@@ -220,7 +220,7 @@ def _view_uniforms(
 
 @contextmanager
 def _model_randomness(generator: Generator, step: int, index: int, device: torch.device) -> Iterator[None]:
-    """Dropout and the like draw from the run's own key; the global generators are left as they were."""
+    """Dropout and other draws of the model come from the run's key; the global generators stay unchanged."""
     seed = generator.word(purpose=Purpose.MODEL, step=step, index=index) >> 1
     with torch.random.fork_rng(devices=[device]) if device.type == "cuda" else nullcontext():
         before = torch.default_generator.get_state()
@@ -234,12 +234,12 @@ def _model_randomness(generator: Generator, step: int, index: int, device: torch
 
 
 def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
-    """The centred count of norms below the threshold, where the rule goes by it."""
+    """The centred count of norms below the threshold, for a rule that adapts to it."""
     return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
 
 
 def _raw_centred_loss(raw: RawStatistics, report: LossReport | None) -> float:
-    """sum_i (clamp(loss_i, 0, bound) / bound - 1/2) over the records; a non-finite loss counts as bound."""
+    """sum_i (clamp(loss_i, 0, bound) / bound - 1/2) over the records; non-finite losses count as bound."""
     if report is None:
         return 0.0
     scaled = raw.raw_losses.double().nan_to_num(nan=report.bound).clamp(0.0, report.bound) / report.bound

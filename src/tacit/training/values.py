@@ -1,4 +1,4 @@
-"""Errors of torch that print a number of a record, raised without it."""
+"""Which errors of torch print a number of a record? Those here, which are raised again without it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PRINTED = re.compile(r"out of (bounds|range)", re.IGNORECASE)
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Refuse a number in a record that model or loss has no place for, which torch would print.
+    """Raise torch's error about a number of a record without that number, which torch would print.
 
     Raises:
-        InvalidInput: there is one: "Target 17 is out of bounds", "index 17 is out of range".
+        InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range".
     """
     try:
         yield
@@ -40,7 +40,7 @@ def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) 
     """Refuse class numbers that a model with so many ``outputs`` cannot give.
 
     Raises:
-        InvalidInput: how many there are.
+        InvalidInput: there are such numbers; the message says how many.
 
     >>> check_classes(torch.tensor([0, 1, 2]), 2)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Prices in closed form, exact or nearly: what is released once, and Gaussians without sampling.
+"""Which costs have closed forms, exact or nearly? Single releases, and Gaussians without sampling.
 
 * ``gaussian``: compositions of Gaussians without sampling, by the analytic Gaussian mechanism.
 * ``gdp``: Gaussian differential privacy, one number mu.

@@ -3,9 +3,9 @@
 mu-GDP means: no easier to tell apart than N(0, 1) and N(mu, 1) (Definition 4).  mu composes as the root of
 the sum of squares, a group of k has k mu, and delta(eps) is that of the Gaussian.
 
-Only what *is* mu-GDP is priced: Gaussians without sampling, exactly, and pure mechanisms, by an upper bound.
-The central limit theorem for sampled Gaussians is :func:`clt_estimate`: an estimate, not a bound, and not to
-be had through ``account``.
+Only mechanisms that *are* mu-GDP have a cost here: Gaussians without sampling, exactly, and pure ones, by a
+bound. The central limit theorem for sampled Gaussians is :func:`clt_estimate`: an estimate, not a bound, and
+not to be had through ``account``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def mu(base: Base, adjacency: Adjacency) -> float:
     if pure is not None:
         return _of_pure(pure)
     raise UnsupportedEvent(
-        f"method 'gdp' has no mu for {base!r} under adjacency {adjacency.value!r}: what has a delta of its "
-        "own, or samples an unbounded loss, is mu-GDP for no known mu, and the central limit theorem is no "
-        "bound. Use method 'pld'."
+        f"method 'gdp' has no mu for {base!r} under adjacency {adjacency.value!r}: a mechanism with a delta, "
+        "or with samples of an unbounded loss, is mu-GDP for no known mu, and the central limit theorem is "
+        "no bound. Use method 'pld'."
     )
 
 

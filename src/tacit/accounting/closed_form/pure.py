@@ -58,7 +58,7 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
 def is_hidden_in(inner: Base, adjacency: Adjacency) -> bool:
     """Whether Poisson sampling amplifies ``inner`` by the theorems for a record that may be absent.
 
-    Not where records are replaced, nor for reports of one's own: everybody sees who does not report.
+    Not where records are replaced, nor for randomised response, which shows everyone who does not report.
 
     >>> is_hidden_in(Laplace(1.0), Adjacency.ADD_REMOVE), is_hidden_in(Laplace(1.0), Adjacency.REPLACE_ONE)
     (True, False)
@@ -67,9 +67,9 @@ def is_hidden_in(inner: Base, adjacency: Adjacency) -> bool:
 
 
 def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
-    """``inner`` where one record is exchanged for another, which is what fixed-size batches ask for.
+    """``inner`` where one record is exchanged for another, as in fixed-size batches.
 
-    Blanking a record is an exchange, too.  None for reports of one's own (everybody sees whose they are), and
+    Blanking a record is an exchange, too.  None for randomised response (each report shows whose it is), and
     for a guarantee that was stated for blanking alone.
 
     >>> exchanged(Laplace(4.0), Adjacency.ZERO_OUT)

@@ -1,4 +1,4 @@
-"""Composition theorems: they take an (epsilon, delta) of each mechanism and know nothing else of it.
+"""How do (epsilon, delta) guarantees compose? By theorems that use nothing else of a mechanism.
 
 * ``per_mechanism``: the epsilon of one mechanism at a given delta, which all theorems start from.
 * ``basic``: basic composition, the sum of epsilons and deltas.

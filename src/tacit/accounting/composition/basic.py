@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tacit.accounting.composition.per_mechanism import own_epsilon, shared_out
+from tacit.accounting.composition.per_mechanism import mechanism_epsilon, shared_out
 from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
@@ -33,7 +33,9 @@ class BasicPrice(Price):
         if shared is None:
             return math.inf
         parts = zip(self.steps, shared[0], strict=True)
-        return sum(count * own_epsilon(base, each, self.adjacency) for (base, count), each in parts) * _UP
+        return (
+            sum(count * mechanism_epsilon(base, each, self.adjacency) for (base, count), each in parts) * _UP
+        )
 
     def delta(self, epsilon: float) -> float:
         return invert(self.epsilon, epsilon)
@@ -70,5 +72,5 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     """
     units = in_units_of(adjacency, steps)
     for base, _ in units:
-        own_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
+        mechanism_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
     return BasicPrice(units, adjacency)

@@ -1,6 +1,6 @@
 """Optimal composition of (epsilon, delta) guarantees (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.3).
 
-If nothing is known of T mechanisms but that each is (eps_t, delta_t)-DP, the worst that they can be together
+If nothing is known of T mechanisms but that each is (eps_t, delta_t)-DP, the worst case of their composition
 is T independent coins: with chance delta_t the record is revealed, else the privacy loss is +eps_t with
 chance e^{eps_t} / (1 + e^{eps_t}), and -eps_t otherwise.  Together they are (eps, delta)-DP if and only if
 
@@ -19,7 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from tacit.accounting.composition.per_mechanism import least_delta, least_value, own_epsilon, shared_out
+from tacit.accounting.composition.per_mechanism import (
+    least_delta,
+    least_value,
+    mechanism_epsilon,
+    shared_out,
+)
 from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Array, Price
 from tacit.events import Adjacency
@@ -119,7 +124,7 @@ def _compose(parts: list[tuple[float, int]]) -> Coins:
 
 
 def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> float:
-    """The least epsilon that mechanisms have together of which nothing is known but (eps_t, delta_t).
+    """The least epsilon of a composition of mechanisms of which only (eps_t, delta_t) is known.
 
     :param parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
     :param delta: in (0, 1), for the whole; infinity is returned where the delta_t alone exceed it.
@@ -153,7 +158,7 @@ class OptimalPrice(Price):
 
     def _parts(self, each: list[float]) -> list[tuple[float, float, int]]:
         return [
-            (own_epsilon(base, own, self.adjacency), own, count)
+            (mechanism_epsilon(base, own, self.adjacency), own, count)
             for (base, count), own in zip(self.steps, each, strict=True)
         ]
 
@@ -196,5 +201,5 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     """
     units = in_units_of(adjacency, steps)
     for base, _ in units:
-        own_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
+        mechanism_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
     return OptimalPrice(units, adjacency)

@@ -1,4 +1,4 @@
-"""epsilon of one mechanism at a given delta: what basic, advanced and optimal composition put together."""
+"""What is the epsilon of one mechanism at a given delta? Basic, advanced and optimal composition use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["least_delta", "least_value", "own_epsilon", "shared_out"]
+__all__ = ["least_delta", "least_value", "mechanism_epsilon", "shared_out"]
 
 _UP = 1.0 + 1e-12
 _FAINT = 1e-300
@@ -42,12 +42,12 @@ _MOST_DRAWS = 64  # of one record: more count as a breach
 
 
 @lru_cache(maxsize=4096)
-def own_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
+def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
     """An epsilon of ``base``, in units of ``adjacency``, at ``delta`` in (0, 1); rounded up, maybe infinite.
 
     :raises UnsupportedEvent: if there is no proven bound.
 
-    >>> round(own_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 1e-5, Adjacency.ADD_REMOVE), 6)
+    >>> round(mechanism_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 1e-5, Adjacency.ADD_REMOVE), 6)
     0.19945
     """
     match base:
@@ -59,12 +59,14 @@ def own_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
             return zcdp.curve(zcdp.rho(base, adjacency)).epsilon(delta)
         case PoissonSampled(rate, inner) if is_hidden_in(inner, adjacency):
             return (
-                0.0 if delta >= rate else amplified(own_epsilon(inner, delta / rate / _UP, adjacency), rate)
+                0.0
+                if delta >= rate
+                else amplified(mechanism_epsilon(inner, delta / rate / _UP, adjacency), rate)
             )
         case WithoutReplacement() | WithReplacement():
             return _fixed_size(base, delta, adjacency)
         case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
-            return _of_group(lambda share: own_epsilon(inner, share, adjacency), size, delta)
+            return _of_group(lambda share: mechanism_epsilon(inner, share, adjacency), size, delta)
         case PrivateSelection():
             return rdp.price(((base, 1),), adjacency).epsilon(delta)
         case GaussianMixture():
@@ -81,7 +83,7 @@ def own_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
 
 @lru_cache(maxsize=1024)
 def _by_grid(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """By the privacy loss distribution, which takes a while: ``delta`` is rounded down, to be asked again."""
+    """By the privacy loss distribution, which takes a while: ``delta`` is rounded down, for the cache."""
     return pld.price(((base, 1),), adjacency).epsilon(delta)
 
 
@@ -93,7 +95,7 @@ def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:
 
 
 def least_delta(base: Base) -> float:
-    """The delta below which no epsilon of ``base`` is known; 0 but for what is (epsilon, delta)-DP by itself.
+    """The delta below which no epsilon of ``base`` is known; 0 unless ``base`` is (epsilon, delta)-DP itself.
 
     >>> least_delta(ApproximateDP(1.0, 1e-6))
     1e-06
@@ -109,9 +111,9 @@ def least_delta(base: Base) -> float:
 
 
 def shared_out(steps: Steps, delta: float, share: float) -> tuple[list[float], float] | None:
-    """A delta for every mechanism in ``steps``, and what is left of ``delta``; None if it is too small.
+    """A delta for every mechanism in ``steps``, and the rest of ``delta``; None if ``delta`` is too small.
 
-    Each gets its least delta and an even part of ``share`` of what remains.
+    Each gets its least delta and an even part of ``share`` of the remainder.
     """
     spent = sum(count * least_delta(base) for base, count in steps) * _UP
     if spent >= delta:
@@ -165,7 +167,7 @@ def _without_replacement(rate: float, unit: Base, delta: float) -> float:
     """Balle, Barthe & Gaboardi 2018, Theorem 9."""
     if delta >= rate:
         return 0.0
-    return amplified(own_epsilon(unit, delta / rate / _UP, Adjacency.REPLACE_ONE), rate)
+    return amplified(mechanism_epsilon(unit, delta / rate / _UP, Adjacency.REPLACE_ONE), rate)
 
 
 def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta: float) -> float:

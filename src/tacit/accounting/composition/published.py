@@ -92,7 +92,7 @@ def valid_strong_composition(
 ) -> float:
     """What advanced composition really gives for the sampled Gaussian, under add-remove: an upper bound.
 
-    Each step is priced by the exact closed form, so only the composition is loose.
+    The cost of each step has the exact closed form, so only the composition is loose.
 
     >>> [round(valid_strong_composition(steps), 2) for steps in (10_000, 40_000)]
     [16.84, 50.74]

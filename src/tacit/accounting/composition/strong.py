@@ -16,7 +16,12 @@ import math
 from dataclasses import dataclass
 
 from tacit.accounting.composition.basic import BasicPrice
-from tacit.accounting.composition.per_mechanism import least_delta, least_value, own_epsilon, shared_out
+from tacit.accounting.composition.per_mechanism import (
+    least_delta,
+    least_value,
+    mechanism_epsilon,
+    shared_out,
+)
 from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Price
 from tacit.events import Adjacency
@@ -63,7 +68,7 @@ class StrongPrice(Price):
 
     def _parts(self, each: list[float]) -> list[tuple[float, int]]:
         return [
-            (own_epsilon(base, own, self.adjacency), count)
+            (mechanism_epsilon(base, own, self.adjacency), count)
             for (base, count), own in zip(self.steps, each, strict=True)
         ]
 
@@ -101,5 +106,5 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     """
     units = in_units_of(adjacency, steps)
     for base, _ in units:
-        own_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
+        mechanism_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
     return StrongPrice(units, adjacency)

@@ -1,4 +1,4 @@
-"""Privacy loss distributions: the tight accountant, with a proven upper and lower bound.
+"""How tight can accounting be? Privacy loss distributions, with a proven upper and lower bound.
 
 * ``accountant``: which of the methods below a composition takes.
 

@@ -1,5 +1,6 @@
-"""Where the contour goes: estimates of the saddle point of F.  They decide how tight its bounds are, never
-whether they hold.
+"""Where should the contour run? Estimates of the saddle point of F, which the bounds need not trust.
+
+They decide how tight the bounds are, not whether they hold.
 
 F and K are those of :mod:`tacit.accounting.pld.contour`.
 """

@@ -43,7 +43,7 @@ class Composition:
     """The tilted distribution of the sum of all losses, and the allowances.
 
     ``masses[i]`` belongs to the loss ``origin + h * (first + i)``.  ``scale`` is K(tilt) of the losses less
-    the origin, which is taken off epsilon too.  In the tilted measure, ``rounding`` bounds the error of
+    the origin, which is subtracted from epsilon too.  In the tilted measure, ``rounding`` bounds the error of
     E_theta g, ``below`` and ``above`` the mass outside of the window, which wraps around and is missing from
     its place.  ``beyond`` bounds P(S > window), ``infinite`` is P(S = infinity), ``relative`` what all masses
     may be off by.

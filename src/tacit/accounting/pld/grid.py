@@ -136,8 +136,8 @@ def _dominated(loss: Loss, h: float, cells: _Cells) -> Masses:
 def _origin(loss: Loss, h: float) -> float:
     """Where a grid point has to be, for nearly all of the mass to be gathered in one group around it.
 
-    Under tiny sampling rates most losses lie in one cell, and all that is lost or gained elsewhere hangs on
-    their mean.  Where there is no such group, or where atoms ask for a grid of their own, the origin is 0.
+    Under tiny sampling rates most losses are in one cell, and their mean decides all that is lost or gained
+    elsewhere.  Where there is no such group, or where atoms need a separate grid, the origin is 0.
     Rounded down to 24 bits, so that a count times the origin is exact.
     """
     if loss.atoms.size:

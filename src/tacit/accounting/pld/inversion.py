@@ -27,7 +27,7 @@ _FINE = 1e-7  # relative width of a bracket that needs no second line
 _COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
 _HOPELESS = 1e-4  # between the two, with that of a finer grid
-_WIDE = 1e-3  # and one wider than this with that of a dearer line
+_WIDE = 1e-3  # and one wider than this with that of a finer line
 _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
 _KEPT = 64  # lines
 _SPREAD = 1.25  # counts by how much larger or smaller than those that a line was drawn for are tried on it
@@ -163,7 +163,7 @@ class ContourPrice(Price):
         return found
 
     def _bounds(self, delta: float, most: int) -> Bounds:
-        """The larger direction's; (0, inf) where a line would be too dear.
+        """The larger direction's; (0, inf) where a line would cost too much time.
 
         The second direction need only be shown to be below the first, for which a coarse line is enough.
         """

@@ -1,4 +1,4 @@
-"""Many questions to one composition: delta on all points of a grid at once, from above.
+"""How are many deltas of one composition computed? On all points of a grid at once, from above.
 
 delta is convex in e^eps, so the chord between two upper bounds is one.  A composition serves all epsilons of
 its *rung*: those to either side of its saddle point at which rounding does not show against delta.

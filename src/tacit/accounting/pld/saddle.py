@@ -1,5 +1,6 @@
-"""Where to look: the saddle points of a composition.  They decide how tight its bounds are, never whether
-they hold.
+"""Where is the saddle point of a composition?
+
+The answer decides how tight the bounds of the composition are, not whether they hold.
 
 With the cumulant function of the sum of all losses, K(z) = sum_j T_j log E e^{z L_j},
 

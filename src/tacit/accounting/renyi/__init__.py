@@ -1,4 +1,4 @@
-"""Renyi differential privacy, and the accountants that rest on it.
+"""How are costs computed by Renyi divergences? By accountants that use them at several orders.
 
 * ``rdp``: the RDP accountant, at any real order.
 * ``divergences``: Renyi divergences of the mechanisms.

@@ -46,7 +46,7 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
     """eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up.
 
     Both directions of add-remove count.  Noise is symmetric: the loss of P against Q and that of Q against P
-    have one law.  Then sampling is dearest where the record is removed (Mironov, Talwar & Zhang 2019,
+    have one law.  Then sampling costs most where the record is removed (Mironov, Talwar & Zhang 2019,
     1908.10530, Theorem 5).
 
     :raises UnsupportedEvent: if there is no proven bound.

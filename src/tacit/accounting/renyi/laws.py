@@ -160,7 +160,7 @@ def _log_mixture(y: Array, rate: float) -> Array:
 
 
 def _log_gap(log_m: Array, power: Array) -> Array:
-    """log(m^s - 1 - s (m - 1)), s > 1 or s < 0, rounded up; where s < 0, m >= 1 is taken for granted."""
+    """log(m^s - 1 - s (m - 1)), s > 1 or s < 0, rounded up; where s < 0, m >= 1 is assumed."""
     t = power * log_m
     small_m, small_t = np.minimum(log_m, 1.0), np.minimum(t, 1.0)
     grown, linear = np.expm1(small_t), power * np.expm1(small_m)

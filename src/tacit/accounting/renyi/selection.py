@@ -25,7 +25,7 @@ _UP = 1.0 + 1e-12
 
 
 def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, others: Array) -> Array:
-    """Theorem 6; ``others`` are orders at which a run is priced to find delta'.
+    """Theorem 6; ``others`` are orders at which a run is accounted for, to find delta'.
 
     >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
     [0.1251]

@@ -67,7 +67,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
 
 
 def curve(rho: float) -> RenyiPrice:
-    """What rho-zCDP comes to.
+    """The (epsilon, delta) of rho-zCDP.
 
     >>> round(curve(0.5).epsilon(1e-5), 4)  # rho + 2 sqrt(rho log(1/delta)) is 5.2985
     4.7284

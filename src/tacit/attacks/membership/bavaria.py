@@ -1,8 +1,10 @@
-"""The Bayesian variance-free likelihood ratio, BaVarIA-t (Brännvall 2026, 2603.11799): the default attack.
+"""Is a record a member, by BaVarIA-t? The Bayesian variance-free likelihood ratio: the default attack.
 
-Each record's mean and variance in a world have a normal-inverse-gamma prior around what all records show, so
-that few shadow models lean on the others and many on the record itself.  With n scores of mean m and sum of
-squares SS about it, prior mean mu0 and variance v0, worth k0 scores and nu0 degrees of freedom,
+Brännvall 2026, 2603.11799.  Each record's mean and variance in a world have a normal-inverse-gamma prior
+around
+those of all records: with few shadow models the other records count more, with many the record itself.  With
+n scores of mean m and sum of squares SS about it, prior mean mu0 and variance v0, worth k0 scores and nu0
+degrees of freedom,
 
     k = k0 + n,  mu = (k0 mu0 + n m) / k,  nu = nu0 + n,
     s^2 = (nu0 v0 + SS + k0 n (m - mu0)^2 / k) / nu,

@@ -1,6 +1,7 @@
-"""The likelihood-ratio attack, LiRA (Carlini et al. 2022, 2112.03570, Algorithm 1 and section V).
+"""Is a record a member, by LiRA? The likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1).
 
-A record's scores under models that were trained on it (in) and that were not (out) are taken for Gaussian:
+A record's scores under models that were trained on it (in) and that were not (out) count as Gaussian (section
+V):
 
     online:   log N(phi; mean_in, s_in^2) - log N(phi; mean_out, s_out^2)
     offline:  log Phi((phi - mean_out) / s_out)
@@ -24,7 +25,9 @@ __all__ = ["lira_offline", "lira_online"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_OWN_VARIANCE = 64  # shadows from which on a record's own variance is a better estimate than the pooled one
+_PER_RECORD_VARIANCE = (
+    64  # shadows from which on a record's own variance is a better estimate than the pooled one
+)
 
 
 def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
@@ -58,7 +61,7 @@ def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
 def _variance(scores: ShadowScores, world: World, pooled: bool | None) -> Array:
     """Within-record variances, of shape (n,)."""
     if pooled is None:
-        pooled = scores.shadows.shape[0] < _OWN_VARIANCE
+        pooled = scores.shadows.shape[0] < _PER_RECORD_VARIANCE
     if pooled:
         variance = np.full(world.mean.shape, world.pooled_variance())
     else:

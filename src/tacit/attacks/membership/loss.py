@@ -1,4 +1,4 @@
-"""The loss threshold: whom the model knows well, it was trained on (Yeom et al. 2018, 1709.01604).
+"""Is a record a member, by its loss? If the loss is small (Yeom et al. 2018, 1709.01604).
 
 It needs no other model, and fails at low false-positive rates: an easy record has a small loss either way.
 """

@@ -1,13 +1,13 @@
-"""The robust membership inference attack, RMIA (Zarifzadeh, Liu & Shokri 2024, 2312.03262).
+"""Is a record a member, by RMIA? The robust membership inference attack (Zarifzadeh et al. 2024, 2312.03262).
 
-How much more the target likes a record than a model at large does is compared with the same for records z
-that nobody was trained on:
+How much more likely a record is to the target than to an average model is compared with the same for records
+z that no model was trained on:
 
     Pr over z of  (p_T(x) / p(x)) / (p_T(z) / p(z)) >= gamma
 
 with p the probability of the true class.  p(x) averages over models, half of them trained on x.  Where only
-models that were not are at hand, (1 + b) / 2 times their mean plus (1 - b) / 2 stands for that average, for x
-and z alike (equations 5 to 10 and appendix B.2.2 of the paper).
+models that were not are available, (1 + b) / 2 times their mean plus (1 - b) / 2 stands for that average, for
+both x and z (equations 5 to 10 and appendix B.2.2 of the paper).
 
 Letters: K shadows, n records, z records outside.
 """
@@ -78,7 +78,7 @@ class _Outside:
                 f"and one column for each outside record; got {table.shape} for {self.target.shape}."
             )
         if self.target.size == 0:
-            raise InvalidInput("RMIA compares with records that nobody was trained on; there are none.")
+            raise InvalidInput("RMIA needs records that no model was trained on; there are none. Give some.")
         for values in (scores.target, scores.shadows, self.target, table):
             if not (values <= 0.0).all():  # NaN is refused too
                 raise InvalidInput(

@@ -1,7 +1,7 @@
-"""What shadow models say of each record: the material of every attack on membership that compares.
+"""What do shadow models say of each record? The data of every membership attack that compares models.
 
-A shadow model is trained as the target was, on a random half of the records.  How it scores a record that it
-was trained on, and how one that it was not, tells which of the two the target's own score looks like.
+A shadow model is trained as the target was, on a random half of the records.  Its scores of records that it
+was trained on, and of others, show which of the two the target's score resembles.
 
 Letters: K shadows, n records, c classes.
 """

@@ -1,8 +1,8 @@
-"""Shadow models and an attack classifier (Shokri, Stronati, Song & Shmatikov 2017, 1610.05820).
+"""Is a record a member, by an attack classifier? (Shokri, Stronati, Song & Shmatikov 2017, 1610.05820)
 
-For each class a classifier learns, from shadow models whose members are known, to tell members from others by
-what a model says of a record: its largest three probabilities in order, its loss, and whether it is right.
-Then it judges what the target says.  Unlike the likelihood ratios it compares records with each other, not a
+For each class a classifier learns, from shadow models with known members, to distinguish members from others
+by a model's output on a record: its largest three probabilities in order, its loss, and whether it is right.
+Then it judges the target's output.  Unlike the likelihood ratios it compares records with each other, not a
 record with itself, so it finds overfitting and no outliers.
 
 The paper's classifier is a small network; here it is a logistic regression on these features and their

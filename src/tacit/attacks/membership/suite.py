@@ -1,4 +1,4 @@
-"""All attacks on membership by what target and shadow models say of records: one table, one call.
+"""What do all membership attacks find? One table of target and shadow models, one call.
 
 Letters: K shadows, n records, z records outside, c classes.
 """

@@ -1,8 +1,8 @@
-"""What generative models remember of single records: secrets in text, and pictures.
+"""What do generative models remember of single records? Secrets in text, and pictures.
 
-Plant canaries before training (:func:`plant_canaries`); measure the exposure of their secrets, ask for them
-(:func:`greedy`, :func:`beam`, :func:`extraction`), and hold both against what the run's trade-off curve
-allows (:func:`exposure_bound`).  Models are functions of arrays, so that any framework's will do.
+Plant canaries before training (:func:`plant_canaries`); measure the exposure of their secrets, let the model
+complete them (:func:`greedy`, :func:`beam`, :func:`extraction`), and compare both with what the run's
+trade-off curve allows (:func:`exposure_bound`).  Models are functions of arrays, so any framework's will do.
 """
 
 from tacit.attacks.memorisation.canaries import Canary, SecretSpace, plant_canaries, planted_records

@@ -1,9 +1,9 @@
-"""Secrets that are planted before training, so that what comes out of the model can be counted.
+"""How are secrets planted before training? As canaries, so that what the model reveals can be counted.
 
-A canary is a record that says something random in a known place: a public ``prefix``, then a secret drawn
-uniformly from a :class:`SecretSpace`.  A sealed fair coin decides whether it goes into the data at all; those
-that do not are the attacker's control.  The secrets say nothing of anybody, so any that the model knows, it
-has from the training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
+A canary is a record with random text in a known place: a public ``prefix``, then a secret drawn uniformly
+from a :class:`SecretSpace`.  A sealed fair coin decides whether the record is in the data at all; the others
+are the attacker's control.  The secrets are made up, so whatever the model knows of them comes from the
+training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
 
 Letters: R secrets of a space, t characters of one, c copies.
 """
@@ -99,7 +99,7 @@ class SecretSpace:
 class Canary:
     """``copies`` records ``prefix + secret``, which are in the training data if the sealed coin says so.
 
-    The prefix is public, the attacker's to know; ``included`` is to be looked at after the attack only.
+    The prefix is public, and the attacker may know it; read ``included`` only after the attack.
     """
 
     prefix: str
@@ -114,7 +114,7 @@ def plant_canaries(
     """A canary for each prefix: its secret uniform over ``space``, its coin fair, all of them independent.
 
     :param copies: records of each canary that is included.
-    :param generator: fresh randomness; whoever attacks must not have it.
+    :param generator: fresh randomness; an attacker must not have it.
     :raises InvalidInput: if a prefix stands twice: its two secrets would compete for one place.
     """
     check_integer("copies", copies, low=1)

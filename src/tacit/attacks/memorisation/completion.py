@@ -1,8 +1,8 @@
-"""Feed a record's start to the model and see whether the rest comes out.
+"""Does the model complete a record from its start?
 
 ``greedy`` and ``beam`` give the likeliest ending that they find, ``sampled`` draws endings at random, and
-``extraction`` says without drawing any how often one would have to ask: an ending z that comes out with
-probability p_z comes out at least once in n answers with probability 1 - (1 - p_z)^n, so that
+``extraction`` computes, without drawing any, how many answers it takes: an ending z that the model gives with
+probability p_z is given at least once in n answers with probability 1 - (1 - p_z)^n, so
 
     n = ceil(log(1 - p) / log(1 - p_z))
 
@@ -111,7 +111,7 @@ def sampled(
 
 @dataclass(frozen=True)
 class Extraction:
-    """How an ending comes out when the model is asked once: log p_z, and how its answer is drawn.
+    """The probability of an ending in one answer: log p_z, and how the answer is drawn.
 
     >>> Extraction(math.log(0.01)).queries(0.9)
     230.0
@@ -121,7 +121,7 @@ class Extraction:
     sampler: Sampler = field(default=_PLAIN)
 
     def queries(self, confidence: float) -> float:
-        """n: answers that hold the ending with probability ``confidence``; infinite if it never comes."""
+        """n: answers that hold the ending with probability ``confidence``; infinite if it never occurs."""
         return queries_needed(self.log_probability, confidence)
 
 
@@ -160,7 +160,7 @@ def queries_needed(log_probability: float, confidence: float) -> float:
     if log_probability >= 0.0:
         return 1.0
     never = math.log1p(-math.exp(log_probability))
-    if never == 0.0:  # p_z below the smallest float: it does not come out in anybody's lifetime
+    if never == 0.0:  # p_z below the smallest float: it never occurs in practice
         return math.inf
     return float(max(1.0, math.ceil(math.log1p(-p) / never - 1e-9)))
 

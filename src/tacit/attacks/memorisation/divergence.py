@@ -1,8 +1,8 @@
-"""The divergence probe: ask for one token without end, and see what comes once the model stops repeating it.
+"""What does a model write once it stops repeating a token? The divergence probe.
 
-Nasr et al. (2023, 2311.17035) had a large model repeat a word; when it fell out of the repetition it recited
-training data far more often than when it was asked plainly.  The figure is the share of what follows the
-repetition that lies inside a verbatim piece of the training data.  Small models show the method and no more.
+Nasr et al. (2023, 2311.17035) let a large model repeat a word; when it stopped repeating it recited training
+data far more often than in plain answers.  The figure is the share of the text after the repetition inside a
+verbatim piece of the training data.  Small models show the method and no more.
 
 Letters: n answers, t tokens of one, w tokens of the shortest piece that counts.
 """

@@ -1,10 +1,10 @@
-"""Exposure: how far ahead of all that it might have been a secret stands (Carlini et al. 2019, 1802.08232).
+"""How far ahead of all possible secrets is the true one? Exposure (Carlini et al. 2019, 1802.08232).
 
     exposure = log2 R - log2 rank
 
-with ``rank`` the place of the true secret among R candidates by what the model gives them.  A model that
-never saw the secret gives it any rank alike, so Pr[exposure >= e] <= 2^-e; and since that is a test for
-membership with this false-positive rate, a model whose training has the trade-off curve f reaches
+with ``rank`` the place of the true secret among R candidates by the model's scores.  A model that never saw
+the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e; and since that is a test
+for membership with this false-positive rate, a model whose training has the trade-off curve f reaches
 
     Pr[exposure >= e] <= 1 - f(2^-e)
 
@@ -64,11 +64,11 @@ def exact_exposure(scores: ArrayLike, secret: int) -> float:
 def sampled_exposure(secret: float, others: ArrayLike) -> float:
     """Exposure among N others drawn uniformly from the candidates, in bits, at most log2(N + 1).
 
-    The secret is counted in: under a model that never saw it, it is one of N + 1 of equal standing, so
+    The secret is counted in: under a model that never saw it, all N + 1 are exchangeable, so
     Pr[exposure >= e] <= 2^-e holds for the sample as it does for all candidates.
 
     :param secret: the log-likelihood of the true secret.
-    :param others: (N,) those of candidates drawn without a look at it.
+    :param others: (N,) those of candidates drawn independently of it.
 
     >>> sampled_exposure(-1.0, [-2.0, -3.0, -4.0])
     2.0
@@ -82,8 +82,8 @@ def sampled_exposure(secret: float, others: ArrayLike) -> float:
 class Extrapolated:
     """An exposure beyond the candidates that were scored.
 
-    ``exposure``: in bits.  ``p_value``: of the Kolmogorov-Smirnov test of the fit; since the law was fitted
-    to the same scores it is too large rather than too small, and only a bad fit makes it small.
+    ``exposure``: in bits.  ``p_value``: of the Kolmogorov-Smirnov test of the fit; since the distribution was
+    fitted to the same scores it is too large rather than too small, and only a bad fit makes it small.
     """
 
     exposure: float
@@ -95,10 +95,10 @@ def extrapolated_exposure(
 ) -> Extrapolated:
     """-log2 F(-secret), F a skew normal law fitted to the log-perplexities of the others (section 4.3).
 
-    It is no rank: it may exceed log2 R, and it is as good as the law's tail.
+    It is not a rank: it may exceed log2 R, and it is as good as the tail of the distribution.
 
     :param secret: the log-likelihood of the true secret.
-    :param others: (N,) those of candidates drawn without a look at it, N >= 100.
+    :param others: (N,) those of candidates drawn independently of it, N >= 100.
     :param least_p_value: a fit with a smaller one is refused.
     :raises InvalidInput: if the scores do not follow a skew normal law, or do not vary.
     """

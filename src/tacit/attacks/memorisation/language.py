@@ -1,4 +1,4 @@
-"""What a language model says of many strings at once, from one function: a context to the next token.
+"""How likely are many strings to a language model? Computed from one function: a context to the next token.
 
 Letters: n contexts or strings, t tokens of one, V tokens of the vocabulary.
 """
@@ -21,7 +21,7 @@ NextToken: TypeAlias = Callable[[Integers], NDArray[np.floating]]
 """The model as an attacker sees it: n contexts, (n, t) token numbers from the start of a record, to the
 (n, V) logits or log-probabilities of the token that follows."""
 
-_CHUNK = 16384  # contexts that the model is asked for at once
+_CHUNK = 16384  # contexts in one call of the model
 
 
 def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:

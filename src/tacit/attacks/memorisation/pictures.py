@@ -1,7 +1,7 @@
-"""Training pictures that a generative model gives back.
+"""Which training pictures does a generative model reproduce?
 
-A generated picture g is close to a training picture x if it is much closer than g is to pictures of the
-data in general (Carlini et al. 2023, 2301.13188, equation 2):
+A generated picture g is close to a training picture x if it is much closer to x than to pictures of the data
+in general (Carlini et al. 2023, 2301.13188, equation 2):
 
     l(g, x) = |g - x| / (alpha mean distance of g to its k nearest training pictures)
 
@@ -54,10 +54,10 @@ def regenerated(
     neighbours: int = _NEIGHBOURS,
     alpha: float = _ALPHA,
 ) -> Regenerated:
-    """Look for each of ``pictures`` among ``generated``.
+    """Search for each of ``pictures`` among ``generated``.
 
-    Put pictures that the model was not trained on beside the training pictures: how many of them are
-    "extracted" is what chance and likeness alone give.
+    Add pictures that the model was not trained on to the training pictures: the number of them that are
+    "extracted" is what chance and similarity alone give.
 
     :param generated: (g, ...) pictures from the model.
     :param pictures: (n, ...) pictures of the same shape; copies are compared once, and answered alike.

@@ -1,4 +1,4 @@
-"""L2: what a run did, against the event that was accounted for."""
+"""Did a run do what was accounted for? L2: its releases against the event."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class AccountingFindings:
 def check_accounting(
     event: Event, releases: list[Release], *, records: int, level: float
 ) -> AccountingFindings:
-    """Did the releases happen as ``event`` says: as many of them, on samples of its law?
+    """Were there as many releases as ``event`` says, on samples of its distribution?
 
-    :param event: a repetition of a Gaussian, Poisson-sampled or not; what comes before it is left out.
+    :param event: a repetition of a Gaussian, Poisson-sampled or not; without what comes before it.
     :param records: N, how many records there really were.
     :param level: the probability of calling a right sampler wrong.
 

@@ -1,4 +1,4 @@
-"""L1: the noise of a run, as what it released less the clipped sums that the definition gives."""
+"""Which noise did a run add? L1: what it released less the clipped sums of the definition."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def noise_of_run(
     The sums come from the reference engine, record by record, on the records that were taken.  ``model`` has
     the weights that the releases were made with, and ``plan`` flat, automatic or per-layer clipping.
 
-    :raises InvalidInput: if there are views, whose random draws are not noted.
+    :raises InvalidInput: if there are views, whose random draws the recorder does not record.
     """
     if plan.views > 1:
-        raise InvalidInput("the noise of a run with views cannot be told from the views; audit it with one.")
+        raise InvalidInput(
+            "the noise of a run with views cannot be separated from them. Audit it with one view."
+        )
     engine = ReferenceEngine(model, loss, plan.clipping)
     thresholds = plan.clipping.initial_thresholds(engine.names)
     std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)

@@ -1,4 +1,4 @@
-"""What a session reads and what it releases, noted down without a look inside it."""
+"""What does a session read and release? A recorder, which does not depend on the session's inside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NotedRows", "Recorder", "Release", "perform"]
 
 @final
 class Recorder(torch.optim.Optimizer):
-    """An optimizer that notes the gradients that it is given and moves nothing.
+    """An optimizer that records the gradients it gets and changes nothing.
 
     As the weights stay, every step is a function of the same weights, and differs from the same step of
     another run by the records alone.
@@ -30,16 +30,16 @@ class Recorder(torch.optim.Optimizer):
         self.steps: list[list[Tensor | None]] = []
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Note the gradients; ``closure`` is refused."""
+        """Record the gradients; ``closure`` is refused."""
         if closure is not None:
-            raise InvalidInput("a recorder has no use for a closure.")
+            raise InvalidInput("a recorder cannot use a closure. Call step() without one.")
         given = [p.grad for group in self.param_groups for p in group["params"]]
         self.steps.append([None if g is None else g.detach().double().cpu().clone() for g in given])
 
 
 @final
 class NotedRows(Records):
-    """Tensors whose row i is record i, in any state, NaN included; ``taken`` notes what a step asks for."""
+    """Tensors whose row i is record i, in any state, NaN included; ``taken`` records what a step reads."""
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         self.tensors = tensors
@@ -70,9 +70,9 @@ class Release:
 
 
 def perform(session: PrivateSession, rows: NotedRows, steps: int | None = None) -> list[Release]:
-    """Take the steps that are left, or so many of them; there is a release for each time the optimizer moved.
+    """Take the steps that are left, or so many of them; gives one release for each step of the optimizer.
 
-    :raises InvalidInput: if the session's optimizer is no :class:`Recorder`.
+    :raises InvalidInput: if the session's optimizer is not a :class:`Recorder`.
     """
     optimizer = session.optimizer
     if not isinstance(optimizer, Recorder):

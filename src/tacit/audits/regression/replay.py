@@ -1,9 +1,9 @@
-"""L0: the same key on data sets that differ in one record (the replay of 2602.17454).
+"""How far does one record change a release? L0: the same key on neighbours (the replay of 2602.17454).
 
 Two sessions with one key draw the same noise and the same other participants.  The difference between what
-they release is then the difference of two sums, free of noise, and must be what the plan accounts for: at
-most the norm bound where the record takes part, nothing where it does not.  What is released beside the sum
-(a noisy count, a noisy loss) is part of one Gaussian with it, so the bound is joint,
+they release is then the difference of two sums, without noise, and must be what the plan accounts for: at
+most the norm bound where the record takes part, nothing where it does not.  The other releases of the step
+(a noisy count, a noisy loss) are part of one Gaussian with the sum, so the bound is joint,
 
     |Δ sum|^2 / (z_g C)^2 + (Δ count / s_b)^2 + (Δ loss / s_l)^2 <= 1 / z^2.
 
@@ -33,12 +33,12 @@ Build: TypeAlias = Callable[[NotedRows, Generator], PrivateSession]
 :class:`~tacit.audits.regression.Recorder` for an optimizer."""
 
 _TOLERANCE = 1e-3  # relative, of the bound
-_NOTHING = 1e-9  # of the bound: what rounding leaves of no difference
+_NOTHING = 1e-9  # of the bound: a difference within floating-point error of 0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two neighbours differ by more than is accounted for: the ``probe``, the step, and what it is."""
+    """A difference of neighbours beyond what is accounted for: the ``probe``, the step, the difference."""
 
     probe: str
     step: int
@@ -52,10 +52,11 @@ def replay_on_neighbours(
     *,
     keys: Sequence[Generator],
 ) -> list[Difference]:
-    """Run with and without one more record, for each probe and key; return what must not be.
+    """Run with and without one more record, for each probe and key; return all differences that are too
+    large.
 
-    :param rows: tensors (N, ...), the records that both have.
-    :param probes: by name, tensors (1, ...), the record that one of them has beside them.
+    :param rows: tensors (N, ...), the records of both.
+    :param probes: by name, tensors (1, ...), the additional record of one of them.
     :param keys: of the sessions, from :func:`tacit.testing.seeded_generator`.
     """
     found: list[Difference] = []
@@ -85,7 +86,7 @@ def _run(build: Build, tensors: tuple[Tensor, ...], key: Generator) -> _Run:
     )  # whose later thresholds follow from the release
     try:
         return _Run(session.plan, perform(session, rows, 1 if one else None))
-    except Exception as problem:  # noqa: BLE001 (whatever it is: the other run must end in the same way)
+    except Exception as problem:  # noqa: BLE001 (any error: the other run must end in the same way)
         return _Run(session.plan, [], type(problem).__name__)
 
 
@@ -103,7 +104,7 @@ def _compared(without: _Run, added: _Run, number: int) -> Iterator[tuple[int, st
         if sorted(one.taken) != sorted(i for i in other.taken if i != number):
             yield step, "other records take part"
         if plan.loss_report is None and (one.loss is not None or other.loss is not None):
-            yield step, "a loss is shown that nobody paid for"
+            yield step, "a loss is shown that was not accounted for"
         shift = plan.noise_multiplier * _shift(plan, one, other, thresholds)
         thresholds = one.thresholds
         if not math.isfinite(shift):

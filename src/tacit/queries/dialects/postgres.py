@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresEngine"]
 
-# What the meaning of a statement could hang on, whatever the server's own defaults are.
+# Settings that change the meaning of a statement, fixed whatever the server's defaults are.
 _SESSION = (
     "SET search_path = pg_catalog",  # no function or operator but the server's own
     "SET standard_conforming_strings = on",  # a backslash in a literal is a backslash
@@ -35,12 +35,12 @@ _TYPES = {"double precision": "DOUBLE", "real": "FLOAT", "numeric": "DECIMAL"}
 class PostgresEngine(Engine):
     """A table or view in PostgreSQL, read in one read-only transaction.
 
-    All that is asked of one engine is of one state of the table, that of the first statement.  Open another
+    All statements of one engine read one state of the table, that of the first statement.  Open another
     engine to see later rows; close this one, for it keeps the server from cleaning up behind it.
 
     Args:
         url: of the database, as ``postgresql://user@host/database``.
-        table: the name of the table, as it is: case counts, and nothing in it has a meaning.
+        table: the name of the table, exactly: case counts, and no character has a special meaning.
         schema: the schema that it is in.
 
     Raises:
@@ -68,7 +68,7 @@ class PostgresEngine(Engine):
         try:
             for setting in _SESSION:
                 self._connection.execute(setting)
-            self._connection.commit()  # or a failure later would take the settings back
+            self._connection.commit()  # or a failure later would undo the settings
             self._columns = self._connection.execute(_COLUMNS, [self._written]).fetchall()
         except psycopg.Error:
             self.close()
@@ -89,7 +89,7 @@ class PostgresEngine(Engine):
         for name, _, deterministic in self._columns:
             if name in wanted and not deterministic:
                 raise InvalidInput(
-                    f"column {name!r} has a collation under which different texts are equal. Ask a view that "
+                    f"column {name!r} has a collation under which different texts are equal. Use a view that "
                     f'has it as "{name}" COLLATE "C".'
                 )
 
@@ -98,7 +98,7 @@ class PostgresEngine(Engine):
         return self._fetch(statement.sql("postgres", self._table))
 
     def content(self) -> Iterator[bytes]:
-        """Columns, number of rows and the sum of the digests of all rows, in whatever order they lie."""
+        """Columns, number of rows and the sum of the digests of all rows, independent of their order."""
         yield repr(self._columns).encode()
         halves = ", ".join(f"sum(('x' || substr(digest, {start}, 15))::bit(60)::bigint)" for start in (1, 16))
         digests = f"SELECT md5(t::text) AS digest FROM {self._written} AS t"
@@ -107,7 +107,7 @@ class PostgresEngine(Engine):
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
         """Run without parameters, so that a percent sign in a literal is one.
 
-        Each statement is a savepoint: after one that fails, the next is asked of the same state.
+        Each statement is a savepoint: after one that fails, the next reads the same state.
         """
         try:
             with self._connection.transaction():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkEngine"]
 
-# What the meaning of a statement hangs on.
+# Settings that change the meaning of a statement.
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",  # a sum that is too large fails; it does not wrap round
     "spark.sql.parser.escapedStringLiterals": "false",  # a backslash in a literal is written twice
@@ -89,7 +89,7 @@ class SparkEngine(Engine):
         return self._fetch(statement.sql("spark", self._table))
 
     def content(self) -> Iterator[bytes]:
-        """Columns, number of rows and the sum of the digests of all rows, in whatever order they lie."""
+        """Columns, number of rows and the sum of the digests of all rows, independent of their order."""
         yield repr(self._columns).encode()
         halves = ", ".join(
             f"sum(CAST(conv(substr(digest, {start}, 15), 16, 10) AS DECIMAL(20, 0)))" for start in (1, 16)

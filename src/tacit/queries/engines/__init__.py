@@ -1,4 +1,4 @@
-"""Where the rows are: an engine runs statements over them and hands back integers.
+"""Where are the rows? In an engine, which runs statements over them and returns integers.
 
 * ``base``: the interface of engines.
 * ``duckdb``: tables in memory and in files.

@@ -1,4 +1,4 @@
-"""The interface of engines, and the one error that they may show after a charge."""
+"""What must an engine do? The interface, and the one error that it may show after a charge."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["Engine", "EngineFailure", "Places"]
 
 
 class EngineFailure(TacitError):
-    """An engine failed on a statement.  The message is always the same: why it failed may depend on the data,
-    and then the reason would be an answer without noise."""
+    """An engine failed on a statement.  The message is always the same: the reason may depend on the data,
+    and then it would be an answer without noise."""
 
     def __init__(self) -> None:
         super().__init__(
             "The engine could not compute the answer. The reason may depend on the data and is not shown; "
-            "the charge stays. Whoever may see the data can run the statement on it directly."
+            "the charge stays. The curator can run the statement on the data to see it."
         )
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where something was found, for the curator alone.
+    """The rows of a finding, for the curator alone.
 
     Attributes:
         count: in how many rows.
-        rows: which, from 0; None for a database, whose rows have no order.
+        rows: which, from 0; None for a database, where rows have no order.
     """
 
     count: int
@@ -52,7 +52,7 @@ class Engine(ABC):
     **Guarantee**
 
     * An engine runs trees that Tacit built, never a text that a user wrote.
-    * Nothing but what :meth:`rows` returns leaves it, and that goes to the noise alone.
+    * Only the result of :meth:`rows` leaves it, and only the noise is added to that.
     """
 
     @property
@@ -64,10 +64,10 @@ class Engine(ABC):
     def check(self, policy: Policy) -> None:
         """Refuse a table that lacks a column of the policy, or has it in a type that does not fit its kind.
 
-        Looks at the schema alone, before anything is charged.
+        Reads the schema alone, before anything is charged.
 
         Raises:
-            InvalidInput: which column, and what it should be.
+            InvalidInput: the message names the column and the type that it should have.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Engine(ABC):
         return Places(int(count), None)
 
     def load(self) -> None:
-        """Read what has to be read once, before anything is charged; again it is nothing.
+        """Read what has to be read once, before anything is charged; a second call does nothing.
 
         Raises:
             MalformedTable: a file's rows are no table.
@@ -98,8 +98,8 @@ class Engine(ABC):
         return
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
-        """By column, the cells that were no such thing as it declares, and objects of another type; both
-        have been taken for missing.
+        """By column, the cells that are not what it declares, and objects of another type; both count as
+        missing.
 
         Raises:
             MalformedTable: a file's rows are no table.
@@ -112,4 +112,4 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free its resources."""

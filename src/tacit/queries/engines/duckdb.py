@@ -1,7 +1,7 @@
-"""Tables in memory and in files, by DuckDB: pandas, Polars, Arrow, Parquet and CSV.
+"""How are tables in memory and in files read? By DuckDB: pandas, Polars, Arrow, Parquet and CSV.
 
-Each table has a connection of its own, in memory.  It is locked before the first statement: no file but the
-one that was named, no network, no extension, no Python variable, no change of these settings.
+Each table has a separate connection, in memory, which is locked before the first statement: no file but the
+named one, no network, no extension, no Python variable, no change of these settings.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _LOCK = (
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
     "SET python_enable_replacements = false",
-    # It takes x <= infinity for true where a row group of a file has statistics, which leave NaN out.
+    # It evaluates x <= infinity to true where a row group of a file has statistics, which leave NaN out.
     "SET disabled_optimizers = 'statistics_propagation'",
-    "SET enable_progress_bar = false",  # it would be drawn among the answers, and tell of the data
+    "SET enable_progress_bar = false",  # it would be drawn among the answers, and show the size of the data
     "SET lock_configuration = true",
 )
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -59,13 +59,13 @@ _PIECE = 1 << 20
 class DuckDBEngine(Engine):
     """A data frame, an Arrow table, or the path of a Parquet or CSV file.
 
-    A CSV file is read once, when it is first asked, each cell as what the policy declares: what is not is
-    missing.  A Parquet file is read where it is, each time.  Neither may change while it is open.
+    A CSV file is read once, at the first question, each cell as what the policy declares: other cells are
+    missing.  A Parquet file is read in place, each time.  Neither may change while it is open.
 
     Args:
         data: the table.
-        policy: of the data set; only its columns are looked at.  Whether their types fit is for
-            :meth:`check`, since types are often inferred from what cells contain.
+        policy: of the data set; only its columns are used.  :meth:`check` compares their types, since types
+            are often inferred from what cells contain.
 
     Raises:
         InvalidInput: the table cannot be read, or lacks a column.
@@ -81,7 +81,7 @@ class DuckDBEngine(Engine):
         self._connection = duckdb.connect(":memory:")
         self._path = Path(os.fspath(data)).resolve() if isinstance(data, str | os.PathLike) else None
         self._read: Read | None = None
-        self._csv: Policy | None = None  # by which a CSV file is read, as long as it is not
+        self._csv: Policy | None = None  # for reading a CSV file, until that is done
         if self._path is None:
             self._register(arrow_table(data, policy))
         else:
@@ -141,7 +141,7 @@ class DuckDBEngine(Engine):
         """See :meth:`Engine.check`; a file that has changed is refused too."""
         if self._path is not None and _stamp(self._path) != self._stamp:
             raise InvalidInput(f"{str(self._path)!r} has changed since it was opened. Open it again.")
-        if self._csv is None:  # else it gets the types that the policy says
+        if self._csv is None:  # a CSV file gets the types of the policy
             described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
             check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
@@ -175,7 +175,7 @@ class DuckDBEngine(Engine):
             return list(self._connection.execute(text).fetchall())
         except self._error:
             raise EngineFailure from None
-        except RuntimeError as problem:  # so DuckDB tells of a Ctrl-C
+        except RuntimeError as problem:  # DuckDB's form of a Ctrl-C
             raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
 
     def content(self) -> Iterator[bytes]:
@@ -199,7 +199,7 @@ def _text(value: str) -> str:
 
 
 def _shown(column: str, kind: str, policy: Policy) -> str:
-    """A column of a file; one of nothing but NULL, which has no type, in the type that is declared."""
+    """A column of a file; one of nothing but NULL, which has no type, in the declared type."""
     name = str(syntax().to_identifier(column, quoted=True).sql(dialect="duckdb"))
     if kind == '"NULL"' and column in wanted_columns(policy):
         return f"CAST({name} AS {type_of_nothing(column, policy)}) AS {name}"
@@ -207,7 +207,7 @@ def _shown(column: str, kind: str, policy: Policy) -> str:
 
 
 def _spill() -> str:
-    """Where DuckDB puts what does not fit into memory, until it is closed: not in the working directory."""
+    """Where DuckDB writes what does not fit into memory, until it is closed: not in the working directory."""
     return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
 
 
@@ -233,10 +233,10 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def check_types(found: Mapping[str, str], policy: Policy) -> None:
-    """Whether the columns of a table are there, in types that fit the policy's kinds.
+    """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
 
     Raises:
-        InvalidInput: which one is not, and what would be.
+        InvalidInput: the message names the column and a type that would fit.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
@@ -251,7 +251,7 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
         if _base(kind) not in _WHO:
             raise InvalidInput(
                 f"the unit column {policy.unit_column!r} is of the type {kind}, in which a value may be "
-                "written in several ways. Have it as a number or a text, in a view if need be."
+                "written in several forms. Convert it to a number or a text, in a view if need be."
             )
     for name, column in policy.columns.items():
         kind = _base(found[name])

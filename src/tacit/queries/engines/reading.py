@@ -1,7 +1,7 @@
-"""Data frames, Arrow tables and CSV files as Arrow tables of the policy's columns, in the policy's types.
+"""How do data frames, Arrow tables and CSV files become Arrow tables with the policy's columns and types?
 
 No cell decides how another is read, and none makes reading fail: a cell that is not what its column declares
-becomes a missing one, and its place is written down for the curator's check.
+becomes a missing one, and its position is recorded for the curator's check.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Read", "arrow_table", "csv_table", "lacks_none", "type_of_nothing", 
 
 @dataclass(frozen=True)
 class Read:
-    """A table, and what was made a missing cell on the way.
+    """A table, and the cells that reading made missing.
 
     Attributes:
         table: the policy's columns, a pyarrow Table.
@@ -49,7 +49,7 @@ def lacks_none(columns: Iterable[object], wanted: Iterable[str]) -> None:
     """Refuse a table without one of the columns, or with two of one name.
 
     Raises:
-        InvalidInput: which.
+        InvalidInput: the message names it.
     """
     found = list(columns)
     lacking = [name for name in wanted if name not in found]
@@ -64,7 +64,7 @@ def lacks_none(columns: Iterable[object], wanted: Iterable[str]) -> None:
 
 
 def type_of_nothing(column: str, policy: Policy) -> str:
-    """The type, by SQL's name, that a column of the policy gets where the table has none for it.
+    """The SQL type that a column of the policy gets where the table's column has no type.
 
     >>> from tacit.ledger import Column, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
@@ -151,7 +151,7 @@ def arrow_table(data: object, policy: Policy) -> Read:
     """The policy's columns of a data frame or an Arrow table; numbers are shared with it, not copied.
 
     Raises:
-        InvalidInput: it is none, or lacks a column.
+        InvalidInput: ``data`` is no table, or lacks a column.
         MissingExtra: pyarrow is not installed.
     """
     pa = _pyarrow()
@@ -176,7 +176,7 @@ def arrow_table(data: object, policy: Policy) -> Read:
 
 
 def _typed(cells: Any, column: str, policy: Policy) -> Any:
-    """A column of nothing but None, which has no type, in the type that is declared."""
+    """A column of nothing but None, which has no type, in the declared type."""
     pa = _pyarrow()
     return cells.cast(_arrow_type(_kind(column, policy))) if pa.types.is_null(cells.type) else cells
 
@@ -205,7 +205,7 @@ def _pandas_table(frame: Any, policy: Policy) -> Read:
                 columns[column] = _typed(pa.chunked_array(pa.array(series, from_pandas=True)), column, policy)
                 continue
             except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
-                pass  # cell by cell, then: what cannot be converted is a cell of another type
+                pass  # then cell by cell: what cannot be converted is a cell of another type
         columns[column], places = _cell_by_cell(series, _kind(column, policy))
         if len(places):
             mistyped[column] = places
@@ -213,7 +213,7 @@ def _pandas_table(frame: Any, policy: Policy) -> Read:
 
 
 def _cell_by_cell(series: Any, kind: str) -> tuple[Any, NDArray[np.int64]]:
-    """A column of Python objects, whose type no schema tells: each by itself, by the declared kind."""
+    """A column of Python objects, whose type no schema gives: each by itself, by the declared kind."""
     pa = _pyarrow()
     missing = series.isna().to_numpy()
     read = _READERS[kind]
@@ -247,7 +247,7 @@ def _as_text(cell: object) -> str | None:
 
 
 def _as_name(cell: object) -> str | None:
-    """Who a row belongs to, in letters."""
+    """The unit of a row, as a text."""
     if isinstance(cell, int | np.integer | uuid.UUID | datetime.date) and not isinstance(cell, bool):
         return str(cell)
     return _as_text(cell)

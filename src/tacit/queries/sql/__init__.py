@@ -1,11 +1,10 @@
-"""SQL as a way to write a :class:`~tacit.queries.query.Query`: a closed subset, read and never executed.
+"""How is SQL read? As a text form of a :class:`~tacit.queries.query.Query`: a closed subset, never executed.
 
-The text of a statement reaches no engine.  It is cut into words, each of which must be one that a supported
-statement may hold (``words``); the words are parsed by sqlglot; and the tree is read into a query
-(``statement``, ``aggregates``, ``conditions``).  Reading is exhaustive in two ways that share nothing: a node
-with an argument that its reader does not ask for is refused by name; and when all is read, so is a tree with
-a node, or a text with a word, that no reader has seen (``reader``).  What the engine runs is built anew from
-the query.
+The text of a statement reaches no engine.  ``words`` cuts it into words, each of which must be allowed in a
+supported statement; sqlglot parses the words; ``statement``, ``aggregates`` and ``conditions`` read the tree
+into a query.  Two independent checks make sure that nothing is ignored: a reader refuses by name every
+argument of a node that it does not use; and in the end ``reader`` refuses a tree with a node, or a text with
+a word, that no reader has read.  The statement that an engine runs is built anew from the query.
 """
 
 from tacit.queries.sql.reader import describe_columns

@@ -1,4 +1,4 @@
-"""The aggregates after SELECT."""
+"""Which aggregates may stand after SELECT?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUPPORTED = (
     "supported are count(*), count(column), sum, avg, var_samp, stddev, median, quantile(column, 0.9), max, "
     "min and histogram(column, [0, 10, 20])"
 )
-"""What may be asked for, in words."""
+"""The supported aggregates, in words."""
 
 _NAMES = (
     "count", "sum", "avg", "mean", "variance", "var_samp", "var_pop", "stddev", "stddev_samp", "stddev_pop",
@@ -34,7 +34,7 @@ _INSTEAD = {"Mode": "count the groups of GROUP BY, and take the largest. "}
 
 
 def read_aggregate(reader: Reader, node: Node) -> Aggregate:
-    """The aggregate that a node asks for; any other is refused with the list of those that there are."""
+    """The aggregate of a node; any other node is refused with the list of supported aggregates."""
     from sqlglot import exp
 
     match node:
@@ -71,7 +71,7 @@ def _column(reader: Reader, node: Node, *others: str) -> str:
 def _count(reader: Reader, node: Node) -> Aggregate:
     from sqlglot import exp
 
-    reader.only(node, "this", "big_int")  # big_int: the parser's own mark, no word of the text
+    reader.only(node, "this", "big_int")  # big_int: a mark of the parser, no word of the text
     match node.this:
         case None:
             remedy = "write count(*) for rows, or count(column) for values that are not NULL"

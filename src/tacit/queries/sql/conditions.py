@@ -1,8 +1,8 @@
-"""The condition after WHERE, with SQL's meaning of NULL and NOT.
+"""What may stand after WHERE? Conditions, with SQL's meaning of NULL and NOT.
 
-In SQL a row counts if its condition is TRUE, not if it is unknown because of a NULL.  The predicates of the
-algebra have two values only.  Both agree where no NOT stands above a comparison, so NOT is carried to the
-leaves by De Morgan's laws, which hold in SQL's three-valued logic too: ``NOT (age < 5 OR ward = 'A')`` is
+In SQL a row counts if its condition is TRUE, not if it is unknown because of a NULL.  The predicates of a
+query have two values only.  Both agree where no NOT stands above a comparison, so the reader carries NOT to
+the leaves by De Morgan's laws, which hold in SQL's three-valued logic too: ``NOT (age < 5 OR ward = 'A')`` is
 read as ``age >= 5 AND ward <> 'A'``, and a NULL satisfies neither form.
 """
 
@@ -19,7 +19,7 @@ _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _SUPPORTED = (
     "a condition compares a column with a literal (=, <>, <, <=, >, >=), or says IN (...), BETWEEN ... AND "
-    "..., IS NULL or IS TRUE of it, put together by AND, OR and NOT"
+    "..., IS NULL or IS TRUE of it; conditions are joined by AND, OR and NOT"
 )
 
 
@@ -82,7 +82,7 @@ def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
 def _two_columns(reader: Reader, node: Node, left: Node, right: Node) -> TacitError:
     reader.column(left)
     if not right.this.args.get("quoted"):
-        reader.column(right)  # an unknown one is told as such
+        reader.column(right)  # an unknown one has its own error
     return reader.refusal(node, "two columns are compared", f"{_SUPPORTED}. Strings stand in 'single quotes'")
 
 

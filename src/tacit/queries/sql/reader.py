@@ -1,4 +1,4 @@
-"""What every part of a statement is read with: nodes that are marked as read, columns and literals."""
+"""How is every part of a statement read? Nodes are marked as read; columns and literals are resolved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COUNTED = {
 
 
 def describe_columns(policy: Policy) -> list[tuple[str, str]]:
-    """Name and public facts of each column that may be asked about, for people.
+    """Name and public facts of each column that the policy declares, in words.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", keys=("A",))
@@ -62,7 +62,7 @@ def _listed(keys: Iterable[Value]) -> str:
 
 
 def called(node: Node) -> str:
-    """What to call a node in a message."""
+    """The name of a node in a message."""
     from sqlglot import exp
 
     match node:
@@ -81,7 +81,7 @@ def called(node: Node) -> str:
 
 
 class Reader:
-    """One statement while it is read: which nodes have been, and what names and literals mean."""
+    """One statement being read: which nodes are read already, and what names and literals mean."""
 
     def __init__(self, source: SourceText, words: list[Word], policy: Policy) -> None:
         self.source = source
@@ -92,7 +92,7 @@ class Reader:
     # --- nodes --------------------------------------------------------------------------------------------
 
     def only(self, node: Node, *names: str) -> None:
-        """Mark a node as read; refuse any argument of it that is not named here."""
+        """Mark a node as read; refuse any argument of it that is not in ``names``."""
         self._read[id(node)] = node
         for name, value in node.args.items():
             if name not in names and value not in (None, False, [], ""):
@@ -101,7 +101,7 @@ class Reader:
                 raise self.refusal(place, f"{called(node)} takes no {words} here", "leave it out")
 
     def child(self, node: Node, name: str) -> Node:
-        """The one argument of a node that has no other."""
+        """The only argument of a node."""
         self.only(node, name)
         return node.args[name]
 
@@ -119,7 +119,7 @@ class Reader:
         return min(mark["start"] for mark in marks), max(mark["end"] for mark in marks) + 1
 
     def check_all_read(self, root: Node) -> None:
-        """Refuse a tree with a node that nobody has read, or a text with a word that is in no node read."""
+        """Refuse a tree with a node that nothing has read, or a text with a word that is in no node read."""
         for node in root.walk():
             if id(node) not in self._read:
                 raise self.refusal(node, f"{called(node)} is not supported here", "leave it out")
@@ -148,7 +148,7 @@ class Reader:
         )
 
     def bare(self, node: Node) -> Node:
-        """What stands in parentheses, which mean nothing around a column or a literal."""
+        """The node inside parentheses, which mean nothing around a column or a literal."""
         from sqlglot import exp
 
         while isinstance(node, exp.Paren):

@@ -1,4 +1,4 @@
-"""A statement as a whole: SELECT, FROM, WHERE and GROUP BY, and nothing else."""
+"""How is a whole statement read? SELECT, FROM, WHERE and GROUP BY, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["parse"]
 def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     """Read one statement of the supported subset; nothing is run, charged or looked up in the data.
 
-    ``table``: what the table is called after FROM; None: any single name.
+    ``table``: the name that FROM must give; None: any single name.
 
     **Guarantee**
 
     * The outcome depends on the text and the policy, never on the data, and so does every error.
     * Every node of the tree and every word of the text has been read into the query, or all is refused.
-    * The unit column is in no query but as ``count(DISTINCT unit_column)``.
+    * No query contains the unit column, except as ``count(DISTINCT unit_column)``.
 
     Errors: :class:`InvalidInput` for what is not in the subset, does not fit the policy or cannot be parsed,
     with its place; :class:`PrivacyRefusal` for a question about the unit column; :class:`MissingExtra`.
@@ -52,7 +52,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
 
 
 def _tree(source: SourceText) -> Node:
-    """The parsed statement; errors of the parser are told with their place."""
+    """The parsed statement; errors of the parser give their position."""
     import sqlglot
     from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 
@@ -130,7 +130,7 @@ def _aggregates(
             raise reader.refusal(inner, "a key takes no other name", "leave the alias out")
         aggregate = read_aggregate(reader, inner)
         if aggregate in found:
-            remedy = "ask for it once: what is asked twice shares its epsilon"
+            remedy = "ask for it once: the two would share its epsilon"
             raise reader.refusal(inner, "this is asked for twice", remedy)
         found.append(aggregate)
         aliases.append((node, alias))

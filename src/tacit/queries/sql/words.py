@@ -1,7 +1,7 @@
-"""Which words a statement may consist of, and errors that point at the word that may not be there.
+"""Which words may a statement contain? All others are refused, with an error that points at the word.
 
-This is the first of two fences around a statement; the tree is the other.  It works on the words alone,
-before anything is parsed, so that what a parser would drop in silence, as in ``count(ALL x)``, is refused.
+This is the first of two checks of a statement; the tree is the other.  It reads the words alone, before
+parsing, so that a word that a parser would drop in silence, as in ``count(ALL x)``, is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tacit.errors import InvalidInput, MissingExtra, TacitError
 
 __all__ = ["ONE_TABLE", "SourceText", "Word", "checked_words", "closest"]
 
-_LONGEST = 20_000  # characters; far above any question that a person asks
+_LONGEST = 20_000  # characters; far above any question of a person
 _MOST_WORDS = 4_000
 _DEEPEST = 40  # brackets, or NOTs in a row; the parser works by recursion
 _SHOWN = 76  # characters of the line shown in an error
@@ -33,13 +33,13 @@ _NO_ARITHMETIC = (
 _NO_FUNCTIONS = "only names of columns and literals stand in a condition: prepare the column beforehand"
 _ONE_QUESTION = "ask one question at a time: each is priced and charged by itself"
 _READ_ONLY = "a statement only asks; nothing is written, set or loaded through it"
-_SORTED = "rows come in the order of their keys, which tells nothing: sort or cut the answer, which is free"
+_SORTED = "rows come in the order of their keys, which reveals nothing: sort or cut the answer, which is free"
 _NO_CASTS = "there are no casts: the policy says of what kind a column is"
 _NO_PATTERNS = "there are no patterns: list the values with IN"
 _PLAIN_STRING = "write a string in plain single quotes, a quote inside it twice"
 _NO_WINDOWS = f"window functions speak of single rows, and {_NO_ROWS}"
 
-# Why a word is refused, and the way out. Keys are sqlglot's names for kinds of words.
+# Why a word is refused, and the fix. Keys are sqlglot's names for kinds of words.
 _REASONS = {
     ONE_TABLE: "JOIN STRAIGHT_JOIN CROSS NATURAL LATERAL ASOF USING ON INNER OUTER LEFT RIGHT FULL SEMI ANTI "
     "POSITIONAL UNION EXCEPT INTERSECT WITH EXISTS RECURSIVE TABLE_SAMPLE PIVOT UNPIVOT UNNEST VALUES ONLY "
@@ -91,7 +91,7 @@ class Word:
 
 @dataclass(frozen=True)
 class SourceText:
-    """The text of a statement, and errors that show a place in it."""
+    """The text of a statement, and errors that show a position in it."""
 
     text: str
 
@@ -148,11 +148,11 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def checked_words(source: SourceText, columns: Iterable[str] = ()) -> list[Word]:
-    """The words of the statement, if each is one that a supported statement may hold where it stands.
+    """The words of the statement, if each is allowed in a supported statement where it stands.
 
     ``columns``: names of columns, for the hint that one called like a keyword stands in double quotes.
 
-    Errors: :class:`InvalidInput` at the first word that may not be there, with the reason and the way out.
+    Errors: :class:`InvalidInput` at the first word that is not allowed, with the reason and the fix.
 
     >>> [word.kind for word in checked_words(SourceText("SELECT count(*) FROM visits"))]
     ['SELECT', 'VAR', 'L_PAREN', 'STAR', 'R_PAREN', 'FROM', 'VAR']
@@ -182,7 +182,7 @@ def _may_stand(words: list[Word], place: int) -> bool:
         case "DASH":
             number = place + 1 < len(words) and words[place + 1].kind == "NUMBER"
             return number and before[-1].kind not in ("VAR", "IDENTIFIER", "NUMBER", "R_PAREN", "STRING")
-        case "COMMA":  # the parser drops one that stands beside nothing
+        case "COMMA":  # the parser drops a comma beside nothing
             following = words[place + 1].kind if place + 1 < len(words) else "FROM"
             return before[-1].kind not in _OPENING and following not in _CLOSING
         case "DISTINCT":

@@ -1,4 +1,4 @@
-"""Certificates of data sets: what is promised for all releases from one, and whether a certificate is true.
+"""What does a data set's certificate promise, and is it true?
 
 * ``certificate``: the certificate of a data set, from its ledger.
 * ``lines``: the checklist of a certificate, from its figures.

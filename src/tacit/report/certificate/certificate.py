@@ -1,7 +1,7 @@
-"""The certificate of a data set: what is promised for all releases from it, and on what grounds.
+"""What is promised for all releases from a data set, and why? Its certificate.
 
-It is made from the entries of the ledger, which it sums up, and from what the curator states.  Every line is
-graded; what nobody filled in says NOT STATED.  ``docs/certificate.md`` explains it, and shows one.
+It sums up the entries of the ledger, and adds what the curator states.  Every line has a grade; a line that
+nobody filled in says NOT STATED.  ``docs/certificate.md`` explains the certificate, and shows one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 FORMAT = 1
 _GROUPS = (2, 5)
 _NO_PROMISE = 500.0  # an epsilon beyond this is none
-_KINDS = 60  # of mechanisms, up to which the tight accountant is waited for
+_KINDS = 60  # of mechanisms; with more, the tight accountant would take too long
 _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fixed key
 _FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
 
@@ -58,8 +58,8 @@ class Certificate:
     **Guarantee**
 
     * Every figure follows from the entries of the ledger, and every line from the figures and statements.
-    * No epsilon stands without its delta, and no data are called anonymous.
-    * A line that nobody filled in is there, and says so.
+    * Every epsilon has its delta, and no text calls data anonymous.
+    * A line that nobody filled in is present, and says so.
     """
 
     data: dict[str, Any]
@@ -117,7 +117,7 @@ def certificate_of(
     statements: Mapping[str, str] | None,
     issued: str,
 ) -> Certificate:
-    """The certificate that these entries of one data set come to; see :func:`make_certificate`."""
+    """The certificate of these entries of one data set; see :func:`make_certificate`."""
     record = recorded(entries, run)
     policy = Policy.from_data(record["policy"])
     facts: dict[str, Any] = {
@@ -136,7 +136,7 @@ def certificate_of(
 
 
 def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
-    """What the entries of a data set say, summed up; these are the parts that a ledger can confirm."""
+    """The sums of a data set's entries; these are the parts that a ledger can confirm."""
     opened = entries[0].body
     found = spendings(entries)
     if run is not None and all(spent.run != run for spent in found):
@@ -157,7 +157,7 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
 
 
 def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
-    """What the curator states, if its keys are those of the checklist and no text claims too much."""
+    """The curator's statements, if their keys are those of the checklist and no text claims too much."""
     for key, text in statements.items():
         if key not in STATEMENTS:
             raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
@@ -177,7 +177,7 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
     """Epsilon of all charges at the delta of the cap, valid if all had been fixed before the first answer.
 
     By privacy loss distributions, or for very many kinds of mechanisms by Renyi divergences; None where
-    there is no delta to convert at, no promise to speak of, or no proven figure.
+    there is no delta to convert at, no finite promise, or no proven figure.
     """
     delta = policy.budget.limit[1]
     spent = dearest(policy.budget, totals(policy, _charged(mechanisms)).values())
@@ -196,7 +196,7 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _quickly_priced(event: Event) -> Event:
-    """Laplace noise on a fine grid as the pure epsilon that it has: no looser by much, and priced at once."""
+    """Laplace noise on a fine grid as a pure epsilon: hardly looser, and accounted for at once."""
     match event:
         case DiscreteLaplace(scale, sensitivity) if sensitivity > 100:
             return ApproximateDP(math.nextafter(sensitivity / scale, math.inf))
@@ -208,7 +208,7 @@ def _quickly_priced(event: Event) -> Event:
 
 
 def _mechanisms(found: Sequence[Spending], run: str | None) -> list[dict[str, Any]]:
-    """The charges, those alike put together, in the order of the first of each kind."""
+    """The charges, equal ones combined, in the order of the first of each kind."""
     groups: dict[str, dict[str, Any]] = {}
     for spent in found:
         alike = {
@@ -230,7 +230,7 @@ def guarantee_of(
 ) -> dict[str, Any]:
     """The promise in figures, from the policy and the mechanisms of a certificate.
 
-    :param lost: units that were burned, on all data, after an old backup had been put back.
+    :param lost: units that were burned, on all data, after an old backup had been restored.
     """
     epsilon, delta = policy.budget.limit
     found = totals(policy, [*_charged(mechanisms), *(() if lost is None else ((None, tuple(lost)),))])
@@ -246,7 +246,7 @@ def guarantee_of(
 
 
 def run_of(policy: Policy, mechanisms: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
-    """What a run has spent, by itself."""
+    """What this run alone has spent."""
     mine = [group for group in mechanisms if group["of_the_run"]]
     cost = dearest(policy.budget, totals(policy, _charged(mine)).values())
     return {"id": run, "spent": _figures(policy.budget, cost)}
@@ -264,7 +264,7 @@ def _figures(budget: Budget, spent: Cost) -> dict[str, Any]:
 
 
 def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]:
-    """What ``size`` units together have, from the pair of one: (k e, d (e^{k e} - 1) / (e^e - 1)).
+    """The guarantee of ``size`` units together, from that of one: (k e, d (e^{k e} - 1) / (e^e - 1)).
 
     Vadhan, "The complexity of differential privacy", lemma 2.2.  No finite epsilon where delta reaches 1.
 
@@ -332,7 +332,7 @@ def _content(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
-    """As it was at the opening, with the budget as it is now."""
+    """The policy at the opening, with the budget of today."""
     raised = [entry.body["budget"] for entry in entries if entry.kind == "raise-cap"]
     policy = entries[0].body["policy"]
     budget = raised[-1] if raised else policy["budget"]
@@ -340,7 +340,7 @@ def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _without_claim(text: str) -> str:
-    """``text`` as it may be printed: not if it claims what nothing proves."""
+    """``text`` for printing, unless it claims what nothing proves."""
     return "(left out: it claims what no epsilon and delta prove)" if _FORBIDDEN in text.lower() else text
 
 
@@ -368,14 +368,14 @@ _METHODS = {
 
 
 def method_of(budget: Budget) -> dict[str, str]:
-    """How the budget adds up, and the theorem that this relies on."""
+    """How the budget composes charges, and the theorem behind it."""
     method, theorem = _METHODS[budget.mode]
     settings = {
         name: value for name, value in budget.to_data().items() if name in ("orders", "threshold_delta")
     }
-    told = ", ".join(f"{name.replace('_', ' ')} {_told(value)}" for name, value in settings.items())
-    return {"method": f"{method}; {told}" if told else method, "theorem": theorem}
+    written = ", ".join(f"{name.replace('_', ' ')} {_written(value)}" for name, value in settings.items())
+    return {"method": f"{method}; {written}" if written else method, "theorem": theorem}
 
 
-def _told(value: object) -> str:
+def _written(value: object) -> str:
     return ", ".join(f"{item:g}" for item in value) if isinstance(value, list | tuple) else f"{value:g}"

@@ -1,7 +1,7 @@
-"""Checking a certificate: do its figures follow from its mechanisms, its lines from its figures?
+"""Do a certificate's figures follow from its mechanisms, and its lines from its figures?
 
-Every mechanism is priced anew, the prices are added up, and every line is written anew.  With the ledger at
-hand its chain is replayed, and the certificate of that moment is made again and compared.
+The check accounts for every mechanism anew, adds up the costs, and writes every line anew.  With the ledger
+it also replays the ledger's chain, makes the certificate of that moment again, and compares.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tacit.report.schema import check_against, read_schema
 
 __all__ = ["CertificateCheck", "check_certificate", "is_certificate", "read_certificate"]
 
-_ROUNDING = 1e-6  # relative: what two computers may differ by in the same computation
+_ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
 
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """What the check of a certificate found.
+    """The findings of the check of a certificate.
 
     Attributes:
         problems: what is wrong, each in a sentence; none if it agrees.
         remarks: what a reader should know, though it is not wrong.
-        checked: what was done, each in a sentence.
+        checked: what the check did, each in a sentence.
 
     **Guarantee**
 
-    * ``agrees`` holds only if no charge is dearer than the certificate says, and their sum is what it says.
+    * ``agrees`` holds only if no charge costs more than the certificate says, and their sum is what it says.
     * With a ledger it holds only if the ledger's chain is whole and the certificate is what the entries say.
     * With a public key it holds only if the certificate is signed with it.
     """
@@ -68,7 +68,7 @@ class CertificateCheck:
         }
 
     def in_words(self) -> list[str]:
-        """What was found, for people; one paragraph each."""
+        """The findings, for people; one paragraph each."""
         return [*(f"Wrong: {text}" for text in self.problems), *self.checked, *self.remarks]
 
 
@@ -84,7 +84,7 @@ def is_certificate(path: Path | str) -> bool:
 def read_certificate(path: Path | str) -> dict[str, Any]:
     """Read a certificate that is as its schema says.
 
-    :raises InvalidInput: if it cannot be read or is none.
+    :raises InvalidInput: if it cannot be read or is no certificate.
     """
     path = Path(path)
     try:
@@ -107,7 +107,7 @@ def check_certificate(
 
     :param data: from :func:`read_certificate`, or ``data`` of a certificate.
     :param public_key: 64 hexadecimal digits: the key that must have signed it.
-    :raises InvalidInput: if it is not as its schema says, or its policy or a mechanism cannot be read.
+    :raises InvalidInput: if it does not fit its schema, or its policy or a mechanism cannot be read.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -125,16 +125,16 @@ def check_certificate(
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
     policy = Policy.from_data(data["policy"])
     problems = list(_prices(data, policy))
-    if not problems:  # of prices that are wrong no total says anything
+    if not problems:  # a total of wrong costs would mean nothing
         problems += _figures(data, policy)
     problems += [*_lines(data), *_signature(data, public_key)]
     count = sum(group["charges"] for group in data["mechanisms"])
     checked = [
         f"The certificate promises {pair(data['guarantee']['cap'])} for one {policy.unit}. Its {count:,} "
         "charges, "
-        f"priced anew by tacit {__version__} and added up, come to {pair(data['guarantee']['spent'])}."
+        f"accounted for anew by tacit {__version__} and added up, give {pair(data['guarantee']['spent'])}."
         if not problems
-        else f"Its {count:,} charges were priced anew by tacit {__version__} and added up."
+        else f"Its {count:,} charges were accounted for anew by tacit {__version__} and added up."
     ]
     remarks = list(_remarks(data, public_key))
     if ledger is None:
@@ -149,7 +149,7 @@ def check_certificate(
 
 
 def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
-    """Every charge must cost what its event is worth, or more."""
+    """Every charge must cost at least what its event costs."""
     slots = len(policy.budget.slots)
     if data["burned"] is not None and len(data["burned"]) != slots:
         yield f"what was burned has {len(data['burned'])} parts; this budget counts {slots}."
@@ -170,7 +170,7 @@ def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 
 def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
-    """What was charged, added up anew, must be what the certificate says, and stay within the cap."""
+    """The sum of the charges, computed anew, must be what the certificate says, and stay within the cap."""
     mechanisms = data["mechanisms"]
     anew = guarantee_of(policy, mechanisms, data["burned"])
     yield from _differences(data["guarantee"], anew, "guarantee")
@@ -182,7 +182,7 @@ def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """Every line must be what figures and statements say, word by word, if this version wrote it."""
+    """Every line must follow word by word from figures and statements, if this version wrote it."""
     if data["software"]["tacit"] != __version__:
         return
     stated = [json.dumps(line, sort_keys=True) for line in data["lines"]]
@@ -213,12 +213,11 @@ def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
     if version != __version__:
         yield f"It was written by tacit {version}; this is {__version__}: its words were not compared."
     if signature is None:
-        yield "It is not signed: who issued it, it does not show."
+        yield "It is not signed, so it does not show who issued it."
     elif public_key is None:
         yield (
-            f"It is signed with the key {signature['public_key']}. Whose that is, it does not show: compare "
-            "it with "
-            "one that you have from the signer, with --public-key."
+            f"It is signed with the key {signature['public_key']}. It does not show who holds that key: "
+            "compare it with one that you have from the signer, with --public-key."
         )
     blanks = [line["name"] for line in data["lines"] if line["value"] is None]
     if blanks:
@@ -226,7 +225,7 @@ def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
 
 
 def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str], list[str]]:
-    """What does not fit the ledger, and what was found there."""
+    """Where the certificate differs from the ledger, and what was checked there."""
     anchor = Anchor.parse(data["ledger"]["anchor"])
     if ledger.uuid != data["subject"]["ledger"]:
         return [f"it is of ledger {data['subject']['ledger']}; the one given is {ledger.uuid}."], []
@@ -251,7 +250,7 @@ def _differences_from(data: Mapping[str, Any], record: Mapping[str, Any]) -> Ite
 
 
 def _differences(stated: Any, anew: Any, where: str) -> Iterator[str]:
-    """Where two pieces of plain data are not the same, but for rounding, each in a sentence."""
+    """Where two pieces of plain data differ, except by rounding, each in a sentence."""
     match stated, anew:
         case (dict(), dict()):
             for name in sorted({*stated, *anew}):

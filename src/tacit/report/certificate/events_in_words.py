@@ -1,4 +1,4 @@
-"""Mechanisms in words, for people who read a certificate."""
+"""How is a mechanism described to readers of a certificate? In words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["in_words", "parts"]
 
 
 def in_words(event: Event) -> str:
-    """What is done, in one phrase; an event without words of its own is shown by its name and fields.
+    """What the mechanism does, in one phrase; an event without a phrase is shown by its name and fields.
 
     >>> in_words(Repeat(PoissonSampled(0.01, Gaussian(1.1)), 1000))
     '1,000 times: of each record with probability 0.01, Gaussian noise of 1.1 times the sensitivity'
@@ -49,7 +49,7 @@ def in_words(event: Event) -> str:
         case Repeat(inner, count):
             return f"{count:,} times: {in_words(inner)}"
         case Compose(events):
-            return "; and ".join(map(in_words, events)) or "nothing that hangs on a record"
+            return "; and ".join(map(in_words, events)) or "nothing that depends on a record"
         case PrivateSelection(inner, distribution, mean):
             trials = f"a secret number of trials ({distribution}, mean {mean:.6g})"
             return f"the best of {trials}, each {in_words(inner)}"
@@ -64,7 +64,7 @@ def _by_name(event: Event) -> str:
 
 
 def parts(event: Event) -> Iterator[Event]:
-    """The event and all that it is made of, outermost first.
+    """The event and all its parts, outermost first.
 
     >>> [type(part).__name__ for part in parts(Repeat(Gaussian(1.0), 3))]
     ['Repeat', 'Gaussian']

@@ -1,4 +1,4 @@
-"""The checklist of a certificate: what every line says, and how sure it is; from its figures alone.
+"""What does every line of a certificate say, and how sure is it? The checklist, from the figures alone.
 
 The sections follow what NIST SP 800-226 asks of a guarantee and what the registry of deployments (Dwork et
 al., 2509.13509) lists: the claim, the unit, the relation, the scope, the mechanisms, the accounting, the
@@ -32,7 +32,7 @@ Line = tuple[str, str | None, str]  # name, value, grade
 NOT_STATED = "NOT STATED"
 PROVED, ASSUMED, NOT_COVERED = GRADES = ("proved", "assumed", "not covered")
 """Proved: it follows from the entries of the ledger by a theorem, and a verifier computes it anew.  Assumed:
-somebody has to be believed, or the program to do what it says.  Not covered: no part of the promise."""
+a reader has to believe a person, or the program to do what it says.  Not covered: no part of the promise."""
 
 SECTIONS = {
     "A": "The claim",
@@ -55,7 +55,7 @@ STATEMENTS = {
     "trials": ("G", "Trials", "how many trainings were tried, and whether all were charged"),
     "bounds": ("G", "Bounds and vocabulary", "where bounds, keys and vocabulary come from"),
     "early_stopping": ("G", "Early stopping", "on what runs were stopped: public, private, or the data"),
-    "public_data": ("G", "Public data", "what else was used, and whose it is"),
+    "public_data": ("G", "Public data", "what else was used, and where it comes from"),
     "raw_access": ("H", "Who sees the records", "people and machines"),
     "key_holders": ("H", "Who holds the keys", "of the ledger, of the signature, of the noise"),
     "cap_rights": ("H", "Who may raise the cap", "people, and how it is decided"),
@@ -65,20 +65,20 @@ STATEMENTS = {
     "approved_by": ("L", "Approved by", "who set epsilon and delta, and why so"),
     "expires": ("L", "Expires", "when the promise or the permission ends"),
 }
-"""What no ledger knows, by key: the section, the name of the line, and what to write."""
+"""What a ledger cannot know, by key: the section, the name of the line, and what to write."""
 
 _NEIGHBOURS = {
-    Adjacency.ADD_REMOVE: "with or without one {unit}: that somebody is in the data at all is protected",
-    Adjacency.REPLACE_ONE: "one {unit} exchanged for another: what somebody's records say is protected, that "
-    "somebody is in the data is not",
-    Adjacency.ZERO_OUT: "one {unit} blanked out: what somebody's records say is protected",
+    Adjacency.ADD_REMOVE: "with or without one {unit}: that one is in the data at all is protected",
+    Adjacency.REPLACE_ONE: "one {unit} exchanged for another: what the records of one say is protected, that "
+    "one is in the data is not",
+    Adjacency.ZERO_OUT: "one {unit} blanked out: what the records of one say is protected",
 }
 _ELSEWHERE = {
     Adjacency.ADD_REMOVE: "if any one {unit} had been left out of the data, or put into them",
     Adjacency.REPLACE_ONE: "if any one {unit} had been another",
     Adjacency.ZERO_OUT: "if any one {unit} had been blank",
 }
-_SHOWN = 8  # mechanisms with a line of their own
+_SHOWN = 8  # mechanisms that get a separate line
 
 
 def checklist(facts: Facts) -> list[dict[str, str | None]]:
@@ -94,7 +94,7 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
 
 
 def _stated(facts: Facts, section: str) -> Iterator[Line]:
-    """What the curator says; a blank is said to be one."""
+    """The curator's statements; a blank one is shown as NOT STATED."""
     for key, (where, name, _) in STATEMENTS.items():
         if where == section:
             value = facts["statements"].get(key)
@@ -111,7 +111,7 @@ def _claim(facts: Facts) -> Iterator[Line]:
     if claim["odds"] is not None:
         yield (
             "In odds",
-            f"whatever somebody concludes or does after seeing the releases is at most "
+            f"whatever anyone concludes or does after seeing the releases is at most "
             f"{round_up(claim['odds'], 3)} times as probable (e to the power ε), plus {cap['delta']:.12g} "
             "(δ), "
             f"as it would be {_ELSEWHERE[adjacency].format(unit=unit)}",
@@ -131,7 +131,7 @@ def _against_count(policy: Facts, delta: float) -> Line:
     count, grade = (policy["largest_table"], ASSUMED) if n is None else (n, PROVED)
     kind = "the largest table that is declared" if n is None else "the public number of records"
     verdict = (
-        "below 1" if delta * count < 1.0 else "NOT below 1, so that publishing somebody in full would do"
+        "below 1" if delta * count < 1.0 else "NOT below 1, so that publishing one of them in full would do"
     )
     return name, f"δ times {kind}, {count:,}, is {delta * count:.3g}: {verdict}", grade
 
@@ -141,20 +141,19 @@ def _unit(facts: Facts) -> Iterator[Line]:
     unit, column, rows = policy["unit"], policy["unit_column"], policy["rows_per_unit"]
     groups = policy["groups_per_unit"]
     if column is None:
-        yield "Unit", f"one row, taken to be one {unit}; no column says whose a row is", ASSUMED
+        yield "Unit", f"one row, taken to be one {unit}; no column says to whom a row belongs", ASSUMED
         yield (
             "Bound on one unit's rows",
             "none is enforced: no person-level guarantee for whoever has several rows but as a group",
             NOT_COVERED,
         )
     else:
-        yield "Unit", f"one {unit}; a row is of whom its column {column!r} names", ASSUMED
+        yield "Unit", f"one {unit}; its column {column!r} says to whom a row belongs", ASSUMED
         reach = "" if groups is None else f", in at most {groups:,} groups"
         yield (
             "Bound on one unit's rows",
-            f"in every query at most {rows:,} of one {unit}{reach}, picked by a rule that sees these rows "
-            "alone; "
-            "rows that name nobody are left out",
+            f"in every query at most {rows:,} of one {unit}{reach}, picked by a rule that reads these "
+            "rows alone; rows that name nobody are left out",
             ASSUMED,
         )
     if facts["kinds"].get("training"):
@@ -180,7 +179,7 @@ def _scope(facts: Facts) -> Iterator[Line]:
     yield "Data set", f"{subject['dataset']!r} in ledger {subject['ledger']}", ASSUMED
     yield (
         "Other budgets",
-        "the budget belongs to the people: what is released of them outside this ledger adds to it unseen",
+        "the budget belongs to the people: releases about them outside this ledger add to it unnoticed",
         NOT_COVERED,
     )
     fingerprint = subject["fingerprint"]
@@ -197,7 +196,11 @@ def _scope(facts: Facts) -> Iterator[Line]:
     yield "Lineage", derived, ASSUMED if parent is None else PROVED
     if policy["blocks"]:
         blocks = ", ".join(map(str, policy["blocks"]))
-        yield "Blocks", f"nobody is in two of {blocks}; what is spent is what the dearest costs", ASSUMED
+        yield (
+            "Blocks",
+            f"no {policy['unit']} is in two of {blocks}; the block that costs most counts",
+            ASSUMED,
+        )
     settled = facts["ledger"]["charges"]["settled"]
     yield (
         "Covered",
@@ -313,7 +316,7 @@ def _implementation(facts: Facts) -> Iterator[Line]:
     if fixed := facts["ledger"]["test_keys"]:
         yield (
             "NOT PRIVATE",
-            f"{_counted(fixed)}: the noise came from a fixed test key, and can be taken off",
+            f"{_counted(fixed)}: the noise came from a fixed test key, and can be subtracted",
             NOT_COVERED,
         )
     yield "Random numbers", "a key from the operating system for every other run and query", ASSUMED

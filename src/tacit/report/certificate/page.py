@@ -1,4 +1,4 @@
-"""A certificate as one HTML page that needs no network, made from its lines alone."""
+"""How does a certificate look in a browser? One HTML page that needs no network, from its lines alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ dl.lines dt { font-weight: 600; } dl.lines dd { overflow-wrap: anywhere; }
 """
 _LEGEND = (
     ("proved", "it follows from the entries of the ledger, and <code>tacit verify</code> computes it anew"),
-    ("assumed", "somebody has to be believed, or the program to do what it says"),
+    ("assumed", "a person has to be believed, or the program to do what it says"),
     ("not covered", "no part of the promise"),
 )
 

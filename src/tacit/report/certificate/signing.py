@@ -1,7 +1,7 @@
-"""Ed25519 signatures over certificates: who vouches for what a file says.
+"""Who vouches for a certificate? An Ed25519 signature.
 
-What is signed is the canonical JSON of everything but the signature: keys sorted, no white space, UTF-8, in
-front of it a line that says what it is, so that a signature for one purpose is none for another.
+The signature covers the canonical JSON of everything but itself: keys sorted, no white space, UTF-8, after a
+line that names the purpose, so that a signature for one purpose is none for another.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _read(path: Path) -> Ed25519PrivateKey:
     except OSError as problem:
         raise InvalidInput(f"the key {path} cannot be read: {problem.strerror}. Check the path.") from None
     except (ValueError, TypeError):
-        key = None  # what is not a key at all, and a key with a password
+        key = None  # not a key at all, or a key with a password
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(
             f"{path} holds no private Ed25519 key in PEM, without a password. `tacit ledger key FILE` makes "

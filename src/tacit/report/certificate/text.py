@@ -1,4 +1,4 @@
-"""A certificate as plain text: one page, made from its lines alone."""
+"""How does a certificate look as plain text? One page, from its lines alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ _WIDTH = 100
 _GRADE, _NAME = 13, 26
 _LEGEND = (
     "Proved: it follows from the entries of the ledger, and `tacit verify` computes it anew. Assumed: "
-    "somebody has "
-    "to be believed, or the program to do what it says. Not covered: no part of the promise. A line that "
-    "nobody "
-    f"filled in says {NOT_STATED}."
+    "a person has to be believed, or the program to do what it says. Not covered: no part of the promise. "
+    f"A line that nobody filled in says {NOT_STATED}."
 )
 
 
@@ -43,9 +41,7 @@ def headline(data: Mapping[str, Any]) -> str:
     if fixed:
         return (
             f"NOT PRIVATE: {fixed:,} of the charges had their noise from a fixed test key. Whoever knows the "
-            "key can "
-            "take the noise off, so that nothing here holds. With keys from the operating system it would "
-            "be "
+            "key can subtract it, so nothing here holds. With keys from the operating system it would be "
             f"{pair(claim['cap'])}, for one {policy['unit']} ({policy['adjacency']})."
         )
     of_run = "" if run is None else f" Of that, the run {run['id']!r} has spent {pair(run['spent'])}."
@@ -57,7 +53,7 @@ def headline(data: Mapping[str, Any]) -> str:
 
 
 def signature_line(data: Mapping[str, Any]) -> str:
-    """Who signed, or that nobody did."""
+    """Who signed, or that the certificate is not signed."""
     signature = data["signature"]
     if signature is None:
         return "NOT SIGNED."

@@ -1,4 +1,4 @@
-"""HTML pages and pictures, made of plain data.
+"""How do reports look? HTML pages and pictures, made of plain data.
 
 * ``document``: one HTML page that needs no network.
 * ``chart``: charts as SVG text.

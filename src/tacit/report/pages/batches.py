@@ -1,4 +1,4 @@
-"""A picture of a plan's choice: the noise of a whole run against the batch size, down to the floor."""
+"""How does noise depend on the batch size? A picture of a plan's choice, down to the least noise."""
 
 from __future__ import annotations
 

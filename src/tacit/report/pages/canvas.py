@@ -1,4 +1,4 @@
-"""Figures that no window system knows of, written whole or not at all; torch is not imported for them."""
+"""How are figures written? Without a window system, whole or not at all, and without importing torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def figure_path(path: Path) -> Path:
-    """``path``, if a figure can be written there as far as its name tells.
+    """``path``, if its name allows writing a figure there.
 
     >>> figure_path(Path("out/privacy.png")).name
     'privacy.png'
@@ -42,7 +42,7 @@ def empty_figure(width: float, height: float) -> Figure:
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write ``figure`` beside ``path``, then rename: a full disk leaves the old file as it was."""
+    """Write ``figure`` beside ``path``, then rename: a full disk leaves the old file unchanged."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=figure_path(path).suffix.lower().removeprefix("."))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Charts as SVG text, light and dark by the reader's own setting; no plotting library is needed.
+"""How are charts drawn? As SVG text, light and dark by the reader's setting; without a plotting library.
 
-A chart stands in a page, whose style it takes, or in a file of its own, which carries :data:`STYLE`.
+A chart is part of a page, which gives its style, or a separate file, which contains :data:`STYLE`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ svg.chart .line { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
 svg.chart .dashed { stroke-dasharray: 5 4; stroke-width: 1.4; }
 svg.chart .one { stroke: var(--one); } svg.chart .two { stroke: var(--two); }
 svg.chart .three { stroke: var(--three); } svg.chart .shut { stroke: var(--shut); }
-svg.chart .area { stroke: none; opacity: .22; } svg.chart .solid { stroke: none; }
+svg.chart .area { stroke: none; opacity: 0.22; } svg.chart .solid { stroke: none; }
 svg.chart .fill-one { fill: var(--one); } svg.chart .fill-two { fill: var(--two); }
-svg.chart .key { fill: var(--paper); opacity: .8; }
+svg.chart .key { fill: var(--paper); opacity: 0.8; }
 @media (max-width: 30rem) { svg.chart { font-size: 16px; } }
 svg.chart .fill-three { fill: var(--three); } svg.chart .fill-shut { fill: var(--shut); }
 """
@@ -46,7 +46,7 @@ svg.chart .fill-three { fill: var(--three); } svg.chart .fill-shut { fill: var(-
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, from ``low`` to ``high``, in logarithms if ``log``."""
+    """The quantity on an axis, from ``low`` to ``high``, in logarithms if ``log``."""
 
     name: str
     low: float
@@ -54,7 +54,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where ``value`` lies: 0 at ``low``, 1 at ``high``; cut off outside.
+        """The position of ``value``: 0 at ``low``, 1 at ``high``; clamped outside.
 
         >>> Axis("share", 0.01, 1.0, log=True).place(0.1)
         0.5
@@ -89,7 +89,7 @@ class Axis:
 @final
 @dataclass
 class Chart:
-    """Axes with lines, areas and bars on them; ``title`` is for readers who cannot see it."""
+    """Axes with lines, areas and bars; ``title`` is for readers who cannot see the chart."""
 
     title: str
     x: Axis
@@ -120,7 +120,7 @@ class Chart:
         self.line(path, colour)
 
     def to_svg(self, *, alone: bool = False) -> str:
-        """The chart as SVG; with its style inside if it is to stand ``alone``."""
+        """The chart as SVG; with its style inside if it stands ``alone``."""
         head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" viewBox="0 0 {_WIDTH:g} '
         style = f"<style>{STYLE}</style>" if alone else ""
         back = '<rect width="100%" height="100%" style="fill: var(--paper)"/>' if alone else ""
@@ -168,7 +168,7 @@ class Chart:
         return "".join(found)
 
     def _behind_key(self) -> str:
-        """So that lines behind the words do not make them hard to read."""
+        """A background, so that lines behind the words do not make them hard to read."""
         height = 19 * len(self._legend) + 4
         width = 44 + 7.0 * max(len(label) for _, label in self._legend)
         y = _TOP + 2 if self.legend_above else _HEIGHT - _BOTTOM - 2 - height

@@ -1,4 +1,4 @@
-"""Pictures of a run: what was reached and spent over the steps, and the whole privacy curve."""
+"""What did a run reach and spend over its steps, and what is its privacy curve? Pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
 
 
 def new_figure(width: float = 6.4, height: float = 4.0) -> Figure:
-    """An empty figure that no window system knows of."""
+    """An empty figure without a window system."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -67,7 +67,7 @@ def plot_progress(
 
 
 def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: str, label: str) -> None:
-    """A line whose last value stands in the margin beside it, where it covers nothing."""
+    """A line with its last value in the margin beside it, where it covers nothing."""
     axes.set_ylabel(name, color=colour)
     axes.grid(alpha=0.25)
     axes.margins(x=0.02, y=0.1)

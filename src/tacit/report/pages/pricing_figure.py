@@ -1,4 +1,4 @@
-"""The picture of a price: epsilon over the steps by accountant, the privacy profile, the trade-off curve."""
+"""What does an event cost? A picture: epsilon over the steps, the privacy profile, the trade-off curve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tacit.accounting import account
 from tacit.events import Event, Repeat
 from tacit.report.pages.canvas import empty_figure, write_figure
-from tacit.report.pricing import Pricing, unheard
+from tacit.report.pricing import Pricing, no_progress
 from tacit.report.rounding import round_up
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Drawing:
     missed: Array
 
 
-def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object] = unheard) -> Drawing:
+def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object] = no_progress) -> Drawing:
     """Compute the lines; ``progress`` is called with (title, done, total)."""
     inner, counts, counted = _unit(pricing.event)
     done, total = 0, len(pricing.curves) * (len(counts) + 1) + 1
@@ -68,7 +68,7 @@ def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object
 
 
 def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
-    """What is repeated, how often, and its name: the steps of a repetition, else the event as a whole."""
+    """The part that is repeated, how often, and its name: the steps of a repetition, else the whole event."""
     inner, most, counted = (
         (event.event, event.count, "steps")
         if isinstance(event, Repeat) and event.count > 1

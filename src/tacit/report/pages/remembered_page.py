@@ -1,4 +1,4 @@
-"""The section of the report on what a language model remembers, its charts and its sentence; from plain data.
+"""What does a language model remember? The section of the report, with its charts and its sentence.
 
 The data are those of :mod:`tacit.report.remembered`.
 """
@@ -146,7 +146,7 @@ def _columns(found: Data) -> str:
 
 
 def _extrapolated(model: Data) -> str:
-    """Exposure from a law fitted to the scores, for those whose scores have one."""
+    """Exposure from a distribution fitted to the scores, for those whose scores have one."""
     parts = [
         f"{_copies(group['copies'])}: median {group['extrapolated']['median']:.1f}, largest "
         f"{group['extrapolated']['largest']:.1f} ({group['extrapolated']['count']} of {group['count']})"

@@ -1,4 +1,4 @@
-"""The pictures of a risk sheet: two worlds, what an attacker finds, and one picture under noise.
+"""What does a guarantee look like? Two worlds, what an attacker finds, and one picture under noise.
 
 Letters: f(a) the least false-negative rate at false-positive rate a; u the evidence, Phi^-1(1 - a).
 """
@@ -30,7 +30,7 @@ _SIDE = 48
 
 
 def draw_risk(sheet: RiskSheet, path: Path) -> None:
-    """Draw the sheet into ``path``, whose ending is the kind of file."""
+    """Draw the sheet into ``path``, whose suffix is the kind of file."""
     figure = empty_figure(10.5, 7.2)
     figure.suptitle(
         f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
@@ -93,7 +93,7 @@ def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
     axes.set(
         xlabel="evidence that an attacker has, at best",
         ylabel="times of 100",
-        title=f"Two worlds: told apart right {100 * sheet.guess.at_most:.1f} times of 100",
+        title=f"Two worlds: guessed right {100 * sheet.guess.at_most:.1f} times of 100",
         xlim=(-4.0, 8.0),
         ylim=(0.0, None),
     )
@@ -119,7 +119,7 @@ def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
 
 
 def _face() -> Array:
-    """A drawn face, (48, 48) in [0, 1]: nobody's."""
+    """A drawn face, (48, 48) in [0, 1], of no person."""
     y, x = np.mgrid[-1.0 : 1.0 : _SIDE * 1j, -1.0 : 1.0 : _SIDE * 1j]
 
     def disc(cx: float, cy: float, rx: float, ry: float) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The report on a run: one HTML page that needs no network, made of plain data alone.
+"""What does a run reveal? The report: one HTML page that needs no network, made of plain data alone.
 
 The data are those of :mod:`tacit.report.findings`; parts that are missing are left out.
 """
@@ -24,13 +24,13 @@ _WORDS = {
     "member": "One {unit} that the model was trained on.",
     "false alarm": "A record that the model was not trained on, and that the attacker calls a member.",
     "interval": "Where the true figure lies, in {confidence} of 100 such experiments.",
-    "shadow model": "A model that the attacker trains himself, on records of which he knows which are in.",
+    "shadow model": "A model that an attacker trains, on records of which it is known which are in.",
     "exposure": "How far ahead of all that it might have been a planted secret stands, in bits.",
     "canary": "A made-up record, planted by a coin toss, to see whether its traces can be found.",
 }
 _WORLDS = (
     "Two worlds, with and without one {unit}: how strong an attacker’s evidence is, at best. Where the "
-    "curves overlap he cannot know in which world he is."
+    "curves overlap the attacker cannot know which world it is."
 )
 _ATTACKS = (
     "The attack that was chosen beforehand, {attack}, with {percent} % bands. Both axes are logarithmic, for "
@@ -184,7 +184,7 @@ def _exposed(data: Data, charts: Mapping[str, str]) -> str:
     return (
         "<h2>Who is exposed most</h2><p>Training on a record moves the score of that very record. How far, "
         f"in standard deviations of what chance does, is how exposed this {unit} is: at 0 nobody can tell, "
-        "at 3 almost anybody can. Averages hide this: odd and mislabelled records are exposed first.</p>"
+        "at 3 almost anyone can. Averages hide this: odd and mislabelled records are exposed first.</p>"
         f"{_figure(charts['exposed'], _EXPOSED)}"
         f"{''.join(galleries)}"
     )
@@ -219,7 +219,7 @@ def _inversion(data: Data) -> str:
         for one in found["classes"]
     )
     return (
-        "<h2>What can be drawn from the model</h2><p>Somebody who has the model searches for the "
+        "<h2>What can be drawn from the model</h2><p>An attacker who has the model searches for the "
         "input that it is surest of, class by class. What comes out shows what the class looks "
         "like. If a class is many people, that is what the model is meant to learn; if a class is one "
         "person, it is that person’s picture, and a promise about single records does not cover it: make "
@@ -246,8 +246,8 @@ def _audits(data: Data) -> str:
     if not parts:
         return ""
     return (
-        "<h2>Does the promise hold?</h2><p>The limits above are mathematics; whether the program keeps to it "
-        "is tried out. Made-up records, canaries, are put in by the toss of a coin that is kept secret; then "
+        "<h2>Does the promise hold?</h2><p>The limits above are mathematics; an experiment checks whether "
+        "the program keeps to it. Made-up records, canaries, are put in by the toss of a secret coin; then "
         "the traces of each in what the training released are held against what the promise allows. Too many "
         "right guesses would disprove it.</p>" + "".join(parts)
     )

@@ -1,4 +1,4 @@
-"""A report in a folder: one page, its data, its charts."""
+"""What does a report folder hold? One page, its data, its charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Privacy statements: what a run guarantees, and whether a statement is true.
+"""What does a run guarantee, and is a statement of it true?
 
 * ``statement``: the privacy statement of a run.
 * ``described``: the fields of a statement, read back and checked.

@@ -1,4 +1,4 @@
-"""Holding a privacy statement against the ledger that it says the run was charged to."""
+"""Was a run charged to the ledger as its statement says?"""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _CHARGED = {
         **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
     },
 }
-_ROUNDING = 1e-6  # relative: what two computers may differ by in the same computation
+_ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
 
 
 def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
-    """What in a statement does not fit the ledger, each in a sentence; nothing if the run was paid for.
+    """Where a statement differs from the ledger, each in a sentence; nothing if the run was charged in full.
 
     :param data: a statement that :func:`tacit.report.statement.verification.verify_statement` has read.
-    :raises InvalidInput: if what it says of its ledger cannot be read.
+    :raises InvalidInput: if its part on the ledger cannot be read.
 
     **Guarantee**
 
-    * Nothing is found only if the charges of the run, up to the entry that the statement names, come to what
-      its event costs at least, in every slot of the budget; in (epsilon, delta) mode, if they pay its steps.
-    * And if the ledger's chain is whole, and the statement's anchor lies on it.
+    * The result is empty only if the charges of the run, up to the entry that the statement names, come to at
+      least what its event costs, in every slot of the budget; in (epsilon, delta) mode, if they pay its
+      steps.
+    * And if the ledger's chain is whole, and contains the statement's anchor.
     """
     charged = data.get("ledger", "none")
     if charged == "none":
@@ -71,7 +72,7 @@ def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledge
 
 
 def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
-    """Where the charges come to less than the event costs; parts priced at a delta do not add up so."""
+    """Where the charges come to less than the event costs; parts at a delta do not add up in this way."""
     if policy.budget.mode == "approximate":
         return
     due = policy.budget.price(read_event(data["event"]), policy.relation)

@@ -1,7 +1,7 @@
-"""The fields of a privacy statement, read back: whether they are there, and whether they describe its event.
+"""Do the fields of a privacy statement describe its event? They are read back and compared.
 
-The plan is put together again from what the statement says of sampler, clipping, noise and steps; the event
-that this plan performs must be the one in the statement.
+The check rebuilds the plan from what the statement says of sampler, clipping, noise and steps; the event that
+this plan performs must be the one in the statement.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _MECHANISM: dict[str, type | tuple[type, ...]] = {
 
 
 def read_statement(path: Path | str) -> dict[str, Any]:
-    """Read a statement that a run has left.
+    """Read a statement that a run has written.
 
-    :raises InvalidInput: if there is none, it is no JSON, or it lacks what a statement has.
+    :raises InvalidInput: if there is none, it is not JSON, or it lacks a part of a statement.
     """
     path = Path(path)
     try:
@@ -108,7 +108,7 @@ def read_event(data: object) -> Event:
 
 
 def against_the_plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> list[str]:
-    """Where the statement's event is not what the mechanism that it describes does, each in a sentence."""
+    """Where the statement's event differs from that of the mechanism it describes, each in a sentence."""
     mechanism = data["mechanism"]
     try:
         plan = _plan(data, event, adjacency)
@@ -166,7 +166,7 @@ def _expected(sampling: Sampling, records: int) -> float:
 
 
 def _sampling(mechanism: Mapping[str, Any], event: Event) -> Sampling:
-    """The sampler that describes itself in the statement's words; the exact rate is the event's."""
+    """The sampler that the statement describes in words; the exact rate is the event's."""
     described, batch = mechanism["sampler"], mechanism["expected_batch_size"]
     records = mechanism["public_figure_for_the_number_of_records"]
     candidates: list[Sampling] = [FullBatch()]
@@ -215,7 +215,7 @@ def _call(text: str, known: tuple[type, ...]) -> Any:
 
 
 def _differences(event: Any, described: Any, where: str = "") -> list[str]:
-    """Where the event and the one that the mechanism describes are not the same, each in a sentence."""
+    """Where the event and that of the described mechanism differ, each in a sentence."""
     if isinstance(event, dict) and isinstance(described, dict) and set(event) == set(described):
         return [text for key in event for text in _differences(event[key], described[key], key)]
     if isinstance(event, list) and isinstance(described, list) and len(event) == len(described):

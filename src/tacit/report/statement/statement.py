@@ -1,7 +1,7 @@
-"""The privacy statement: what is guaranteed, for whom, by which mechanism, and what is not covered.
+"""What does a run guarantee, for whom, by which mechanism, and what is not covered? The privacy statement.
 
-A statement is made from the plan and from what was really run.  Where something is not known it says NOT
-STATED rather than leaving the line out.
+It is made from the plan and from what was really run.  A line whose content is unknown says NOT STATED; none
+is left out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NOT_COVERED = (
     _TEST,
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
     _OTHERS,
-    "somebody who has several records: see the group figures",
+    "a person who has several records: see the group figures",
     "the resume state (folder 'private'), which holds the key of the noise and must not be released",
     "one resume state that was gone on with twice, in ways that it cannot tell apart: with other files that "
     "the loss reads, or another schedule of the learning rate",
@@ -96,7 +96,7 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
     """Epsilon of a group of ``size`` records at ``delta``, from the whole curve of one record.
 
     If one record is (e, d(e))-DP, a group of k is (k e, d(e) (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
-    complexity of differential privacy", lemma 2.2); e is taken as small as that delta allows.
+    complexity of differential privacy", lemma 2.2); e is the smallest that delta allows.
     """
     check_integer("size", size, low=1)
 
@@ -237,7 +237,7 @@ _NOT_PRIVATE = (
 
 
 def _promise(guarantee: dict[str, Any]) -> list[str]:
-    """The guarantee as a definition, and once more for readers who do not know the word."""
+    """The guarantee as a definition, and again in plain words."""
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
     stated = (
@@ -250,7 +250,7 @@ def _promise(guarantee: dict[str, Any]) -> list[str]:
     without = _WITHOUT[adjacency].format(unit=unit)
     return [
         stated,
-        f"In plain words: take anything that somebody may conclude or do after seeing the model. It is at "
+        f"In plain words: take anything that anyone may conclude or do after seeing the model. It is at "
         f"most {_factor(epsilon)} times as probable (e to the power epsilon), plus {delta:.15g} (delta), as "
         f"it would be {without}. The smaller the two numbers, the less the model can tell about any one "
         f"{unit}; with two zeros it could tell nothing. {count}",

@@ -1,8 +1,9 @@
-"""Checking a privacy statement: is its epsilon enough, and does it say the same thing everywhere?
+"""Is the epsilon of a privacy statement large enough, and do its parts agree?
 
-The statement holds the event that it is about.  That event is priced anew, the plan is put together again
-from the fields of the statement and compared with the event, and others may be asked for their opinion.  What
-no file can show is whether the event is what was run: a statement is checked for being right about itself.
+The statement holds the event that it is about.  The check accounts for that event anew, rebuilds the plan
+from the fields of the statement and compares it with the event; other accountants may give their opinion.  No
+file can
+show whether the event is what was run: the check compares a statement with itself.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from tacit.report.statement.described import against_the_plan, check_fields, rea
 
 __all__ = ["Accountant", "Opinion", "Verification", "verify_statement"]
 
-_ROUNDING = 1e-6  # relative: what two computers may differ by in the same computation
-_NO_PROMISE = 500.0  # beyond this epsilon nobody else is asked
+_ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
+_NO_PROMISE = 500.0  # beyond this epsilon the check asks no other accountant
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What another accountant says of the same event.
+    """What another accountant computes for the same event.
 
     Attributes:
-        source: who, with the version.
+        source: the accountant, with the version.
         method: how it was computed.
-        epsilon: in nats, an upper bound as they see it; None where they give no answer.
+        epsilon: in nats, an upper bound by their method; None where they give no answer.
         why_not: the reason, if they give none.
     """
 
@@ -42,21 +43,21 @@ class Opinion:
 
 
 Accountant: TypeAlias = Callable[[Event, Adjacency, float], Opinion]
-"""Somebody to ask: from an event, an adjacency and a delta to an opinion."""
+"""An accountant to ask: from an event, an adjacency and a delta to an opinion."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What the check of a statement found.
+    """The findings of the check of a statement.
 
     Attributes:
         stated: the epsilon of the statement; infinity where it states none.
         delta, adjacency, unit: as stated.
         lower, upper: our bracket around the epsilon of the statement's event; infinity where none is proven.
         method: the accountant that gave it.
-        contradictions: what in the statement does not fit the rest of it, each in one sentence.
+        contradictions: where parts of the statement contradict each other, each in one sentence.
         remarks: what a reader should know, though it is no contradiction.
-        opinions: what others say.
+        opinions: what other accountants say.
 
     **Guarantee**
 
@@ -77,7 +78,7 @@ class Verification:
 
     @property
     def enough(self) -> bool:
-        """Whether the statement does not claim too little epsilon."""
+        """Whether the statement claims at least as much epsilon as it costs."""
         return self.stated >= self.upper * (1.0 - _ROUNDING)
 
     @property
@@ -98,7 +99,7 @@ class Verification:
         return {"verdict": self.verdict, "agrees": self.agrees} | data | {"in_words": self.in_words()}
 
     def in_words(self) -> list[str]:
-        """What was found, for people; one paragraph each."""
+        """The findings, for people; one paragraph each."""
         stated = "no finite epsilon" if math.isinf(self.stated) else f"epsilon {self.stated:.7g}"
         found = (
             "no finite bound is proven"
@@ -112,7 +113,7 @@ class Verification:
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
             *self.remarks,
-            "This checks the statement against itself. That its event is what was run, no file can show.",
+            "This checks the statement against itself. No file can show that its event is what was run.",
         ]
 
     def _judgement(self) -> str:
@@ -148,11 +149,11 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
 
 
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
-    """Check a statement: price its event anew, put its plan together again, and ask others.
+    """Check a statement: account for its event anew, rebuild its plan, and ask other accountants.
 
     :param data: from :func:`~tacit.report.statement.described.read_statement`, or ``data`` of a
         :class:`Statement`.
-    :param opinions: others to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
+    :param opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
     :raises InvalidInput: if a field is missing or is not what it should be, or the event is unknown.
 
     >>> from tacit.plan import Plan
@@ -204,7 +205,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
 
 
 def _price(event: Event, adjacency: Adjacency, delta: float, method: object) -> PrivacyCurve | str:
-    """The curve of the tightest method that has one; else why there is none."""
+    """The curve of the tightest method that has one; else the reason why there is none."""
     reasons: list[str] = []
     stated = [method] if isinstance(method, str) and method in METHODS else []
     for name in dict.fromkeys(["pld", *stated, "rdp"]):
