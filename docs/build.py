@@ -134,7 +134,7 @@ def _experiment(path: Path) -> Iterator[str]:
             noise = "–" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4g}"
             yield (
                 f"| {row['dataset']} | {row['model']} | {_epsilon(row)} | {noise} | "
-                f"{_accuracy(row)}{_marks(row, remarks)} | {row['seeds']} | {row['wall_seconds']:.0f} |"
+                f"{_accuracy(row)}{_marks(row, remarks)} | {row['seeds']} | {row['wall_seconds']:,.0f} |"
             )
         yield from _listed(remarks)
         if any("attacks" in row["details"] for row in data["rows"]):
@@ -364,7 +364,7 @@ def _reproduce(data: dict[str, Any]) -> Iterator[str]:
     yield "## `tacit reproduce`, before and now\n"
     yield (
         f"{_origin(data)} A private step of each experiment's model at commit {data['before']} and now, in "
-        "new processes that take turns; a whole run takes so many steps.\n"
+        "new processes that take turns; and the number of steps of a whole run.\n"
     )
     yield "| experiment | steps of a run | before, ms | now, ms | ratio |"
     yield "|---|---|---|---|---|"
@@ -381,7 +381,7 @@ def _accuracies(data: dict[str, Any]) -> Iterator[str]:
     differences = [row["difference"] for row in data["rows"]]
     yield "## `tacit reproduce`, accuracies before and now\n"
     yield (
-        f"Whole runs, each with keys of its own: before the fast clipping engine ({before}) and with it "
+        f"Whole runs, each with a fresh key: before the fast clipping engine ({before}) and with it "
         f"({now}). Means and sample standard deviations over the runs; their difference in standard errors. "
         f"The mean of the squares of these is {sum(d * d for d in differences) / len(differences):.2f}; by "
         "chance alone 1 is expected, or 2 with three runs on either side.\n"
@@ -397,7 +397,7 @@ def _accuracies(data: dict[str, Any]) -> Iterator[str]:
         yield (
             f"| {row['experiment']} ({row['dataset']}) | {row['model']} | {row['epsilon']:.3g} | "
             f"{' | '.join(sides)}{_marks(row, remarks)} | {row['difference']:+.1f} | "
-            f"{row['before_wall_seconds']:.0f} | {row['now_wall_seconds']:.0f} |"
+            f"{row['before_wall_seconds']:,.0f} | {row['now_wall_seconds']:,.0f} |"
         )
     yield from _listed(remarks)
     yield ""

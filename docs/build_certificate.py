@@ -207,8 +207,8 @@ INTRODUCTION = """\
 
 Drawn by `python docs/build_certificate.py` from the code; a test draws it anew.
 
-A certificate says what is promised for everything that was and will ever be released from a data set, and on
-what grounds. It is made from the [ledger](ledger.md) of that data set, not from what somebody remembers:
+A certificate says what is guaranteed for all past and future releases from a data set, and on what grounds.
+Tacit makes it from the [ledger](ledger.md) of that data set alone:
 
 ```console
 $ tacit ledger key curator.pem
@@ -216,63 +216,60 @@ $ tacit certificate budget.db --dataset visits --statements told.toml --sign cur
 $ tacit verify visits.json --ledger budget.db --public-key 3a24681b...
 ```
 
-It comes as one page of text, as HTML that opens without a network, and as JSON. With `--run ID` it shows
-besides what one training run has spent. This is the text of an example: a registry of visits to a hospital,
+It comes as one page of text, as HTML that opens without a network, and as JSON. With `--run ID` it also shows
+what one training run has spent. This is the text of an example: a registry of visits to a hospital,
 after a training run, four queries and a question that did not fit.
 """
 WHAT_IT_SAYS = """\
 ## How to read it
 
-Three words stand in front of the lines, and none of them is decoration:
-
+Each line has one of three grades:
 * **proved**: it follows from the entries of the ledger by a theorem, and `tacit verify` computes it anew.
-* **assumed**: somebody has to be believed, or the program to do what it says. That a query really counted
-  what its charge says, no file proves.
-* **not covered**: no part of the promise.
+* **assumed**: the reader has to believe a person, or the program. No file can prove that a query counted
+  what its charge says.
+* **not covered**: not part of the guarantee.
 
-A line that nobody filled in is not left out: it says NOT STATED, and is not covered. There is no epsilon
-without its delta and its unit, and data are never called anonymous: no epsilon and delta prove that. A
-statement or a note that does is refused, or left out.
+A line that nobody filled in stays: it says NOT STATED, and is not covered. Every epsilon has its delta and
+its unit. Data are never called anonymous, as no epsilon and delta prove that; Tacit refuses a statement
+that says so, and leaves out such a note.
 
-The promise is the **cap**. What is spent today is a balance: it tells how much is left, but the next release
-may be made tomorrow, and the promise has to hold then too. In section F stands the figure that the tight
-accountant would give **if all had been fixed in advance**. It is smaller, and it is not the promise: charges
-that were chosen in view of earlier answers may exceed it, for composition of whole privacy curves along such
-a path is invalid in general (2602.06756).
+The guarantee is the **cap**. What is spent today is a balance: it says how much is left, but the guarantee
+must also hold after later releases. Section F has the figure that the tight accountant would give **if all
+had been fixed in advance**. It is smaller, and it is not the guarantee: charges that were chosen in view of
+earlier answers may exceed it, because adaptive composition of whole privacy curves is invalid in general
+(2602.06756).
 
-The sections follow what NIST SP 800-226 asks of such a claim, and what the registry of deployments
+The sections follow what NIST SP 800-226 requires of such a claim, and what the registry of deployments
 (2509.13509) lists.
 """
 STATED = """\
 ## What the ledger cannot know
 
-A curator states the rest, in a TOML file of texts that is given as `--statements`. Such lines are graded
-*assumed*.
+The curator states the rest, in a TOML file of texts (`--statements`). Such lines have the grade *assumed*.
 """
 VERIFYING = """\
 ## Verifying
 
 `tacit verify FILE` needs the JSON form and nothing else. It
 
-1. holds the file against the published schema, `tacit/report/certificate.schema.json`;
-2. prices every mechanism anew with the accountants of this installation: a charge that costs less than its
-   mechanism is worth is found;
-3. adds up, with parallel composition over the declared blocks, and compares every figure;
+1. checks the file against the published schema, `tacit/report/certificate.schema.json`;
+2. computes the price of every mechanism anew with the accountants of this installation, and finds a charge
+   that is below the price of its mechanism;
+3. composes the charges, with parallel composition over the declared blocks, and compares every figure;
 4. writes every line anew from the figures, and compares it word by word, where the same version wrote it;
 5. checks the signature. It is Ed25519 over the canonical JSON (sorted keys, no white space) of everything
    else, behind the line `tacit certificate, format 1`; with `--public-key` it must be by that key.
 
-What it cannot see is what is missing: a certificate from which a charge was left out, consistently, agrees
-with itself. `--ledger URL` replays the ledger's chain of hashes up to the entry that the certificate names,
-and compares the certificate with those entries; later charges are no contradiction. That no older copy of
-the ledger was put back, an **anchor** alone shows that was kept elsewhere: each certificate holds one, and is
-such a place where it is published.
+It cannot see what is missing: a certificate from which a charge was left out consistently agrees with
+itself. `--ledger URL` replays the ledger's chain of hashes up to the entry that the certificate names, and
+compares the certificate with those entries; later charges are no contradiction. Only an **anchor** that was
+kept elsewhere shows that no older copy of the ledger was put back. Each certificate has one, and a
+published certificate is such a place.
 
-The privacy statement of a run is held against a ledger in the same way: `tacit verify
-runs/first/statement.json --ledger budget.db` finds a run that took more steps, or less noise, than it has
-paid for.
+`tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
+ledger in the same way: it finds a run that took more steps, or less noise, than was charged.
 
-Exit code 0: agrees; 1: does not; 2: no certificate. Out of the JSON of the example, units being 1e-12 (1e-18
+Exit code 0: agrees; 1: does not; 2: no certificate. From the JSON of the example, in units of 1e-12 (1e-18
 for delta):
 """
 CURATOR = """\
@@ -280,8 +277,8 @@ CURATOR = """\
 
 `tacit ledger status budget.db` shows each budget as a bar with who spent what, `--watch` keeps it current,
 `--json` is for programs, and `--html FILE` writes a page with the history as a chart: what is spent, the
-cap, and what was refused. Who asks is the user of the operating system, where nobody says otherwise; it tells
-colleagues apart, and proves nothing.
+cap, and what was refused. The analyst's name is the user of the operating system, unless stated otherwise; it
+distinguishes colleagues, and proves nothing.
 """
 
 

@@ -59,7 +59,7 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
     "ZeroConcentratedDP": ("ρ = 0.001, 50 times", Repeat(ZeroConcentratedDP(0.001), 50)),
     "ExponentialMechanism": ("ε = 0.1, 50 times", Repeat(ExponentialMechanism(0.1), 50)),
     "SparseVector": ("ε = 0.1 + 0.2, 3 hits, 5 times", Repeat(SparseVector(0.1, 0.2, 3), 5)),
-    "PoissonSampled Gaussian": ("q = 0.01, σ = 4, 1000 times", Repeat(_DP_SGD, 1000)),
+    "PoissonSampled Gaussian": ("q = 0.01, σ = 4, 1,000 times", Repeat(_DP_SGD, 1000)),
     "PoissonSampled Laplace": ("q = 0.1, b = 10, 50 times", Repeat(PoissonSampled(0.1, Laplace(10.0)), 50)),
     "PoissonSampled DiscreteGaussian": (
         "q = 0.1, scale 10, 50 times",
@@ -70,7 +70,7 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
         Repeat(PoissonSampled(0.1, ApproximateDP(0.1)), 50),
     ),
     "WithoutReplacement Gaussian": (
-        "600 of 60,000, σ = 8, 1000 times",
+        "600 of 60,000, σ = 8, 1,000 times",
         Repeat(WithoutReplacement(60_000, 600, Gaussian(8.0)), 1000),
     ),
     "WithReplacement Gaussian": (
@@ -78,7 +78,7 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
         Repeat(WithReplacement(60_000, 600, Gaussian(8.0)), 10),
     ),
     "TruncatedPoissonSampled Gaussian": (
-        "as DP-SGD, at most 700 of 60,000, 1000 times",
+        "as DP-SGD, at most 700 of 60,000, 1,000 times",
         Repeat(TruncatedPoissonSampled(0.01, 60_000, 700, Gaussian(4.0)), 1000),
     ),
     "BallsInBins Gaussian": ("100 bins, σ = 1, 1 epoch", BallsInBins(100, Gaussian(1.0))),
@@ -98,13 +98,13 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
         "best of 10 runs of 100 steps",
         PrivateSelection(Repeat(_DP_SGD, 100), "negative-binomial", 10.0, 1.0),
     ),
-    "TreeAggregation": ("σ = 10, 1024 leaves, each record once", TreeAggregation(10.0, 1024)),
+    "TreeAggregation": ("σ = 10, 1,024 leaves, each record once", TreeAggregation(10.0, 1024)),
     "MatrixFactorization": (
         "2 bands, σ = 4, 4 epochs of 250 steps",
         MatrixFactorization(4.0, (1.0, 0.5), 1000, participations=4, separation=250),
     ),
     "CyclicPoissonSampled": (
-        "2 bands, σ = 4, q = 0.02 in each half, 1000 steps",
+        "2 bands, σ = 4, q = 0.02 in each half, 1,000 steps",
         CyclicPoissonSampled(0.02, 2, MatrixFactorization(4.0, (1.0, 0.5), 1000)),
     ),
 }
@@ -226,17 +226,18 @@ CLAIMS = (
 INTRODUCTION = """\
 # Mechanisms and accountants
 
-Drawn by `python docs/build_mechanisms.py` from the code; a test recomputes every cell. A number is ε at
-δ = 1e-5, an upper bound, rounded up; smaller is better, and `pld` is the tight one where it has a price. A
-refusal is an `UnsupportedEvent`, which says what, why and what to do instead; here in few words:
+Drawn by `python docs/build_mechanisms.py` from the code; a test recomputes every cell. Each number is ε at
+δ = 1e-5, an upper bound, rounded up. Smaller is better, and `pld` is tight where it has a number. A
+refusal is an `UnsupportedEvent`, which says what, why and the fix; in short:
 
-* *size is public*: the mechanism fixes the number of records, so nothing holds where it may change by one;
+* *size is public*: the mechanism fixes the number of records, so it has no guarantee where this may change
+  by one;
 * *sampled exchange*: the paper has no bound for a record that is exchanged in a random sample;
 * *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*, *no μ*: no proven one is implemented, or none exists;
 * *not Gaussian*, *not published*: outside of what the method is defined for.
 
-The central limit theorem of Gaussian differential privacy is no accountant here: it is
-`tacit.accounting.closed_form.gdp.clt_estimate`, an estimate by name, which for most settings lies below the
+The central limit theorem of Gaussian differential privacy is not an accountant here.
+`tacit.accounting.closed_form.gdp.clt_estimate` computes it: an estimate, which for most settings is below the
 truth.
 """
 

@@ -68,10 +68,7 @@ assert 0 < session.epsilon <= 3
 assert not torch.equal(model.weight, before)
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="not a source tree"),
-]
+pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="not a source tree")
 
 
 def command(*arguments: str | Path, cwd: Path, more: Mapping[str, str] | None = None) -> str:

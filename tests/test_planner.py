@@ -109,7 +109,7 @@ def test_recipes_to_all_printed_digits(name: str) -> None:
         asked = question(records=records, steps=steps, epsilon=epsilon, preparation=preparation)
         if said == "none":
             with pytest.raises(
-                BudgetExceeded, match="the part that does not depend on the noise is too dear"
+                BudgetExceeded, match="the part that does not depend on the noise costs too much"
             ):
                 noise_multiplier(asked, batch)
             continue

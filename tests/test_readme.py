@@ -32,7 +32,7 @@ from tacit.integrations.sklearn import PrivateClassifier
 from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
 from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
-from tacit.training import Augmentation, Batch
+from tacit.training import Augmentation, StepTicket
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
@@ -134,7 +134,6 @@ def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
 # --- the shell -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_quick_start_runs_and_leaves_what_the_table_lists(tmp_path: Path) -> None:
     (config,) = blocks(ROOT / "README.md", "toml")
     console, _ = blocks(ROOT / "README.md", "console")
@@ -153,7 +152,6 @@ def test_the_quick_start_runs_and_leaves_what_the_table_lists(tmp_path: Path) ->
     assert left == listed
 
 
-@pytest.mark.slow
 def test_the_price_in_the_shell_is_told_and_drawn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,7 +164,6 @@ def test_the_price_in_the_shell_is_told_and_drawn(
     assert [path.name for path in tmp_path.iterdir()] == ["cost.png"]
 
 
-@pytest.mark.slow
 def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     """A run and three queries on one ledger, as somebody new would paste them into a shell."""
     story = re.findall(r"^```sh\n(.*?)^```$", section(BUDGET), flags=re.MULTILINE | re.DOTALL)
@@ -307,11 +304,20 @@ def backward_beside() -> None:
         made.step(batch)
 
 
+def second_optimizer() -> None:
+    made = session()
+    second = torch.optim.SGD(made.model.parameters(), lr=0.1)
+    for batch in made.batches():
+        made.step(batch)
+        losses(made.model, *rows()).mean().backward()  # type: ignore[no-untyped-call]
+        second.step()
+
+
 def step_past() -> None:
     made = session()
     for batch in made.batches():
         made.step(batch)
-    made.step(Batch(made.steps_done))
+    made.step(StepTicket(made.steps_done))
 
 
 def resume_with_others() -> None:
@@ -396,7 +402,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "make_private_ready",
     ),
     "a model or loss that mixes": (lambda: run(loss=mixing), "mixes records"),
-    "a model that keeps": (lambda: run(model=Keeping(D, 2)), "public records"),
+    "a model that stores": (lambda: run(model=Keeping(D, 2)), "public records"),
     "a loss whose value depends on": (lambda: run(loss=Warming()), "between the steps"),
     "an augmentation that mixes": (
         lambda: run(plan=plan(views=2), augmentation=MixUp()),
@@ -409,6 +415,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "a TensorDataset or a map-style Dataset",
     ),
     "`loss.backward()`": (backward_beside, r"session\.step\(batch\) computes the gradients"),
+    "a second optimizer": (second_optimizer, r"Train these parameters by session\.step\(batch\) alone"),
     "an optimizer that holds": (
         lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
         "one module of all that is trained",

@@ -39,7 +39,6 @@ def table(page: list[str], title: str) -> list[list[str]]:
 
 
 @pytest.mark.untraced
-@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_every_cell_is_what_the_code_gives(
     builder: ModuleType, page: list[str], adjacency: Adjacency

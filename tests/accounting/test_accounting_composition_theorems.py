@@ -15,7 +15,7 @@ from tacit.accounting import account
 from tacit.accounting.closed_form.gdp import clt_estimate, mu
 from tacit.accounting.closed_form.pure import pure_epsilon
 from tacit.accounting.composition.optimal import Coins, _compose, optimal_composition
-from tacit.accounting.composition.per_mechanism import own_epsilon
+from tacit.accounting.composition.per_mechanism import mechanism_epsilon
 from tacit.accounting.composition.strong import advanced_composition
 from tacit.accounting.renyi.zcdp import rho
 from tacit.errors import UnsupportedEvent
@@ -162,10 +162,10 @@ def test_the_order_of_the_composition_theorems() -> None:
 def test_a_guarantee_at_another_delta_is_that_of_the_coin() -> None:
     for eps, spent in ((0.7, 0.0), (1.5, 0.02)):
         for wanted in (0.03, 0.2):
-            found = own_epsilon(ApproximateDP(eps, spent), wanted, ADD)
+            found = mechanism_epsilon(ApproximateDP(eps, spent), wanted, ADD)
             assert brute_force([(eps, spent, 1)], found) == pytest.approx(wanted, rel=1e-9)
-    assert own_epsilon(ApproximateDP(1.0, 0.1), 0.05, ADD) == math.inf
-    assert own_epsilon(ApproximateDP(0.1, 0.0), 0.9, ADD) == 0.0
+    assert mechanism_epsilon(ApproximateDP(1.0, 0.1), 0.05, ADD) == math.inf
+    assert mechanism_epsilon(ApproximateDP(0.1, 0.0), 0.9, ADD) == 0.0
 
 
 def test_pure_epsilons() -> None:
@@ -186,7 +186,7 @@ def test_pure_epsilons() -> None:
 def test_a_group_of_a_sampled_mechanism() -> None:
     base = PoissonSampled(0.1, DiscreteGaussian(3.0))
     group = epsilon(GroupPrivacy(base, 3), "basic", 1e-3)
-    alone = own_epsilon(base, 1e-3 / 3, ADD)
+    alone = mechanism_epsilon(base, 1e-3 / 3, ADD)
     assert group > 3 * alone
     share = group / 3
     delta = account(base, adjacency="add-remove", method="basic").delta(share)

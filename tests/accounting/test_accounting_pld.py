@@ -72,7 +72,6 @@ def test_bounds_enclose_the_reference_value(
     assert truth * (1 - 1e-8) <= upper <= truth * (1 + 1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "sigma", "steps", "delta", "truth", "tolerance"),
     [

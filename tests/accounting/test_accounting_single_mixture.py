@@ -10,7 +10,7 @@ import pytest
 from tacit.accounting import account
 from tacit.accounting.closed_form.single import single_delta, single_epsilon
 from tacit.accounting.closed_form.single_mixture import mixture_delta, mixture_epsilon
-from tacit.accounting.composition.per_mechanism import own_epsilon
+from tacit.accounting.composition.per_mechanism import mechanism_epsilon
 from tacit.events import Adjacency, Gaussian, GaussianMixture, PoissonSampled
 
 MIXTURES = [
@@ -77,7 +77,7 @@ def test_agrees_with_the_grid_and_is_used_for_one_step() -> None:
     sampled = PoissonSampled(0.05, Gaussian(1.0))
     curve = account(sampled, adjacency="replace-one")
     lower, upper = curve.epsilon_bounds(1e-5)
-    found = own_epsilon(sampled, 1e-5, Adjacency.REPLACE_ONE)
+    found = mechanism_epsilon(sampled, 1e-5, Adjacency.REPLACE_ONE)
     assert lower * (1 - 1e-9) <= found <= upper * (1 + 1e-9)
     assert account(MIXTURES[0], adjacency="add-remove", method="basic").epsilon(1e-5) == pytest.approx(
         mixture_epsilon(MIXTURES[0], 1e-5, Adjacency.ADD_REMOVE)

@@ -293,7 +293,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
     mask = paired_halves(2, N, np.random.default_rng(0))
     with pytest.raises(InvalidInput, match="have no half"):
         paired_halves(3, 10, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="model 1 says something that is not finite"):
+    with pytest.raises(InvalidInput, match="output of model 1 is not finite"):
         train_shadows(lambda group: np.array([[1.0], [np.nan]]), mask, at_once=2)
     with pytest.raises(InvalidInput, match="asked for 2 models"):
         train_shadows(lambda group: np.ones((1, N)), mask, at_once=2)

@@ -27,7 +27,7 @@ from tacit.audits import (
     rehearsed_slot_scores,
     slot_scores,
 )
-from tacit.audits.claim import look
+from tacit.audits.claim import judged_counts
 from tacit.audits.counts import ErrorCounts, counts_after_rehearsal
 from tacit.audits.one_run import (
     SHARES,
@@ -288,7 +288,7 @@ def test_the_claim_test_rejects_true_claims_no_more_often_than_stated(name: str)
         rng = np.random.default_rng(seed)
         scores = Scores.of(*experiment(rng))
         for kind, rehearsals in (("halves", ()), ("rehearsed", (rehearsal,))):
-            seen = look(scores, claim, confidence=1 - LEVEL, rng=rng, rehearsals=rehearsals)
+            seen = judged_counts(scores, claim, confidence=1 - LEVEL, rng=rng, rehearsals=rehearsals)
             alarms[kind] += any(part.contradicts(claim.false_negatives) for part in seen)
     assert not any(too_many(count) for count in alarms.values()), alarms
 
@@ -297,7 +297,9 @@ def test_the_median_of_halvings_rejects_true_claims_no_more_often_than_stated() 
     alarms = 0
     for seed in range(RUNS):
         rng = np.random.default_rng(seed)
-        seen = look(Scores.of(*one_gaussian(rng)), ONE_GAUSSIAN, confidence=1 - LEVEL, rng=rng, splits=3)
+        seen = judged_counts(
+            Scores.of(*one_gaussian(rng)), ONE_GAUSSIAN, confidence=1 - LEVEL, rng=rng, splits=3
+        )
         alarms += any(part.contradicts(ONE_GAUSSIAN.false_negatives) for part in seen)
     assert not too_many(alarms, RUNS), alarms
 
@@ -374,7 +376,7 @@ def test_the_check_on_false_alarms_sees_a_slightly_wrong_claim() -> None:
     claim = Claim(curve_of(Gaussian(1.6)), delta=DELTA)
     for seed in range(RUNS // 4):
         rng = np.random.default_rng(seed)
-        seen = look(Scores.of(*one_gaussian(rng)), claim, confidence=1 - LEVEL, rng=rng)
+        seen = judged_counts(Scores.of(*one_gaussian(rng)), claim, confidence=1 - LEVEL, rng=rng)
         alarms += any(part.contradicts(claim.false_negatives) for part in seen)
     assert too_many(alarms, RUNS // 4), alarms
 
@@ -537,7 +539,7 @@ def test_too_little_noise_by_a_quarter_is_found_at_one_percent() -> None:
         coins = coins_of(rng, 2000)
         x = (coins & (rng.random((200, 2000)) < 0.1)) + noise * rng.standard_normal((200, 2000))
         scores = Scores.of(slot_scores(x, sampling_rate=0.1, noise_multiplier=1.0), coins)
-        seen = look(scores, claim, confidence=0.99, rng=rng, rehearsals=rehearsals)
+        seen = judged_counts(scores, claim, confidence=0.99, rng=rng, rehearsals=rehearsals)
         return any(part.contradicts(claim.false_negatives) for part in seen)
 
     assert sum(rejected(0.8, seed) for seed in range(10)) >= 9

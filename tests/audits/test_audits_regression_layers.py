@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit.attacks import Scores
 from tacit.audits import Claim, audit_slots, noise_law, rehearsed_slot_scores, scores_of_slots
-from tacit.audits.claim import look
+from tacit.audits.claim import judged_counts
 from tacit.audits.regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from tacit.noise import gaussian as gaussian_module
 from tacit.noise.generator import Generator
@@ -25,7 +25,7 @@ from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 from tacit.training import session as session_module
 from tacit.training import step as step_module
-from tacit.training.guarded_optimizer import Mover
+from tacit.training.guarded_optimizer import GuardedOptimizer
 
 LEVEL = 1e-3
 N, D, B, STEPS = 200, 10, 40, 60
@@ -213,13 +213,13 @@ def test_steps_accounted_as_epochs_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_releases_for_each_microbatch_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Mover.move
+    real = GuardedOptimizer.step
 
-    def twice(mover: Mover, gradients: Mapping[str, Tensor]) -> None:
-        real(mover, gradients)
-        real(mover, gradients)
+    def twice(guarded: GuardedOptimizer, gradients: Mapping[str, Tensor]) -> None:
+        real(guarded, gradients)
+        real(guarded, gradients)
 
-    monkeypatch.setattr(Mover, "move", twice)
+    monkeypatch.setattr(GuardedOptimizer, "step", twice)
     assert any("120 releases" in words for words in accounting_differs(plan()))
 
 
@@ -316,7 +316,7 @@ def claim_rejected(evidence: SlotEvidence, the_plan: Plan, confidence: float) ->
         )
         for k in (1.0, 1.25)
     )
-    seen = look(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
+    seen = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
     return any(part.contradicts(claim.false_negatives) for part in seen)
 
 

@@ -35,7 +35,7 @@ def test_the_table_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(cell.endswith("%") for cell in row[8:])
     words = " ".join(out.split())
     assert "Take batches of 4,000 (each record with probability 0.4), 200 steps, noise multiplier" in words
-    assert "a larger batch buys nothing" in words
+    assert "a larger batch gains nothing" in words
     assert "Twice the records would take away" in words
     assert max(map(len, out.splitlines())) <= 80
 
@@ -71,7 +71,7 @@ def test_what_comes_before_training_is_paid_from_the_same_budget(capsys: pytest.
     assert one - two == pytest.approx(4.0**-2 / 9, rel=5e-3)
     assert two - three == pytest.approx(4.0**-2 / 9, rel=5e-3)
     assert run([*ask, *(10 * before)]) == 1
-    assert "the part that does not depend on the noise is too dear" in capsys.readouterr().err
+    assert "the part that does not depend on the noise costs too much" in capsys.readouterr().err
 
 
 BAD = [

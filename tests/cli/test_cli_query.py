@@ -84,7 +84,7 @@ def test_the_same_question_again_costs_nothing_and_another_attempt_does(
         assert ask("--epsilon", "0.25", text) == 0
         shown.append(capsys.readouterr().out.splitlines())
     assert shown[0][2] == shown[1][2]
-    assert "Asked before: from the ledger, for nothing (then ε = 0.25)." in shown[1]
+    assert "Asked before: from the ledger, at no cost (then ε = 0.25)." in shown[1]
     assert spent() == pytest.approx(0.25)
     assert ask("--epsilon", "0.25", "--attempt", "2", COUNT) == 0
     assert spent() == pytest.approx(0.5)

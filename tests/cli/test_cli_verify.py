@@ -86,7 +86,7 @@ def test_a_true_statement_and_the_second_opinion(path: Path, capsys: pytest.Capt
     assert "What is stated is enough." in words
     assert "dp_accounting 0.6.0 (PLD on a grid of 1e-4, an upper bound) says" in words
     assert "the two agree." in words
-    assert "no file can show." in words
+    assert "No file can show" in words
     assert err == ""
     assert run([*write(path, SAMPLED.data), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

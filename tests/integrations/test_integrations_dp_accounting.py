@@ -258,7 +258,7 @@ def test_where_it_has_no_answer_it_says_why() -> None:
     for event, adjacency, words in (
         (BallsInBins(10, G), "add-remove", "no event for BallsInBins"),
         (RandomizedResponse(0.5, 2), "add-remove", "no price for this event under add-remove"),
-        (Repeat(RandomizedResponse(0.5, 2), 5000), "replace-one", "prices 5000 randomised responses as one"),
+        (Repeat(RandomizedResponse(0.5, 2), 5000), "replace-one", "counts 5000 randomised responses as one"),
     ):
         opinion = google_epsilon(event, adjacency, 1e-5)
         assert opinion.epsilon is None

@@ -119,7 +119,7 @@ def test_only_the_caller_who_reserved_has_a_token(ledger: Ledger) -> None:
     assert (theirs.token, theirs.state, theirs.id) == (None, "RESERVED", mine.id)
     with pytest.raises(LeaseLost, match="found, not made"):
         ledger.settle(theirs, 1)
-    with pytest.raises(LeaseLost, match="somebody else"):
+    with pytest.raises(LeaseLost, match="another process"):
         ledger.settle(replace(theirs, token="0" * 32), 1)
     assert ledger.status("visits").spent == (UNIT // 2,)
 
@@ -159,7 +159,7 @@ def test_an_ended_lease_is_forfeited_and_may_be_resumed_with_the_token(ledger: L
     with pytest.raises(LeaseLost, match="resume"):
         ledger.settle(charge, 1)
     assert charge.token is not None
-    with pytest.raises(LeaseLost, match="somebody else"):
+    with pytest.raises(LeaseLost, match="another process"):
         ledger.resume("visits", "run", "0" * 32)
     taken = ledger.resume("visits", "run", charge.token)
     assert (taken.state, taken.token) == ("RESERVED", charge.token)

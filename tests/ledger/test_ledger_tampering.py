@@ -382,7 +382,7 @@ def test_a_copied_ledger_does_not_pass_for_another(original: Path, tmp_path: Pat
     ledger = Ledger.open(original)
     other = filled(tmp_path / "other.db")
     found = ledger.verify("part", anchor=other.anchor("part"))
-    assert "a budget of its own" in found.problems[0]
+    assert "a separate budget" in found.problems[0]
     for each in (ledger, other):
         each.close()
 

@@ -108,8 +108,8 @@ WRONG = {
     "a text for a number": (WHOLE.replace("= 4", '= "4"'), r"\[policy\]: rows_per_unit must be an integer"),
     "a negative epsilon": (WHOLE.replace("epsilon = 3", "epsilon = -3"), r"\[budget\]: epsilon of a budget"),
     "NaN": (WHOLE.replace("epsilon = 3", "epsilon = nan"), r"\[budget\]: epsilon of a budget"),
-    "a column that is none": (WHOLE + '\n[columns]\nage2 = 3\n', r"not TOML|must be a part of its own"),
-    "a part that is none": ("policy = 3\nbudget = 3", r"\[policy\] must be a part of its own"),
+    "a column that is none": (WHOLE + '\n[columns]\nage2 = 3\n', r"not TOML|must be a section"),
+    "a part that is none": ("policy = 3\nbudget = 3", r"\[policy\] must be a section"),
     "another part": (WHOLE + "\n[budgets]\n", r"has 'budgets'.*did you mean 'budget'"),
 }  # fmt: skip
 

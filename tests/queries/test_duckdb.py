@@ -173,7 +173,7 @@ def test_who_a_row_belongs_to_is_written_in_one_way(name: str) -> None:
     if fits:
         DuckDBEngine(table, person).check(person)
         return
-    with pytest.raises(InvalidInput, match="written in several ways"):
+    with pytest.raises(InvalidInput, match="written in several forms"):
         DuckDBEngine(table, person).check(person)
 
 

@@ -372,7 +372,7 @@ def test_a_key_that_did_not_sign_and_a_missing_signature_are_found(tmp_path: Pat
     make_key(tmp_path / "mine.pem")
     signed = TYPICAL.signed(tmp_path / "mine.pem").data
     assert check_certificate(signed).agrees
-    assert any("Whose that is" in text for text in check_certificate(signed).remarks)
+    assert any("who holds that key" in text for text in check_certificate(signed).remarks)
     assert "not with" in check_certificate(signed, public_key="ab" * 32).problems[0]
     assert check_certificate(TYPICAL.data, public_key="ab" * 32).problems == ("it is not signed.",)
 
@@ -491,7 +491,7 @@ def test_a_note_that_claims_too_much_is_left_out() -> None:
 
 def test_there_are_words_for_all_mechanisms() -> None:
     selection = PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)
-    assert in_words(Compose(())) == "nothing that hangs on a record"
+    assert in_words(Compose(())) == "nothing that depends on a record"
     assert in_words(Compose((COUNT, SUM))).count("; and ") == 1
     assert "secret number of trials" in in_words(selection)
     ledger = ledger_with(RenyiBudget(3.0, 1e-6))

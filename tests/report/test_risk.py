@@ -105,7 +105,7 @@ def test_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data["chances"][0]["at_most"] == pytest.approx(float(ndtr(0.5)))
     assert picture.stat().st_size > 10_000
     assert run(["risk", "--event", str(event), *stated]) == 0
-    assert "one patient took part" in capsys.readouterr().out
+    assert "one patient takes part" in capsys.readouterr().out
     assert run(["risk", "--epsilon", "1", *stated]) == 0
     assert run(["risk", "--epsilon", "1", "--event", str(event), *stated]) == 2
     assert "give one of a run" in capsys.readouterr().err

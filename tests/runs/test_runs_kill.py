@@ -337,7 +337,7 @@ def test_resume_with_other_settings_is_refused(old: str, new: str, words: str, f
     (folder / "run.toml").write_text(CONFIG.replace(old, new))
     with pytest.raises(PrivacyRefusal, match=words) as caught:
         start_run(folder, resume=True)
-    assert "free of noise" in str(caught.value)
+    assert "have no noise" in str(caught.value)
     assert (folder / "out" / "private" / "resume.pt").read_bytes() == before
 
 

@@ -217,7 +217,7 @@ def test_exact_scores_are_refused_with_what_to_write_and_that_works(
     message = " ".join(capsys.readouterr().err.split())
     found = re.search(r"test_noise = (\d+(\.\d+)?),", message)
     assert found is not None
-    assert "from a file of their own" in message
+    assert "from a separate file" in message
     assert not (folder / "out").exists()
     with closing(Ledger.open("budget.db")) as ledger:
         assert [entry.kind for entry in ledger.history("people")] == ["open"]

@@ -217,7 +217,7 @@ def test_what_cannot_be_planted_or_read_is_refused_before_training(what: str, tm
 
 def test_canaries_that_are_lost_or_of_another_run_are_refused(tmp_path: Path) -> None:
     config, path = read_config(configured(tmp_path)), tmp_path / "canaries.json"
-    with pytest.raises(InvalidInput, match="nobody can say what was planted"):
+    with pytest.raises(InvalidInput, match="what was planted is unknown"):
         read_canaries(path, config)
     one = {"prefix": "pin ab ", "secret": "12", "copies": 1, "included": True}
     for text, words in (

@@ -211,7 +211,6 @@ def check(crowd: Crowd) -> None:
         assert ledger.status("people").spent == total
 
 
-@pytest.mark.slow
 def test_everybody_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     set_up(tmp_path)
     crowd = Crowd(tmp_path)

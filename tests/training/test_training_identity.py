@@ -548,7 +548,7 @@ def test_what_differs_is_said(what: str, tmp_path: Path) -> None:
     other, told = DIFFERING[what]
     with pytest.raises(PrivacyRefusal, match=told) as refusal:
         other().load(tmp_path / "state")
-    assert "free of noise" in str(refusal.value)
+    assert "have no noise" in str(refusal.value)
     session().load(tmp_path / "state")
 
 

@@ -319,7 +319,7 @@ def test_a_step_beside_the_turns_is_refused_as_well(ledger: Ledger) -> None:
     run = finish(new_session(charges(ledger)), 5)
     greedy(ledger)
     with pytest.raises(BudgetExceeded):
-        run.step(session.Batch(5))
+        run.step(session.StepTicket(5))
     assert run.steps_done == 5
 
 
@@ -516,7 +516,7 @@ def test_the_same_records_have_no_second_budget(ledger: Ledger) -> None:
     with pytest.raises(Conflict, match="already open as 'visits'"):
         finish(other)
     with pytest.raises(Conflict, match="already open as 'visits'"):
-        other.step(session.Batch(0))
+        other.step(session.StepTicket(0))
     assert ([entry.kind for entry in ledger.history("again")], other.steps_done) == (["open"], 0)
     finish(new_session(charges(ledger, key=9)))
     assert [entry.kind for entry in ledger.history("visits")].count("content") == 1
@@ -569,7 +569,7 @@ def test_the_steps_of_an_earlier_life_need_its_resume_state(ledger: Ledger, tmp_
     with pytest.raises(PrivacyRefusal, match=r"session\.load\(path\)"):
         finish(other)
     with pytest.raises(PrivacyRefusal, match=r"session\.load\(path\)"):
-        other.step(session.Batch(0))
+        other.step(session.StepTicket(0))
     assert other.steps_done == 0
     other.load(state)
     assert finish(other).steps_done == STEPS

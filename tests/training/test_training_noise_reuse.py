@@ -82,7 +82,7 @@ def ledger() -> Iterator[Ledger]:
 def test_two_sessions_on_one_charge_are_refused(ledger: Ledger) -> None:
     charges = StepCharges(ledger, "people", PLAN)
     walk(session(0.1, charges=charges), 3)
-    with pytest.raises(PrivacyRefusal, match=r"same noise.*StepCharges of its own"):
+    with pytest.raises(PrivacyRefusal, match=r"same noise.*its own StepCharges"):
         walk(session(1.0, charges=charges), 3)
 
 
@@ -206,7 +206,7 @@ def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pyte
     """The best would hold all runs, and one was paid for."""
     monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
     net = network()
-    with pytest.raises(PrivacyRefusal, match="weights that an earlier one has trained"):
+    with pytest.raises(PrivacyRefusal, match="weights that an earlier run has trained"):
         select(
             [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
             plan=PLAN, ledger=ledger, dataset="people", mean=4,

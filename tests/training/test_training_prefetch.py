@@ -25,7 +25,7 @@ from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
-from tacit.training.prefetch import ReadAhead, Request
+from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.records import ArrayRecords, DatasetRecords, as_records
 
 N, D = 40, 6
@@ -277,14 +277,14 @@ def asked(count: int) -> list[Request]:
 
 
 @pytest.fixture
-def ahead() -> Iterator[tuple[ReadAhead, Decoded]]:
+def ahead() -> Iterator[tuple[Prefetcher, Decoded]]:
     data = Decoded()
-    reader = ReadAhead(DatasetRecords(data), lambda: asked(30), workers=1)
+    reader = Prefetcher(DatasetRecords(data), lambda: asked(30), workers=1)
     yield reader, data
     del reader
 
 
-def test_workers_read_a_few_batches_ahead_and_no_more(ahead: tuple[ReadAhead, Decoded]) -> None:
+def test_workers_read_a_few_batches_ahead_and_no_more(ahead: tuple[Prefetcher, Decoded]) -> None:
     reader, data = ahead
     reader.take(asked(1)[0].indices, seed=0)
     while data.read.item() < 2 * 3:
@@ -293,7 +293,7 @@ def test_workers_read_a_few_batches_ahead_and_no_more(ahead: tuple[ReadAhead, De
     assert data.read.item() == 2 * 3, "the batch taken and two ahead, of two records each"
 
 
-def test_a_batch_out_of_turn_is_read_all_the_same(ahead: tuple[ReadAhead, Decoded]) -> None:
+def test_a_batch_out_of_turn_is_read_all_the_same(ahead: tuple[Prefetcher, Decoded]) -> None:
     reader, _ = ahead
     direct = DatasetRecords(Decoded())
     for number in (0, 1, 0, 5, 0, 1):
@@ -310,7 +310,7 @@ def test_planted_bug_a_batch_of_other_records_or_of_another_seed_is_not_the_one_
     assert not request.same(np.array([2, 3]), 1)
 
 
-def test_workers_leave_an_interrupt_to_the_main_process(ahead: tuple[ReadAhead, Decoded]) -> None:
+def test_workers_leave_an_interrupt_to_the_main_process(ahead: tuple[Prefetcher, Decoded]) -> None:
     reader, _ = ahead
     reader.take(asked(1)[0].indices, seed=0)
     (worker,) = multiprocessing.active_children()

@@ -319,5 +319,5 @@ def test_an_optimizer_around_another_is_refused_with_the_one_inside() -> None:
     with pytest.raises(InvalidInput, match=r"AcceleratedOptimizer wraps .* Pass .*: optimizer\.optimizer\."):
         session(model=net, optimizer=AcceleratedOptimizer(inner))
     assert session(model=net, optimizer=inner).optimizer is inner
-    with pytest.raises(InvalidInput, match=r"Duck has none of the hooks"):
+    with pytest.raises(InvalidInput, match=r"Duck has no step hooks"):
         session(model=net, optimizer=Duck(net.parameters()))

@@ -104,7 +104,7 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) 
     def keep(gradients: dict[str, Tensor]) -> None:
         seen.append(torch.cat([g.flatten() for g in gradients.values()]) * run.plan.expected_batch_size)
 
-    monkeypatch.setattr(run._mover, "move", keep)
+    monkeypatch.setattr(run._optimizer, "step", keep)
     run.step(next(run.batches()))
     monkeypatch.undo()
     return seen[0]
@@ -159,7 +159,7 @@ def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tens
     monkeypatch.setattr(PoissonSampling, "indices", lambda *_: torch.zeros(0, dtype=torch.int64).numpy())
     rows: list[Tensor] = []
     monkeypatch.setattr(
-        run._mover, "move", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
+        run._optimizer, "step", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
     )
     finish(run)
     monkeypatch.undo()
@@ -319,7 +319,7 @@ def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_resume_with_anything_else_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     finish(session(), steps=4).save(tmp_path / "state.pt")
-    with pytest.raises(PrivacyRefusal, match="free of noise"):
+    with pytest.raises(PrivacyRefusal, match="have no noise"):
         session(**changes).load(tmp_path / "state.pt")
 
 
@@ -370,13 +370,13 @@ def test_a_turn_is_taken_once_and_in_order() -> None:
     run = session()
     batch = next(run.batches())
     run.step(batch)
-    with pytest.raises(PrivacyRefusal, match="not the turn"):
+    with pytest.raises(PrivacyRefusal, match=r"is not that of the session's next step"):
         run.step(batch)
     turns = run.batches()
     next(turns)
     with pytest.raises(InvalidInput, match="no step was taken"):
         next(turns)
-    with pytest.raises(InvalidInput, match="takes the batch"):
+    with pytest.raises(InvalidInput, match="takes the ticket"):
         run.step("batch")  # type: ignore[arg-type]
 
 
@@ -489,7 +489,7 @@ def test_items_that_are_not_tensors_are_refused() -> None:
 
 
 def test_number_of_records_must_be_right_where_it_is_public() -> None:
-    with pytest.raises(InvalidInput, match="must be right"):
+    with pytest.raises(InvalidInput, match="must be exact"):
         session(the_plan=plan(records=61, adjacency="replace-one", batch_size=None, steps=3))
     session(the_plan=plan(records=61))  # a public figure under add-remove
 
@@ -542,7 +542,7 @@ def test_a_lean_run_is_the_same_run_and_stays_lean(tmp_path: Path) -> None:
     again = session(memory=LEAN)
     again.load(tmp_path / "s.pt")
     assert torch.allclose(weights(finish(again).model), whole, atol=1e-12)
-    with pytest.raises(InvalidInput, match="memory budget"):
+    with pytest.raises(InvalidInput, match="reference engine stores nothing"):
         session(engine="reference", memory=LEAN)
 
 
@@ -656,7 +656,7 @@ def test_views_do_not_depend_on_the_microbatch(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_views_need_an_augmentation_and_pictures() -> None:
-    with pytest.raises(InvalidInput, match="pass an augmentation"):
+    with pytest.raises(InvalidInput, match="Pass an augmentation"):
         session(the_plan=plan(views=2))
     with pytest.raises(InvalidInput, match="need pictures"):
         finish(session(the_plan=plan(views=2), augmentation=FlipAndCrop()))
