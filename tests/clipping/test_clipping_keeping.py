@@ -208,7 +208,9 @@ def by_a_global(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 )
 def test_a_loss_that_keeps_records_for_later_is_refused(make: Callable[[], Any]) -> None:
     KEPT_WEIGHTS.clear()
-    with pytest.raises(UnsupportedModel, match="keeps something of earlier batches"):
+    with pytest.raises(
+        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
+    ):
         clipped(FastEngine, nn.Linear(D, CLASSES), loss=make())
 
 
@@ -219,7 +221,9 @@ def test_what_a_loss_keeps_of_its_first_records_is_of_zeros(make: Callable[[], A
 
 
 def test_what_a_loss_keeps_of_its_last_records_is_seen_by_the_reference_engine() -> None:
-    with pytest.raises(UnsupportedModel, match="keeps something of earlier batches"):
+    with pytest.raises(
+        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
+    ):
         clipped(ReferenceEngine, nn.Linear(D, CLASSES), loss=Relative("queue"))
 
 
@@ -313,7 +317,9 @@ def test_what_a_loss_makes_once_without_records_is_left_as_it_was_made() -> None
 )
 def test_what_a_loss_makes_of_its_first_batch_is_refused(counted: bool, first: Any) -> None:
     loss = MadeOnce(lambda x: torch.as_tensor(x.square().mean() + 1), counted=counted, first=first)
-    with pytest.raises(UnsupportedModel, match="keeps something of earlier batches"):
+    with pytest.raises(
+        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
+    ):
         clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
     assert float(loss.kept.value) == 1.0, "of zeros"
 
@@ -401,7 +407,9 @@ def test_what_is_made_of_the_first_batch_out_of_sight_is_made_of_zeros() -> None
             type(self).mean = x.mean(0) if self.mean is None else self.mean
             return super().forward(x - self.mean)
 
-    with pytest.raises(UnsupportedModel, match="keeps something of earlier batches"):
+    with pytest.raises(
+        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
+    ):
         clipped(FastEngine, Kept(D, CLASSES))
     torch.testing.assert_close(Kept.mean, torch.zeros(D))
 

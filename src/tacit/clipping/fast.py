@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.isolation import ALWAYS_ANOTHER, Isolation, Kind, Verdict, modules
-from tacit.clipping.isolation.probe import HISTORY, LATE
+from tacit.clipping.isolation.probe import LATE, READS_KEPT
 from tacit.clipping.isolation.provenance import Provenance
 from tacit.clipping.isolation.randomness import devices_of, draw_again, states_of
 from tacit.clipping.isolation.state import Memory, values_around
@@ -76,6 +76,7 @@ class FastEngine(GradientEngine):
         self._first: Provenance | None = None
         self._kept = Kept()
         self._tables: list[Tensor] = []  # constants that are no buffers
+        self._went_whole: set[str] = set()  # kinds of which this engine, too, took a batch whole
 
     @property
     def route(self) -> str:
@@ -127,13 +128,15 @@ class FastEngine(GradientEngine):
                 return found
             reason = found
         except ReadsKept:
-            raise UnsupportedModel(HISTORY) from None
+            raise UnsupportedModel(READS_KEPT) from None
         except Unseen as unseen:
             reason = str(unseen)
         draw_again(states, devices)
         self._why_slow = f"record by record: {reason}"
         n = len(batch[0]) // self.views
-        if n == 1:
+        if n > 1:
+            self._per_record(kind, batch)
+        else:
             return self._add_by_reference(accumulator, batch, thresholds, scale)
         rows = (tuple(t[i * self.views : (i + 1) * self.views] for t in batch) for i in range(n))
         norms, losses = zip(*(self._add(accumulator, one, thresholds, scale) for one in rows), strict=True)
@@ -151,8 +154,9 @@ class FastEngine(GradientEngine):
         around = values_around(self.per_example_loss, self.model)
         kept = [value for value in (*tables, *around) if isinstance(value, Tensor)]
         self._tables = [t for t in kept if not t.requires_grad and not any(t is part for part in batch)]
+        first, self._first = self._first, None  # which holds as much memory as a pass of a few records
         try:
-            self._isolation.judge(kind, batch, self._first)
+            self._isolation.judge(kind, batch, first)
         finally:
             self.changes_itself |= self._isolation.changes_itself
             warn_of(self._isolation.reference.get(kind))
@@ -181,7 +185,8 @@ class FastEngine(GradientEngine):
                     verdict = Verdict(apart=apart) if apart else None
                 if verdict == Verdict():
                     if n > 1:
-                        self.measured[self._name(batch)] = 1
+                        self._went_whole.add(name := self._name(batch))
+                        self.measured[name] = 1
                     with full_precision():
                         return self._add_from(recorder, accumulator, n, thresholds, scale), losses
             self._restart()
@@ -200,13 +205,14 @@ class FastEngine(GradientEngine):
         raise Unseen("the model does something else each time")
 
     def _per_record(self, kind: Kind, batch: tuple[Tensor, ...]) -> str | None:
-        """Why the records of a kind go one by one, as in every earlier step of the run; None if they do not.
+        """Why the records of a kind go one by one from here on; None if they do not.
 
         A run that does a step again must take the batch as before: else dropout draws other numbers, and
-        two sums have the same noise.
+        two sums have the same noise.  So the resume state says it, and a resumed run that finds otherwise at
+        once, where the run before took batches whole, is refused.
         """
         reason, name = self._isolation.per_record.get(kind), self._name(batch)
-        if reason is not None and self.measured.get(name) == 1:
+        if reason is not None and self.measured.get(name) == 1 and name not in self._went_whole:
             raise UnsupportedModel(f"{reason}. {LATE}")
         if reason is not None:
             self.measured[name] = 0

@@ -1,4 +1,4 @@
-"""What a user is told of a model that trains as it should, and takes many times as long as it could.
+"""The warning about a model that trains as it should, and many times slower than it could.
 
 A warning may come into a log that others see.  So it is given for what was seen on records of zeros alone.
 """

@@ -30,10 +30,12 @@ from typing import Any, Protocol, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from tacit.clipping.isolation.modules import Survey
 from tacit.clipping.isolation.probe import (
     BY_PLACE,
     HISTORY,
     LATE,
+    READS_KEPT,
     DependsOnOthers,
     Look,
     check_records,
@@ -342,9 +344,9 @@ class Isolation:
                 except Unseen as reason:
                     failed = str(reason)
                     if EARLIER in failed:
-                        raise UnsupportedModel(HISTORY) from reason
+                        raise UnsupportedModel(READS_KEPT) from reason
                 if provenance.follows_content:
-                    self.exact.add(self._flags())
+                    self.exact.add(Survey(self._model).flags)
                 if any(map(provenance.is_laden, (*self._memory.tensors(), *self._constants()))):
                     raise UnsupportedModel(WRITTEN)
                 return _Recorded(
@@ -466,9 +468,6 @@ class Isolation:
             refuse_mixed(self._model, self._loss(), batch, self._views, self._restore)
         except UnsupportedModel as refusal:
             raise UnsupportedModel(f"{refusal} {LATE}" if late else str(refusal)) from None
-
-    def _flags(self) -> tuple[bool, ...]:
-        return tuple(module.training for module in self._model.modules())
 
     def _sizes(self, batch: _Batch) -> tuple[int, int]:
         """Two numbers of records that are no other length, so that rows are known from all else."""

@@ -401,6 +401,11 @@ HISTORY = (
     "how often the loss is called depends on how many records there are. Compute stored values before "
     "training, on public records; set what changes during training between the steps; draw by torch."
 )
+READS_KEPT = (
+    "the loss or the model reads a tensor that it kept of an earlier batch: later steps would depend on the "
+    "records of earlier ones without noise. Compute stored values before training, on public records; to log "
+    "losses, keep the numbers and read them between the steps."
+)
 LATE = (
     "The batches before did not show it, but steps of this run may depend on one record by more than the "
     "noise covers: do not release what they trained, and begin anew with another model."

@@ -35,6 +35,8 @@ __all__ = [
 
 MOST_TRACES = 256
 """How many traces of batches of one kind are remembered."""
+MOST_VALUES = 4096
+"""How many values of a data-independent tensor are compared between two batch sizes."""
 _UNKNOWN = -1
 """The number of a tensor that no operation made that is seen, such as a gradient."""
 _TRUTH = {True: "True", False: "False"}  # Python takes 1 for equal to True
@@ -182,8 +184,7 @@ def free_of(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
     found = []
     for t in tensors:
         alike = [bool((t == t.narrow(d, 0, 1)).all()) for d in range(min(t.dim(), 2)) if t.shape[d] > 0]
-        values = t.flatten()[:4096].tolist() if t.dtype != torch.bool and not t.is_complex() else t.tolist()
-        found.append((tuple(t.shape), alike, values))
+        found.append((tuple(t.shape), alike, t.flatten()[:MOST_VALUES].tolist()))
     return tuple(found)
 
 
@@ -237,11 +238,9 @@ _SIZED = frozenset(
     | {torch.rand, torch.randn, Tensor.split, Tensor.view_as}
 )
 """Operations that take numbers as sizes."""
-_PART_OF = frozenset(
-    {Tensor.__getitem__, torch.narrow, Tensor.narrow, torch.index_select, Tensor.index_select}
-)
-"""Operations that take rows out of a table, which need not be alike further down."""
 _LOOKING_UP = frozenset({Tensor.__getitem__, torch.index_select, Tensor.index_select})
+_PART_OF = _LOOKING_UP | {torch.narrow, Tensor.narrow}
+"""Operations that take rows out of a table, which need not be alike further down."""
 _REARRANGING = frozenset(
     {Tensor.view, Tensor.reshape, torch.reshape, Tensor.unsqueeze, torch.unsqueeze, Tensor.to, Tensor.long}
     | {Tensor.expand, Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.size}  # type: ignore[attr-defined]
