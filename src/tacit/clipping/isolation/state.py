@@ -326,6 +326,6 @@ def _write_back(value: Any, copy: Any) -> None:
         case dict() | set():
             value.clear()
             value.update(copy)
-        case _:  # a tuple, whose items were changed
+        case tuple():  # whose items were changed
             for item, old in zip(value, copy, strict=True):
                 _write_back(item, old)
