@@ -222,13 +222,14 @@ def main() -> int:
     options.repeats = options.repeats or (1 if options.long else 3)
     if options.steps < 1 or options.repeats < 1:
         parser.error("--steps and --repeats must be at least 1")
-    rows = [measured(options, workload) for workload in options.workload]
-    console = Console()
-    Console(width=max(160, console.width)).print(table(rows))
     setting = {name: getattr(options, name) for name in ("steps", "repeats", "physical", "seed", "tiny")}
-    content = {"setting": setting, "native_kernels": native.why_not() or "used", "rows": rows}
+    content = {"setting": setting, "native_kernels": native.why_not() or "used"}
     name = "jobs_long.json" if options.steps >= max(LENGTHS) else "jobs.json"
-    results.write(options.out or results.FOLDER / name, "whole jobs", content, packages=("transformers",))
+    out, rows = options.out or results.FOLDER / name, []
+    for workload in options.workload:  # what is done is saved
+        rows.append(measured(options, workload))
+        results.write(out, "whole jobs", content | {"rows": rows}, packages=("transformers",))
+    Console(width=max(160, Console().width)).print(table(rows))
     return 0
 
 
