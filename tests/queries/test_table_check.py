@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tacit.cells import truths_of
 from tacit.cli.app import run
+from tacit.columns.cells import truths_of
 from tacit.datasets import Categorical, Numeric, load_table
 from tacit.datasets import Column as TrainColumn
 from tacit.errors import InvalidInput, PrivacyRefusal

@@ -12,9 +12,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cells import first_few
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
+from tacit.columns.cells import first_few
 from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:

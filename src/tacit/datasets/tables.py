@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.cells import MISSING_WORDS, CsvFile, find_column, numbers_of, row_numbers
+from tacit.columns.cells import MISSING_WORDS, CsvFile, find_column, numbers_of, row_numbers
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, TacitError, check_in, check_real

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.cells import MalformedTable, row_numbers
+from tacit.columns.cells import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy, Verdict
 from tacit.queries.engines.base import Engine, EngineFailure, Places

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.cells import CsvFile, MalformedTable, is_csv
+from tacit.columns.cells import CsvFile, MalformedTable, is_csv
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.engines.base import Engine, EngineFailure, Places

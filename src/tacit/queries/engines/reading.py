@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.cells import CsvFile, numbers_of, truths_of, words_of
+from tacit.columns.cells import CsvFile, numbers_of, truths_of, words_of
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 
@@ -105,7 +105,7 @@ def _arrow_type(kind: str) -> Any:
 
 
 def csv_table(path: Path, policy: Policy) -> Read:
-    """A CSV file, each cell by :mod:`tacit.cells` and its column's kind.
+    """A CSV file, each cell by :mod:`tacit.columns.cells` and its column's kind.
 
     Raises:
         InvalidInput: the file is not there or lacks a column.
