@@ -15,6 +15,7 @@ from typing import ClassVar
 
 __all__ = [
     "BudgetExceeded",
+    "Deprecated",
     "InvalidInput",
     "MissingExtra",
     "PrivacyRefusal",
@@ -66,6 +67,10 @@ class UnsupportedModel(PrivacyRefusal):
 
 class BudgetExceeded(PrivacyRefusal):
     """A request needs more privacy than the budget has left."""
+
+
+class Deprecated(DeprecationWarning):
+    """A form of an earlier version, which is read once more; the message says what to write."""
 
 
 class SlowModel(UserWarning):

@@ -28,10 +28,10 @@ BASE = """
 table = "people.csv"
 target = "rich"
 test_fraction = 0.2
-[data.columns]
-age = { low = 0, high = 100 }
-work = { values = ["office", "field"] }
-rich = { values = ["no", "yes"] }
+[columns]
+age = { kind = "number", lower = 0, upper = 100 }
+work = { kind = "category", values = ["office", "field"] }
+rich = { kind = "category", values = ["no", "yes"] }
 [model]
 name = "logistic"
 [privacy]
@@ -149,10 +149,12 @@ SETTINGS = [
     ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
     ('target = "rich"\n', "", 2, "[data] target is missing"),
     ('target = "rich"', 'target = "sick"', 2, "target must be a column of the schema"),
-    ("age = { low", "height = { low", 2, "'height'"),
-    ("age = { low = 0, high = 100 }", 'age = "auto"', 1, "declared, not taken from the data"),
-    ("age = { low = 0, high = 100 }", 'age = { low = "min", high = "max" }', 1, "column 'age'"),
-    ("age = { low = 0, high = 100 }", "age = {}", 2, "column 'age'"),
+    ("age = {", "height = {", 2, "'height'"),
+    ("lower = 0, upper = 100", 'lower = "min", upper = "max"', 1, "declared, not taken from the data"),
+    ('{ kind = "number", lower = 0, upper = 100 }', '"auto"', 1, "[columns.age]: a column must have bounds"),
+    ('{ kind = "number", lower = 0, upper = 100 }', "{}", 2, "[columns.age] needs a kind"),
+    ("lower = 0", "low = 0", 2, "[columns.age] has 'low', which means nothing there; did you mean 'lower'"),
+    ("[columns]", "[table]\ndelimiter = \";\"\n[columns]", 2, "[table] delimiter is not a setting"),
     ('["no", "yes"]', '["no", "maybe"]', 2, "are not among the declared classes (no, maybe): rows "),
     ("test_fraction = 0.2", "", 2, "test_fraction"),
     ("test_fraction = 0.2", 'images = "pictures"', 2, "exactly one of name, table, images, text"),

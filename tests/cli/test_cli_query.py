@@ -37,7 +37,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows_per_unit=2,
         columns={
             "age": Column(kind="number", lower=0, upper=120),
-            "ward": Column(kind="category", keys=("A", "B", "C")),
+            "ward": Column(kind="category", values=("A", "B", "C")),
         },
     )
     ledger = Ledger.create("budget.db")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.datasets import Numeric, load, load_image_folder, load_table, registry
+from tacit.datasets import Column, load, load_image_folder, load_table, registry
 from tacit.datasets import download as module
 from tacit.datasets.arrays import IDX_FILES
 from tacit.datasets.download import RemoteFile, download, sha256_of
@@ -187,7 +187,8 @@ def test_a_missing_package_is_named_with_its_install_command(
 
 
 def read_parquet(path: Path) -> object:
-    schema = {"a": Numeric(0, 1), "b": Numeric(0, 1)}
+    number = Column(kind="number", lower=0, upper=1)
+    schema = {"a": number, "b": number}
     return load_table(path, target="b", schema=schema, test_path=path)
 
 

@@ -5,23 +5,33 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from tacit.datasets import Categorical, Column, Dataset, Numeric, load_table, parse_schema
+from tacit.columns import Column, Dialect
+from tacit.datasets import Categorical, Dataset, Numeric, load_table, parse_schema
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, PrivacyRefusal
 
+
+def number(lower: float, upper: float, **facts: Any) -> Column:
+    return Column(kind="number", lower=lower, upper=upper, **facts)
+
+
+def category(*values: str, **facts: Any) -> Column:
+    return Column(kind="category", values=values, **facts)
+
+
 DATA = Path(os.environ.get("TACIT_DATA", "/nowhere"))
 SCHEMA: dict[str, Column] = {
-    "age": Numeric(0, 100),
-    "work": Categorical(("office", "field")),
-    "rich": Categorical(("no", "yes")),
+    "age": number(0, 100),
+    "work": category("office", "field"),
+    "rich": category("no", "yes"),
 }
 ROWS = "age,work,rich,note\n50,office,no,a\n150, field ,yes,b\n-3,sea,no,c\n"
 
@@ -33,7 +43,7 @@ def write(folder: Path, text: str, name: str = "people.csv") -> Path:
 
 
 def read(
-    path: Path, schema: dict[str, Column] = SCHEMA, target: str = "rich", missing: str = "refuse"
+    path: Path, schema: dict[str, Column] = SCHEMA, target: str = "rich", missing: str | None = None
 ) -> Dataset:
     return load_table(path, target=target, schema=schema, test_path=path, missing=missing)
 
@@ -80,11 +90,11 @@ def test_numbers_as_categories_in_parquet(tmp_path: Path) -> None:
     )
     frame.to_parquet(tmp_path / "flats.parquet")
     schema: dict[str, Column] = {
-        "rooms": Categorical(("1", "2")),
-        "age": Numeric(1, 3),
-        "sold": Categorical(("False", "True")),
+        "rooms": category("1", "2", missing="other"),
+        "age": number(1, 3, missing=2),
+        "sold": category("False", "True"),
     }
-    data = read(tmp_path / "flats.parquet", schema, "sold", missing="constant")
+    data = read(tmp_path / "flats.parquet", schema, "sold")
     assert data.train.inputs.tolist() == [[1, 0, 0, -1], [0, 1, 0, 0], [0, 0, 1, 1]]
     assert data.train.targets.tolist() == [1, 0, 1]
 
@@ -95,17 +105,26 @@ def test_an_encoded_row_depends_on_that_row_alone(tmp_path: Path) -> None:
     assert torch.equal(alone.train.inputs[0], crowd.train.inputs[0])
 
 
-def test_missing_values_are_refused_with_their_number_or_replaced(tmp_path: Path) -> None:
+def test_missing_values_are_refused_by_row_or_replaced(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + "?,office,no,d\n20,,yes,e\nNaN,NA,yes,f\n")
-    with pytest.raises(InvalidInput, match=r'3 of 6 rows of .* lack a value.*missing="constant"') as caught:
+    with pytest.raises(
+        InvalidInput, match=r"2 of 6 rows lack a value, column 'age' of .* \(rows 4, 6\).*declare missing"
+    ):
         read(path)
-    assert not re.search(r"row\w* [345]", str(caught.value))  # how many, not which
-    data = read(path, missing="constant")
-    assert data.train.inputs[3:].tolist() == [[0, 1, 0, 0], [pytest.approx(-0.6), 0, 0, 1], [0, 0, 0, 1]]
+    schema = SCHEMA | {
+        "age": number(0, 100, missing=50),
+        "work": category("office", "field", missing="indicator"),
+    }
+    data = read(path, schema)
+    assert data.train.inputs[3:].tolist() == [
+        [0, 1, 0, 0, 0],
+        [pytest.approx(-0.6), 0, 0, 0, 1],
+        [0, 0, 0, 0, 1],
+    ]
 
 
 def test_a_missing_word_may_be_a_declared_value(tmp_path: Path) -> None:
-    schema = {**SCHEMA, "work": Categorical(("None", "office"))}
+    schema = {**SCHEMA, "work": category("None", "office")}
     data = read(write(tmp_path, "age,work,rich\n1,None,no\n2,office,yes\n"), schema)
     assert data.train.inputs[:, 1:].tolist() == [[1, 0, 0], [0, 1, 0]]
 
@@ -113,7 +132,7 @@ def test_a_missing_word_may_be_a_declared_value(tmp_path: Path) -> None:
 def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + "20,office,?,d\n")
     with pytest.raises(InvalidInput, match=r"1 of 4 rows lack the target, column 'rich'"):
-        read(path, missing="constant")
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -146,54 +165,63 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
             read(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        None,
-        "auto",
-        {"low": "min", "high": "max"},
-        {"low": None, "high": 3},
-        {"values": "auto"},
-        {"values": None},
-    ],
-)
-def test_bounds_from_the_data_are_refused_with_the_reason(column: object) -> None:
-    with pytest.raises(PrivacyRefusal, match=r"column 'age'.*depend on single records.*Numeric\(0, 120\)"):
-        parse_schema({"age": column})
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ({"low": 3, "high": 3}, "low must be below high"),
-        ({"low": 0}, r"it must be \{ low, high \}"),
-        ({"low": 0, "high": 1, "mean": 0.5}, r"it must be \{ low, high \}"),
-        ([0, math.inf], "high must be a real number"),
-        ({"values": "yes"}, "list of the declared values"),
-        ({"values": []}, "at least one"),
-        ({"values": ["a", "a"]}, "all different"),
-    ],
-)
-def test_faulty_schemas(column: object, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        parse_schema({"age": column})
-
-
-def test_schema_from_a_configuration() -> None:
-    schema = parse_schema(
-        {"a": [0, 1], "b": {"low": 2, "high": 3}, "c": {"values": [1, 2]}, "d": Numeric(0, 1)}
-    )
-    assert schema == {
-        "a": Numeric(0, 1),
-        "b": Numeric(2, 3),
-        "c": Categorical(("1", "2")),
-        "d": Numeric(0, 1),
+def test_old_forms_are_read_with_a_warning(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS + "?,,yes,d\n")
+    with pytest.warns(DeprecationWarning, match="Column"):
+        old = {
+            "age": Numeric(0, 100),
+            "work": Categorical(("office", "field")),
+            "rich": Categorical(("no", "yes")),
+        }
+    assert old == SCHEMA
+    with pytest.warns(
+        DeprecationWarning, match=r"\[columns.work\] kind = \"category\", values = \[\"office\", \"field\"\]"
+    ):
+        parsed = parse_schema(
+            {"age": [0, 100], "work": {"values": ["office", "field"]}, "rich": SCHEMA["rich"]}
+        )
+    assert parsed == SCHEMA
+    with pytest.warns(DeprecationWarning, match='missing = "constant" is now said by column'):
+        data = load_table(path, target="rich", schema=SCHEMA, test_path=path, missing="constant")
+    schema = SCHEMA | {
+        "age": number(0, 100, missing=50),
+        "work": category("office", "field", missing="other"),
     }
+    assert torch.equal(data.train.inputs, read(path, schema).train.inputs)
+    assert data.train.inputs[3].tolist() == [0, 0, 0, 1]
+    with (
+        pytest.warns(DeprecationWarning, match="Column"),
+        pytest.raises(PrivacyRefusal, match="depend on single records"),
+    ):
+        Numeric(None, 3)  # type: ignore[arg-type]
+    with (
+        pytest.warns(DeprecationWarning, match="Column"),
+        pytest.raises(PrivacyRefusal, match="depend on single records"),
+    ):
+        Categorical("auto")
+
+
+def test_a_data_set_keeps_what_encoded_it(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("age;work;rich\n1.050,5;office;ja\n3;sea;nein\n", encoding="latin-1")
+    schema = {
+        "age": number(0, 2101),
+        "work": category("office"),
+        "rich": Column(kind="boolean", true=("ja",), false=("nein",)),
+    }
+    dialect = Dialect(separator=";", decimal=",", thousands=".", encoding="latin-1")
+    data = load_table(path, target="rich", schema=schema, dialect=dialect, test_path=path)
+    assert data.classes == ("nein", "ja")
+    assert data.train.inputs[0].tolist() == [0, 1, 0]
+    assert data.encoder is not None
+    ((inputs, rows),) = data.encoder.chunks(path)
+    assert torch.equal(torch.from_numpy(inputs), data.train.inputs)
+    assert list(rows) == [1, 2]
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
-    with pytest.raises(InvalidInput, match="target must be a column of the schema"):
+    with pytest.raises(InvalidInput, match="target must be one of the declared columns"):
         read(path, target="wealth")
     with pytest.raises(InvalidInput, match="beside the target"):
         read(path, {"rich": SCHEMA["rich"]})
@@ -235,9 +263,9 @@ def test_adult() -> None:
     frame = pd.read_csv(DATA / "adult.csv.gz", nrows=5)
     target = str(frame.columns[-1])
     schema: dict[str, Column] = {
-        "age": Numeric(17, 90),
-        str(frame.columns[1]): Categorical(("Private", "State-gov")),
-        target: Categorical(("<=50K", ">50K")),
+        "age": number(17, 90),
+        str(frame.columns[1]): category("Private", "State-gov"),
+        target: category("<=50K", ">50K"),
     }
     data = load_table(DATA / "adult.csv.gz", target=target, schema=schema, test_fraction=0.2, unit="person")
     assert len(data.train.inputs) + len(data.test.inputs) == 30_162

@@ -275,7 +275,7 @@ def test_a_server_that_may_lose_commits_is_refused() -> None:
 def test_policies_are_data_that_can_be_carried_about() -> None:
     columns = {
         "age": Column(kind="integer", lower=0, upper=120),
-        "ward": Column(kind="category", keys=("a", "b")),
+        "ward": Column(kind="category", values=("a", "b")),
     }
     made = policy(unit_column="patient", rows_per_unit=3, columns=columns, blocks=("x", "y"), note="board")
     assert Policy.from_json(made.to_json()) == made
@@ -311,17 +311,17 @@ def test_policies_that_make_no_sense_are_refused(fields: dict[str, Any], message
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "text"}, "kind of a column"),
+        ({"kind": "texts"}, "kind of a column"),
         ({"kind": "number", "lower": 0.0}, "both bounds"),
         ({"kind": "number", "lower": 1.0, "upper": 1.0}, "below upper"),
         ({"kind": "number", "lower": 0.0, "upper": float("inf")}, "upper"),
         ({"kind": "number", "lower": 0.0, "upper": 1.0, "step": 0.0}, "step"),
-        ({"kind": "category", "lower": 0.0, "upper": 1.0}, "no bounds"),
-        ({"kind": "category", "keys": ()}, "at least one"),
-        ({"kind": "category", "keys": ("a", 1)}, "must be str"),
-        ({"kind": "integer", "keys": (1, True)}, "must be int"),
-        ({"kind": "category", "keys": ("a", "a")}, "differ"),
-        ({"kind": "number", "keys": ("a",)}, "no keys"),
+        ({"kind": "category", "lower": 0.0, "upper": 1.0}, "has no lower; it may have values"),
+        ({"kind": "category", "values": ()}, "at least one"),
+        ({"kind": "category", "values": ("a", 1)}, "must be str"),
+        ({"kind": "integer", "values": (1, True)}, "must be int"),
+        ({"kind": "category", "values": ("a", "a")}, "differ"),
+        ({"kind": "number", "values": ("a",)}, "has no values"),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )

@@ -43,7 +43,7 @@ upper = 120
 
 [columns."the ward"]
 kind = "category"
-keys = ["A", "B"]
+values = ["A", "B"]
 """
 
 
@@ -62,7 +62,7 @@ def test_everything_that_a_policy_has_can_be_said() -> None:
         budget=RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0), threshold_delta=1e-7),
         columns={
             "age": Column(kind="integer", lower=0, upper=120),
-            "the ward": Column(kind="category", keys=("A", "B")),
+            "the ward": Column(kind="category", values=("A", "B")),
         },
     )
 
@@ -147,7 +147,7 @@ def test_the_template_is_toml_that_is_refused_until_it_is_filled_in() -> None:
         ("delta", "1e-6"),
         ("lower", "0"),
         ("upper", "9"),
-        ("keys", '["A"]'),
+        ("values", '["A"]'),
     ):
         filled = filled.replace(f'{blank} = "FILL IN"', f"{blank} = {value}")
     filled = filled.replace('kind = "FILL IN"', 'kind = "category"').replace("FILL IN", "said")
@@ -175,7 +175,7 @@ def test_the_template_holds_nothing_of_the_values(tmp_path: Path) -> None:
         kinds = table_columns(tmp_path / "t.parquet")
         assert kinds == table_columns(tmp_path / "t.arrow")
         assert kinds == {
-            "age": "integer", "dose": "number", "ward": "category", "alive": "boolean", "when": "",
+            "age": "integer", "dose": "number", "ward": "category", "alive": "boolean", "when": "datetime",
             "code": "category",
         }  # fmt: skip
         assert table_columns(tmp_path / "t.csv") == dict.fromkeys(

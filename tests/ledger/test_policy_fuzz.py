@@ -32,7 +32,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
 }
 COLUMNS: dict[str, Any] = {
     "age": {"kind": "number", "lower": 0.0, "upper": 120.0, "step": 0.5},
-    "ward": {"kind": "category", "keys": ["a", "b"]},
+    "ward": {"kind": "category", "values": ["a", "b"]},
 }
 POLICY: dict[str, Any] = {
     "unit": "patient",

@@ -28,7 +28,7 @@ from tacit.queries.table_check import check_table, register_table
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100),
-    "ward": Column(kind="category", keys=("a", "b")),
+    "ward": Column(kind="category", values=("a", "b")),
     "well": Column(kind="boolean"),
 }
 FRAME = pd.DataFrame({"age": [1.0, 2.0], "ward": ["a", "b"], "well": [True, False], "name": ["Ann", "Bob"]})
@@ -76,14 +76,15 @@ def test_one_row_moves_no_count_of_nans_in_a_file(
     assert counts(one) != [1, 50, 1], "else this shows nothing"
 
 
-@pytest.mark.parametrize("value", [10**400, "\ud800", 1j, "7", True])
+@pytest.mark.parametrize("value", [10**400, "\ud800", 1j, "seven", True])
 def test_an_object_that_is_no_number_is_a_missing_one(value: object) -> None:
     """No cell may make the opening fail, which is free; the curator's check says where it is."""
     rules = policy(columns={"age": COLUMNS["age"]})
     frame = pd.DataFrame({"age": pd.Series([1.0, value], dtype=object)})
     assert integers(DuckDBEngine(frame, rules), Query((Count(), Count("age"))), rules) == [[2], [1]]
     (found,) = check_table(frame, rules).findings
-    assert (found.kind, found.count, found.rows) == ("type", 1, (2,))
+    kind = "unreadable" if isinstance(value, str) else "type"
+    assert (found.kind, found.count, found.rows) == (kind, 1, (2,))
 
 
 def test_a_type_that_duckdb_lacks_is_named() -> None:
@@ -129,9 +130,7 @@ def test_only_the_policys_columns_of_a_frame_are_there() -> None:
 
 FAULTS = {
     "a column too few": FRAME.drop(columns="ward"),
-    "numbers as texts": FRAME.assign(age=["1", "2"]),
     "numbers as booleans": FRAME.assign(age=[True, False]),
-    "booleans as numbers": FRAME.assign(well=[1, 0]),
     "a category of floats": FRAME.assign(ward=[1.5, 2.5]),
     "a category of booleans": FRAME.assign(ward=[True, False]),
     "polars": pl.from_pandas(FRAME.drop(columns="age")),
@@ -224,7 +223,7 @@ def test_csv_types_come_from_the_policy_not_from_the_rows(tmp_path: Path) -> Non
     ) == [[107]]
     leading = tmp_path / "leading.csv"
     leading.write_text("age,ward,well\n1,007,true\n")
-    rules = policy(columns=COLUMNS | {"ward": Column(kind="category", keys=("007",))})
+    rules = policy(columns=COLUMNS | {"ward": Column(kind="category", values=("007",))})
     assert integers(DuckDBEngine(leading, rules), Query((Count(),), by=("ward",)), rules) == [[1]]
 
 
@@ -280,7 +279,7 @@ HOSTILE = ["'; DROP TABLE tacit_rows; --", '"', "\\", "\\'", "%", "ö\u202e", "a
 @pytest.mark.parametrize("place", range(len(HOSTILE)))
 def test_texts_are_texts(place: int) -> None:
     frame = FRAME.assign(ward=[HOSTILE[place], "b"])
-    rules = policy(columns=COLUMNS | {"ward": Column(kind="category", keys=(HOSTILE[place], "c"))})
+    rules = policy(columns=COLUMNS | {"ward": Column(kind="category", values=(HOSTILE[place], "c"))})
     engine = DuckDBEngine(frame, rules)
     where = Query((Count(),), where=Compare("ward", "=", HOSTILE[place]))
     assert integers(engine, where, rules) == [[1]]

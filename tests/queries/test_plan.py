@@ -39,10 +39,10 @@ from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100),
     "stay": Column(kind="integer", lower=10, upper=21),
-    "ward": Column(kind="category", keys=("b", "a")),
+    "ward": Column(kind="category", values=("b", "a")),
     "city": Column(kind="category"),
     "well": Column(kind="boolean"),
-    "year": Column(kind="integer", keys=(2024, 2023)),
+    "year": Column(kind="integer", values=(2024, 2023)),
 }
 ONE: dict[str, Any] = {"rows_per_unit": 1}
 THREE: dict[str, Any] = {"unit_column": "pid", "rows_per_unit": 3, "groups_per_unit": 2}
@@ -124,7 +124,7 @@ def test_declared_groups_come_in_the_policys_order() -> None:
 
 
 def test_too_many_groups_are_refused() -> None:
-    many = {f"c{n}": Column(kind="integer", keys=tuple(range(100))) for n in range(3)}
+    many = {f"c{n}": Column(kind="integer", values=tuple(range(100))) for n in range(3)}
     with pytest.raises(InvalidInput, match="1000000 groups"):
         compile_query(Query((Count(),), by=tuple(many)), policy(columns=many), epsilon=1.0)
 

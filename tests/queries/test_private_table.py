@@ -51,8 +51,8 @@ from tacit.queries.statements import Statement
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100),
-    "kids": Column(kind="integer", lower=0, upper=8, keys=(0, 1, 2)),
-    "ward": Column(kind="category", keys=("north", "south", "closed")),
+    "kids": Column(kind="integer", lower=0, upper=8, values=(0, 1, 2)),
+    "ward": Column(kind="category", values=("north", "south", "closed")),
     "city": Column(kind="category"),
     "well": Column(kind="boolean"),
 }

@@ -37,7 +37,7 @@ POLICY = Policy(
     columns={
         "score": Column(kind="integer", lower=0, upper=9),
         "dose": Column(kind="number", lower=-1.0, upper=4.0),
-        "ward": Column(kind="category", keys=("a", "b", "none")),
+        "ward": Column(kind="category", values=("a", "b", "none")),
     },
 )
 COLUMNS: dict[str, Sequence[float | None]] = {

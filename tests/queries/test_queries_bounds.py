@@ -17,8 +17,8 @@ from tacit.queries.query import Count, CountUnits, Histogram, Mean, Quantile, Qu
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),
-    "kids": Column(kind="integer", lower=-1, upper=4, keys=(0, 1, 2)),
-    "ward": Column(kind="category", keys=("a", "b")),
+    "kids": Column(kind="integer", lower=-1, upper=4, values=(0, 1, 2)),
+    "ward": Column(kind="category", values=("a", "b")),
 }
 
 

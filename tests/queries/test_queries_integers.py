@@ -42,8 +42,8 @@ COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),
     "cost": Column(kind="number", lower=-7, upper=3),
     "stay": Column(kind="integer", lower=10, upper=21),
-    "kids": Column(kind="integer", lower=-1, upper=4, keys=(0, 1, 2)),
-    "ward": Column(kind="category", keys=("a", "b", "ö'x")),
+    "kids": Column(kind="integer", lower=-1, upper=4, values=(0, 1, 2)),
+    "ward": Column(kind="category", values=("a", "b", "ö'x")),
     "city": Column(kind="category"),
     "well": Column(kind="boolean"),
 }

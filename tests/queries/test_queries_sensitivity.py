@@ -115,8 +115,8 @@ def policies(draw: st.DrawFn) -> Policy:
         largest_table=100,
         public_records=4 if adjacency == "replace-one" else None,
         columns={
-            "ward": Column(kind="category", keys=WARDS if declared else None),
-            "floor": Column(kind="integer", keys=FLOORS, lower=-1, upper=4),
+            "ward": Column(kind="category", values=WARDS if declared else None),
+            "floor": Column(kind="integer", values=FLOORS, lower=-1, upper=4),
             "urgent": Column(kind="boolean"),
             "city": Column(kind="category"),
             "stay": Column(kind="integer", lower=10, upper=21),
@@ -329,8 +329,8 @@ PER_ROW = Policy(
     budget=RenyiBudget(10.0, 1e-3, orders=(4.0,), threshold_delta=5e-4),
     largest_table=100,
     columns={
-        "ward": Column(kind="category", keys=WARDS),
-        "floor": Column(kind="integer", keys=FLOORS, lower=-1, upper=4),
+        "ward": Column(kind="category", values=WARDS),
+        "floor": Column(kind="integer", values=FLOORS, lower=-1, upper=4),
         "urgent": Column(kind="boolean"),
         "city": Column(kind="category"),
         "stay": Column(kind="integer", lower=10, upper=21),

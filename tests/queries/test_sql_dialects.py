@@ -45,9 +45,9 @@ SERVER = load_server()
 WARDS = ("A", "it's", "b\\n", "ü%s", "", "'); DROP TABLE v; --", 'a\nb\t"q" :x $1 {y} ?')
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=120),
-    "ward": Column(kind="category", keys=WARDS),
+    "ward": Column(kind="category", values=WARDS),
     "stays": Column(kind="integer", lower=-3, upper=10),
-    "code": Column(kind="integer", lower=0, upper=9, keys=(1, 2, 3)),
+    "code": Column(kind="integer", lower=0, upper=9, values=(1, 2, 3)),
     "smoker": Column(kind="boolean"),
     "note": Column(kind="category"),
 }
@@ -237,7 +237,10 @@ def test_which_rows_postgres_keeps_does_not_hang_on_how_things_are_written(datab
     """Texts in an order of some language, and one person whose number is written in three ways."""
     wards = ("A", "a", "B", "b", "é", "z", "~")
     policy = replace(
-        PERSONS, columns={"ward": Column(kind="category", keys=wards)}, groups_per_unit=None, rows_per_unit=2
+        PERSONS,
+        columns={"ward": Column(kind="category", values=wards)},
+        groups_per_unit=None,
+        rows_per_unit=2,
     )
     cells = [(number, ward) for number in ("7", "7.0", "7.00", "-0", "0", "1.50", "1.5") for ward in wards]
     execute(
@@ -445,7 +448,7 @@ def test_fractions_in_a_column_of_integers_are_missing_in_postgres_too_and_the_c
     database: str,
 ) -> None:
     values = [None, 1.0, 2.5, -0.5, float("nan"), float("inf"), float("-inf"), 1e300, 2.0**53 + 2, 3.0]
-    policy = replace(ROWS, columns={"n": Column(kind="integer", lower=0, upper=9, keys=(1, 3))})
+    policy = replace(ROWS, columns={"n": Column(kind="integer", lower=0, upper=9, values=(1, 3))})
     execute(database, "DROP TABLE IF EXISTS n", "CREATE TABLE n (n double precision)")
     written = ", ".join("(NULL)" if value is None else f"('{value!r}'::float8)" for value in values)
     execute(database, f"INSERT INTO n VALUES {written}")

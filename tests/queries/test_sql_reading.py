@@ -44,9 +44,9 @@ POLICY = Policy(
     unit_column="patient",
     columns={
         "age": Column(kind="number", lower=0, upper=120),
-        "ward": Column(kind="category", keys=("A", "B", "North wing", "it's")),
+        "ward": Column(kind="category", values=("A", "B", "North wing", "it's")),
         "stays": Column(kind="integer", lower=0, upper=10),
-        "code": Column(kind="integer", lower=0, upper=9, keys=(1, 2, 3)),
+        "code": Column(kind="integer", lower=0, upper=9, values=(1, 2, 3)),
         "smoker": Column(kind="boolean"),
         "note": Column(kind="category"),
         "weight": Column(kind="number"),

@@ -29,12 +29,11 @@ ADULT = """
 table = "adult.csv"
 target = "income"
 test_fraction = 0.25
-missing = "constant"
-[data.columns]
-age = [17, 90]
-hours = { low = 0, high = 100 }
-education = { values = ["school", "college"] }
-income = { values = ["<=50K", ">50K"] }
+[columns]
+age = { kind = "number", lower = 17, upper = 90, missing = 53.5 }
+hours = { kind = "number", lower = 0, upper = 100, missing = 50 }
+education = { kind = "category", values = ["school", "college"], missing = "other" }
+income = { kind = "category", values = ["<=50K", ">50K"] }
 [model]
 name = "mlp"
 hidden = [8]

@@ -38,10 +38,10 @@ CONFIG = """
 table = "people.csv"
 test_fraction = 0.4
 target = "sick"
-[data.columns]
-a = [-1, 1]
-b = [-1, 1]
-sick = { values = ["no", "yes"] }
+[columns]
+a = { kind = "number", lower = -1, upper = 1 }
+b = { kind = "number", lower = -1, upper = 1 }
+sick = { kind = "category", values = ["no", "yes"] }
 [model]
 name = "logistic"
 [privacy]

@@ -33,10 +33,10 @@ CONFIG = f"""
 table = "people.csv"
 test_table = "others.csv"
 target = "ill"
-[data.columns]
-age = [0, 100]
-weight = [30, 150]
-ill = {{ values = ["yes", "no"] }}
+[columns]
+age = {{ kind = "number", lower = 0, upper = 100 }}
+weight = {{ kind = "number", lower = 30, upper = 150 }}
+ill = {{ kind = "category", values = ["yes", "no"] }}
 [model]
 name = "logistic"
 [privacy]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import importlib
 import io
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -16,7 +18,7 @@ from rich.text import Text
 
 from tacit import __version__
 from tacit.cli.show import messages
-from tacit.errors import TacitError
+from tacit.errors import Deprecated, TacitError
 
 __all__ = ["make_app", "run"]
 
@@ -102,7 +104,8 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     _tolerate_narrow_encodings()
     try:
-        code = make_app(arguments)(arguments, prog_name="tacit", standalone_mode=False)
+        with _notes():
+            code = make_app(arguments)(arguments, prog_name="tacit", standalone_mode=False)
         sys.stdout.flush()
     except TacitError as problem:
         if problem.exit_code == 1 and "--json" in arguments:
@@ -128,6 +131,23 @@ def run(arguments: list[str]) -> int:
         advice = "Lower [training] physical_batch_size; it changes no result" if trains else "Ask for less"
         return _fail("error", f"{hint}. {advice}.", 2)
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _notes() -> Iterator[None]:
+    """Old forms are said in one line each, without a place in Python."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+            if issubclass(category, Deprecated):
+                messages.print(Text.assemble(("note: ", "bold"), str(message)), soft_wrap=True)
+            else:
+                usual(message, category, *place, **rest)
+
+        warnings.simplefilter("always", Deprecated)
+        warnings.showwarning = show
+        yield
 
 
 def _print_refusal(problem: TacitError) -> None:

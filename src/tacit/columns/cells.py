@@ -1,49 +1,29 @@
-"""What does a cell of a CSV file mean? One reader and one rule for training, for queries and for checks.
-
-A cell is stripped of the spaces around it.  It is *missing* if it is empty or one of a few words for nothing
-(``NA``, ``null``, ``?``, ...), unless the column declares that word as a value.  Everything else is what its
-column declares, or it is *unreadable*: ``1,002``, ``$5`` and ``5 mg`` are not numbers.
-"""
+"""Which cells does a CSV file hold? One reader for training, for queries and for checks."""
 
 from __future__ import annotations
 
 import csv
 import difflib
 import gzip
-import math
-import re
+import json
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tacit.columns.dialect import Dialect
 from tacit.errors import InvalidInput
 
 __all__ = [
-    "MISSING_WORDS",
     "CsvFile",
     "MalformedTable",
     "find_column",
     "first_few",
     "is_csv",
-    "numbers_of",
     "row_numbers",
-    "truths_of",
-    "words_of",
 ]
 
-MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
-"""Cells that hold no value."""
-
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # whatever ``float`` reads of these characters is a number
-_TRUTHS = {"true": True, "t": True, "yes": True, "y": True, "1": True} | {
-    "false": False, "f": False, "no": False, "n": False, "0": False
-}  # fmt: skip
+_ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
 _SHOWN = 10  # row numbers in one message
 
@@ -68,12 +48,7 @@ def is_csv(path: Path) -> bool:
     >>> [is_csv(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.parquet")]
     [True, True, False]
     """
-    return _suffix(path) in _DELIMITERS
-
-
-def _suffix(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz")
-    return Path(name).suffix
+    return path.name.lower().removesuffix(".gz").endswith(_ENDINGS)
 
 
 def row_numbers(places: Sequence[int], count: int | None = None) -> str:
@@ -97,11 +72,12 @@ def first_few(places: Sequence[int], count: int | None = None) -> str:
 
 
 class CsvFile:
-    """A CSV file in UTF-8 whose first line names the columns; commas, or tabs in a ``.tsv`` file.
+    """A CSV file whose first line names the columns.
 
     Args:
         path: of the file; with ``.gz`` at the end it is uncompressed.
         columns: those to read.
+        dialect: how it is written; by default in UTF-8 with commas, or tabs in a ``.tsv`` file.
 
     Raises:
         InvalidInput: there is no such file or column.  Nothing but the first line has been read.
@@ -113,23 +89,33 @@ class CsvFile:
     {'age': ['30', 'NA']}
     """
 
-    def __init__(self, path: Path, columns: Collection[str]) -> None:
-        self._path = path
-        self._delimiter = _DELIMITERS.get(_suffix(path), ",")
+    def __init__(self, path: Path, columns: Collection[str], dialect: Dialect | None = None) -> None:
+        self._path, self._dialect = path, dialect or Dialect()
+        self._separator = self._dialect.separator_of(path)
         if not path.is_file():
             raise InvalidInput(f"there is no table at {path}. Check the path.")
         try:
             with self._open(errors="surrogateescape") as file:  # a buffer holds the first rows as well
                 self.header = [name.strip() for name in next(self._lines(file), [])]
             "".join(self.header).encode()
-        except (OSError, EOFError, UnicodeEncodeError, csv.Error):
+        except (OSError, EOFError, UnicodeError, csv.Error):
             raise InvalidInput(
-                f"the first line of {path} is no list of column names in UTF-8; a table begins with one."
+                f"the first line of {path} is no list of column names in {self._dialect.encoding}; a table "
+                "begins with one. If its text is in another encoding, declare that as encoding in [table]."
             ) from None
-        self._places = {column: find_column(path, self.header, column) for column in columns}
+        self._places = {column: self._place(column) for column in columns}
 
-    def chunks(self) -> Iterator[dict[str, list[str]]]:
-        """The columns in pieces of some thousand rows, each cell without the spaces around it.
+    def _place(self, column: str) -> int:
+        other = next((sign for sign in ";\t|," if len(self.header) == 1 and sign in self.header[0]), None)
+        if other is None or self.header == [column]:
+            return find_column(self._path, self.header, column)
+        raise InvalidInput(
+            f"the first line of {self._path} holds no {self._separator!r} but {other!r}. Declare separator = "
+            f"{json.dumps(other)} in [table], if that stands between its cells."
+        )
+
+    def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
+        """The columns in pieces of so many rows, each cell without the spaces around it.
 
         An empty line is no row.
 
@@ -141,9 +127,9 @@ class CsvFile:
         read = count = 0
         with self._open() as file:
             lines = self._lines(file)
-            rows = filter(None, lines)
-            self._piece(lines, rows, 1)  # the header
-            while piece := self._piece(lines, rows, _CHUNK):
+            full = filter(None, lines)
+            self._piece(lines, full, 1)  # the header
+            while piece := self._piece(lines, full, rows):
                 width = len(self.header)
                 ragged = [read + place for place, line in enumerate(piece, 1) if len(line) != width]
                 count += len(ragged)
@@ -164,21 +150,29 @@ class CsvFile:
     def _piece(self, lines: Any, rows: Iterator[list[str]], most: int) -> list[list[str]]:
         try:
             return list(islice(rows, most))
-        except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        except (OSError, EOFError, UnicodeError, csv.Error):
             raise MalformedTable(
                 f"{self._path} cannot be read to its end: after line {lines.line_num:,} it is not CSV in "
-                "UTF-8, or a quoted text does not end. Save it as CSV in UTF-8, with double quotes around "
-                "texts that hold a separator.",
+                f"{self._dialect.encoding}, or a quoted text does not end. Save it as CSV in UTF-8, with "
+                "double quotes around texts that hold a separator; or declare how it is written in [table].",
                 places=[max(1, lines.line_num - 1)],
             ) from None
 
     def _open(self, errors: str = "strict") -> TextIO:
+        name = self._dialect.encoding
+        encoding = "utf-8-sig" if name == "utf-8" else name  # which skips a byte order mark
         if self._path.suffix.lower() == ".gz":
-            return gzip.open(self._path, "rt", encoding="utf-8-sig", errors=errors, newline="")
-        return self._path.open(encoding="utf-8-sig", errors=errors, newline="")
+            return gzip.open(self._path, "rt", encoding=encoding, errors=errors, newline="")
+        return self._path.open(encoding=encoding, errors=errors, newline="")
 
     def _lines(self, file: TextIO) -> Any:
-        return csv.reader(file, delimiter=self._delimiter, skipinitialspace=True, strict=True)
+        return csv.reader(
+            file,
+            delimiter=self._separator,
+            quotechar=self._dialect.quote,
+            skipinitialspace=True,
+            strict=True,
+        )
 
 
 def find_column(path: Path, header: Sequence[str], column: str) -> int:
@@ -195,52 +189,3 @@ def find_column(path: Path, header: Sequence[str], column: str) -> int:
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(header) or 'none'}."
         raise InvalidInput(f"the table {path} has no column {column!r}; {hint}")
     return header.index(column)
-
-
-def numbers_of(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The cells as numbers, NaN where there is none; and the positions, from 0, of those that are unreadable.
-
-    >>> values, unreadable = numbers_of(["1.5", "", "2e3", "1,002", "inf"])
-    >>> values.tolist(), unreadable.tolist()
-    ([1.5, nan, 2000.0, nan, nan], [3, 4])
-    """
-    if _NUMERALS.fullmatch("\n".join(cells)):  # most columns of most files
-        try:
-            values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
-        except ValueError:
-            pass
-        else:
-            if np.isfinite(values).all():
-                return values, np.empty(0, dtype=np.int64)
-    values = np.fromiter(map(_number, cells), dtype=np.float64, count=len(cells))
-    lacking = np.flatnonzero(np.isnan(values))
-    return values, np.array([at for at in lacking.tolist() if cells[at] not in MISSING_WORDS], dtype=np.int64)
-
-
-def _number(cell: str) -> float:
-    value = float(cell) if _NUMBER.fullmatch(cell) else math.nan
-    return value if math.isfinite(value) else math.nan
-
-
-def truths_of(cells: Sequence[str]) -> tuple[list[bool | None], NDArray[np.int64]]:
-    """The cells as truth values, None where there is none; and the positions of those that are unreadable.
-
-    >>> truths_of(["true", "No", "1", "", "maybe"])[0]
-    [True, False, True, None, None]
-    """
-    values = [_TRUTHS.get(cell.lower()) for cell in cells]
-    unreadable = [
-        at for at, (cell, value) in enumerate(zip(cells, values, strict=True))
-        if value is None and cell not in MISSING_WORDS
-    ]  # fmt: skip
-    return values, np.array(unreadable, dtype=np.int64)
-
-
-def words_of(cells: Sequence[str], declared: Collection[str] = ()) -> list[str | None]:
-    """The cells as texts, None for those that are missing: a word that is declared is a value.
-
-    >>> words_of(["a", "NA", "?"], declared=["NA"])
-    ['a', 'NA', None]
-    """
-    missing = MISSING_WORDS - set(declared)
-    return [None if cell in missing else cell for cell in cells]

@@ -1,11 +1,13 @@
 """Where do data sets come from? Loaders: bundled sets, local files, standard downloads with checksums."""
 
+from tacit.columns import Column
+from tacit.columns import parse_columns as parse_schema
 from tacit.datasets.arrays import load_idx, load_npz
 from tacit.datasets.cifar import normalise
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.pictures import load_image_folder
 from tacit.datasets.registry import load, names
-from tacit.datasets.tables import Categorical, Column, Numeric, load_table, parse_schema
+from tacit.datasets.tables import Categorical, Numeric, load_table
 from tacit.datasets.text import Alphabet, load_text
 
 __all__ = [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tacit.columns import Column
 from tacit.datasets.dataset import Dataset
 from tacit.datasets.folders import search_folders
-from tacit.datasets.tables import Categorical, Column, Numeric, load_table
+from tacit.datasets.tables import load_table
 from tacit.errors import InvalidInput
 
 __all__ = ["load_adult"]
@@ -14,16 +15,20 @@ __all__ = ["load_adult"]
 _HOME = "https://archive.ics.uci.edu/dataset/2/adult"
 
 
-def _words(text: str) -> Categorical:
-    return Categorical(tuple(text.split()))
+def _words(text: str) -> Column:
+    return Column(kind="category", values=text.split())
+
+
+def _number(lower: float, upper: float) -> Column:
+    return Column(kind="number", lower=lower, upper=upper)
 
 
 _SCHEMA: dict[str, Column] = {
-    "age": Numeric(17, 90),
+    "age": _number(17, 90),
     "type_employer": _words(
         "Federal-gov Local-gov Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"
     ),
-    "education_num": Numeric(1, 16),
+    "education_num": _number(1, 16),
     "marital": _words(
         "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed"
     ),
@@ -35,11 +40,11 @@ _SCHEMA: dict[str, Column] = {
     "relationship": _words("Husband Not-in-family Other-relative Own-child Unmarried Wife"),
     "race": _words("Amer-Indian-Eskimo Asian-Pac-Islander Black Other White"),
     "sex": _words("Female Male"),
-    "capital_gain": Numeric(0, 100_000),
-    "capital_loss": Numeric(0, 5_000),
-    "hr_per_week": Numeric(0, 100),
+    "capital_gain": _number(0, 100_000),
+    "capital_loss": _number(0, 5_000),
+    "hr_per_week": _number(0, 100),
     "country": _words("United-States"),  # nine rows of ten; any other counts as other
-    "income": Categorical(("<=50K", ">50K")),
+    "income": _words("<=50K >50K"),
 }
 
 

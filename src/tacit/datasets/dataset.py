@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.columns import Encoder
 from tacit.errors import InvalidInput
 
 __all__ = ["Dataset", "TensorPair"]
@@ -33,6 +34,7 @@ class Dataset:
     * ``source``: one line for the privacy statement.
     * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
     * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
+    * ``encoder``: what encoded a table, and encodes new rows in the same way; else None.
     * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
 
     Errors: :class:`InvalidInput` where the tensors do not fit together.
@@ -51,6 +53,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     target_bounds: tuple[tuple[float, float], ...] = ()
     alphabet: str = ""
+    encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):

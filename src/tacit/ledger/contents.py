@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Verdict", "check_fingerprint", "register", "unknown", "verdict_of"]
 
-_RULES = 1
+_RULES = 2
 """The version of the rules by which cells are read and checked.  A verdict by other rules does not count."""
 
 
@@ -29,7 +29,7 @@ class Verdict:
 
     :param missing: columns in which cells that do not fit the policy count as missing.
     :param outside: columns in which numbers outside the bounds are moved to the nearest bound, and texts that
-        are no declared keys are in no group.
+        are no declared values are in no group.
 
     >>> Verdict(("age", "age"))
     Verdict(missing=('age',), outside=())

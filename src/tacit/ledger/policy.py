@@ -8,89 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tacit.errors import InvalidInput, check_in, check_integer, check_real
+from tacit.columns import Column, Dialect
+from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data
 
 __all__ = ["Column", "Policy"]
 
-_KINDS = ("number", "integer", "category", "boolean")
 _LARGEST_TABLE = 2**62
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """Public facts about one column.
-
-    :param kind: ``number``, ``integer``, ``category`` or ``boolean``.
-    :param lower: values below count as this one, in sums, means and quantiles.
-    :param upper: likewise above.
-    :param step: the grid on which sums are exact; a 2^20th of the range by default, as a power of two.
-    :param keys: the values by which rows may be grouped, all of them, whether or not they occur.
-
-    >>> Column(kind="number", lower=0, upper=100).grid_step
-    0.0001220703125
-    """
-
-    kind: str
-    lower: float | None = None
-    upper: float | None = None
-    step: float | None = None
-    keys: tuple[str | int | bool, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_in("kind of a column", self.kind, _KINDS)
-        bounds = {"lower": self.lower, "upper": self.upper, "step": self.step}
-        for name, value in bounds.items():
-            if value is not None:
-                object.__setattr__(self, name, check_real(f"{name} of a column", value))
-        if (self.lower is None) != (self.upper is None):
-            raise InvalidInput(
-                f"a column has both bounds or none; got lower {self.lower!r}, upper {self.upper!r}."
-            )
-        if self.lower is not None and self.upper is not None and not self.lower < self.upper:
-            raise InvalidInput(f"lower must be below upper; got {self.lower!r} and {self.upper!r}.")
-        numeric = self.kind in ("number", "integer")
-        if not numeric and any(value is not None for value in bounds.values()):
-            raise InvalidInput(f"a column of kind {self.kind!r} has no bounds and no step.")
-        if self.step is not None and self.step <= 0.0:
-            raise InvalidInput(f"step must be above 0; got {self.step!r}.")
-        if self.keys is not None:
-            object.__setattr__(self, "keys", _checked_keys(self.kind, self.keys))
-
-    @property
-    def grid_step(self) -> float:
-        """The step of the grid: as declared, or for integers 1, or a 2^20th of the range as a power of two.
-
-        :raises InvalidInput: if the column has neither bounds nor step.
-        """
-        if self.step is not None:
-            return self.step
-        if self.kind == "integer":
-            return 1.0
-        if self.lower is None or self.upper is None:
-            raise InvalidInput("a column without bounds has no grid; declare lower and upper in the policy.")
-        return 2.0 ** (math.ceil(math.log2(self.upper - self.lower)) - 20)
-
-
-def _checked_keys(kind: str, keys: object) -> tuple[str | int | bool, ...]:
-    wanted = {"category": str, "integer": int, "boolean": bool}.get(kind)
-    if wanted is None:
-        raise InvalidInput(f"a column of kind {kind!r} has no keys; declare it as category or integer.")
-    if isinstance(keys, str) or not isinstance(keys, tuple | list) or not keys:
-        raise InvalidInput(f"keys must be a list of values with at least one in it; got {keys!r}.")
-    for key in keys:
-        if type(key) is not wanted:
-            raise InvalidInput(f"keys of a column of kind {kind!r} must be {wanted.__name__}; got {key!r}.")
-    if len(set(keys)) != len(keys):
-        raise InvalidInput(f"keys must differ from each other; got {keys!r}.")
-    return tuple(keys)
+_OLD = {"values": "keys"}  # histories hold a hash of the JSON, so that names in it never change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +37,7 @@ class Policy:
     :param largest_table: a number of rows that the table never exceeds, against overflow.
     :param public_records: the number of records, where it is public; ``replace-one`` needs it.
     :param columns: public facts per column.
+    :param dialect: how its CSV files are written.
     :param blocks: names of parts that are disjoint by person: one block's charges do not add to another's.
     :param parent: the data set that this one is derived from: every charge is charged there, too.
     :param parent_block: the block of the parent that contains this one.
@@ -126,6 +58,7 @@ class Policy:
     largest_table: int = 10**9
     public_records: int | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
+    dialect: Dialect = field(default_factory=Dialect)
     blocks: tuple[str, ...] = ()
     parent: str | None = None
     parent_block: str | None = None
@@ -153,6 +86,8 @@ class Policy:
             raise InvalidInput(f"columns must be an object of columns by name; got {self.columns!r}.")
         if not isinstance(self.blocks, list | tuple):
             raise InvalidInput(f"blocks must be a list of names; got {self.blocks!r}.")
+        if not isinstance(self.dialect, Dialect):
+            raise InvalidInput(f"dialect must be a Dialect; got {self.dialect!r}.")
         put("columns", MappingProxyType(dict(self.columns)))
         put("blocks", tuple(self.blocks))
         self._check_together()
@@ -196,19 +131,21 @@ class Policy:
     def to_data(self) -> dict[str, Any]:
         """The policy as plain data, all fields in it."""
         data: dict[str, Any] = {
-            item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "columns"
-        }
-        columns = {
-            name: {key: value for key, value in dataclasses.asdict(column).items() if value is not None}
-            for name, column in self.columns.items()
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)
+            if item.name not in ("columns", "dialect")
         }
         changed = {
             "adjacency": self.relation.value,
             "budget": self.budget.to_data(),
             "blocks": list(self.blocks),
-            "columns": {n: {k: _plain(v) for k, v in column.items()} for n, column in columns.items()},
+            "columns": {
+                name: {_OLD.get(fact, fact): value for fact, value in column.to_data().items()}
+                for name, column in self.columns.items()
+            },
         }
-        return data | changed
+        dialect = self.dialect.to_data()
+        return data | changed | ({"dialect": dialect} if dialect else {})
 
     def to_json(self) -> str:
         """The policy as JSON; :meth:`from_json` reads it back."""
@@ -234,17 +171,20 @@ class Policy:
         columns = given.pop("columns", {})
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"columns must be an object of columns by name; got {columns!r}.")
-        known_of_column = {item.name for item in dataclasses.fields(Column)}
         read = {
-            str(name): Column(**_object(f"column {name!r}", column, known_of_column, {"kind"}))
-            for name, column in columns.items()
+            str(name): Column.from_data(_new(facts), f"column {name!r}") for name, facts in columns.items()
         }
+        dialect = Dialect.from_data(given.pop("dialect", {}), "dialect")
         budget = budget_from_data(given.pop("budget"))
-        return cls(**given, budget=budget, columns=read)
+        return cls(**given, budget=budget, columns=read, dialect=dialect)
 
 
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+def _new(facts: object) -> object:
+    """The facts of a column under their new names."""
+    if not isinstance(facts, Mapping) or any(name in facts for name in _OLD):
+        return facts
+    old = {name: fact for fact, name in _OLD.items()}
+    return {old.get(name, name): value for name, value in facts.items()}
 
 
 def _object(what: str, data: object, known: set[str], needed: set[str]) -> dict[str, Any]:

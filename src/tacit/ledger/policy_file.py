@@ -11,9 +11,11 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from tacit.columns import Column, Dialect, parse_columns
 from tacit.errors import InvalidInput, MissingExtra, check_in
 from tacit.ledger.budgets import (
     ApproximateBudget,
@@ -22,7 +24,7 @@ from tacit.ledger.budgets import (
     RenyiBudget,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.policy import Column, Policy
+from tacit.ledger.policy import Policy
 
 __all__ = ["parse_policy", "policy_template", "read_policy", "table_columns"]
 
@@ -38,11 +40,11 @@ _POLICY = (
     "unit", "unit_column", "rows_per_unit", "groups_per_unit", "adjacency", "largest_table", "public_records",
     "blocks", "parent", "parent_block", "note",
 )  # fmt: skip
-_COLUMN = ("kind", "lower", "upper", "step", "keys")
+_COLUMN = tuple(item.name for item in fields(Column))
 
 
 def read_policy(path: Path | str) -> Policy:
-    """The policy in a TOML file with the parts ``[policy]``, ``[budget]`` and ``[columns.NAME]``.
+    """The policy in a TOML file with ``[policy]``, ``[budget]``, ``[columns.NAME]`` and ``[table]``.
 
     :raises InvalidInput: naming the part and the setting that is missing, misspelt, blank or impossible.
     """
@@ -81,17 +83,20 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # no TOML, a number of thousands of digits, too deep
         raise InvalidInput(f"{source} is not TOML: {problem}. Correct that place.") from None
-    _check_names(source, data, ("policy", "budget", "columns"), required=("policy", "budget"))
+    _check_names(source, data, ("policy", "budget", "columns", "table"), required=("policy", "budget"))
     for part in data:
         if not isinstance(data[part], dict):
             raise InvalidInput(f"{source}: [{part}] must be a section; it is {data[part]!r}.")
     settings = dict(data["policy"])
     _check_names(f"{source}: [policy]", settings, _POLICY, required=("unit", "adjacency"))
-    columns = {
-        name: _column(f"{source}: [columns.{name}]", given) for name, given in data.get("columns", {}).items()
+    for name, given in data.get("columns", {}).items():
+        _check_column(f"{source}: [columns.{name}]", given)
+    settings |= {
+        "budget": _budget(f"{source}: [budget]", data["budget"]),
+        "columns": parse_columns(data.get("columns", {}), source=f"{source}: "),
+        "dialect": Dialect.from_data(data.get("table", {}), f"{source}: [table]"),
     }
-    budget = _budget(f"{source}: [budget]", data["budget"])
-    policy: Policy = _made(f"{source}: [policy]", Policy, {**settings, "budget": budget, "columns": columns})
+    policy: Policy = _made(f"{source}: [policy]", Policy, settings)
     return policy
 
 
@@ -105,13 +110,10 @@ def _budget(where: str, given: Mapping[str, Any]) -> Budget:
     return budget
 
 
-def _column(where: str, given: object) -> Column:
+def _check_column(where: str, given: object) -> None:
     if not isinstance(given, dict):
         raise InvalidInput(f"{where} must be a section, with a kind; it is {given!r}.")
-    _check_names(where, given, _COLUMN, required=("kind",))
-    settings = dict(given)
-    column: Column = _made(where, Column, settings)
-    return column
+    _check_names(where, given, (*_COLUMN, *(["keys"] if "keys" in given else [])), required=("kind",))
 
 
 def _made(where: str, kind: type[Any], settings: Mapping[str, Any]) -> Any:
@@ -147,9 +149,9 @@ _HEAD = """\
 # The policy of a data set: whom it protects, its budget, and public facts about its columns. It is fixed
 # when the data set is opened. Replace every "FILL IN".
 #
-# Bounds and keys are not filled in from the table, and must not be: the largest value of a column belongs to
-# a person, and so does a key that only one person has. Take them from what is known without the data: an age
-# is in 0 to 120, the wards are on the hospital's web page. Values outside are moved to the nearest bound.
+# Bounds and values are not filled in from the table, and must not be: the largest value of a column belongs
+# to a person, and so does a value that only one person has. Take them from what is known without the data: an
+# age is in 0 to 120, the wards are on the hospital's web page. Numbers outside go to the nearest bound.
 
 [policy]
 unit = "FILL IN"             # what the promise protects one of: "patient", "customer"
@@ -172,14 +174,16 @@ _BY_KIND = {
     "number": ('lower = "FILL IN"', 'upper = "FILL IN"'),
     "integer": ('lower = "FILL IN"', 'upper = "FILL IN"'),
     "category": (
-        'keys = "FILL IN"  # ["a", "b"]: what may be a group; delete the line if the keys are not public',
+        'values = "FILL IN"  # ["a", "b"]: what may be a group; delete the line if they are not public',
     ),
     "boolean": (),
+    "date": ('lower = "FILL IN"  # 2015-01-01', 'upper = "FILL IN"'),
+    "datetime": ('lower = "FILL IN"  # 2015-01-01', 'upper = "FILL IN"'),
     "": (
-        f'kind = "{_BLANK}"  # "number", "integer", "category" or "boolean": this table does not say which',
-        "# lower = 0  # of a number or an integer",
+        f'kind = "{_BLANK}"  # number, integer, category, boolean, date, datetime, text: a CSV does not say',
+        "# lower = 0  # of a number, an integer or a date",
         "# upper = 1",
-        '# keys = ["a", "b"]  # of a category: what may be a group',
+        '# values = ["a", "b"]  # of a category: what may be a group',
     ),
 }
 
@@ -187,7 +191,7 @@ _BY_KIND = {
 def policy_template(columns: Mapping[str, str]) -> str:
     """A policy in TOML with blanks, for a person to fill in who knows the data without looking at them.
 
-    :param columns: kind by name: number, integer, category, boolean, or "" where it is not known.
+    :param columns: kind by name, or "" where it is not known.
 
     >>> print(policy_template({"age": "integer"})[-69:].strip())
     [columns."age"]
@@ -245,6 +249,10 @@ def _typed_columns(path: Path, suffix: str) -> dict[str, str]:
             kinds[field.name] = "integer"
         elif pa.types.is_floating(field.type) or pa.types.is_decimal(field.type):
             kinds[field.name] = "number"
+        elif pa.types.is_date(field.type):
+            kinds[field.name] = "date"
+        elif pa.types.is_timestamp(field.type):
+            kinds[field.name] = "datetime"
         elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             kinds[field.name] = "category"
         else:

@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger.policy import Column, Policy
 from tacit.queries.fields import Value
@@ -27,7 +28,7 @@ from tacit.queries.query import (
 
 __all__ = ["check_query", "column_of"]
 
-_NUMBERS = ("number", "integer")
+_ORDERED = ("number", "integer", "date", "datetime")
 _EQUALITY = ("=", "!=")
 
 
@@ -62,11 +63,9 @@ def check_query(query: Query, policy: Policy) -> None:
     for leaf in query.leaves():
         _check_leaf(leaf, column_of(leaf.column, policy))
     for name in query.by:
-        if column_of(name, policy).kind == "number":
-            raise InvalidInput(
-                f"column {name!r} is a number, and every different number would be a group. Use a histogram, "
-                "or declare the column as integer or category."
-            )
+        kind = column_of(name, policy).kind
+        if kind in _NO_GROUPS:
+            raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
     for item in query.aggregates:
         match item:
             case Count(None) | CountUnits():
@@ -82,7 +81,7 @@ def check_query(query: Query, policy: Policy) -> None:
 def _check_leaf(leaf: Compare | IsNull | In, column: Column) -> None:
     match leaf:
         case Compare(name, op, value):
-            if column.kind not in _NUMBERS and op not in _EQUALITY:
+            if column.kind not in _ORDERED and op not in _EQUALITY:
                 raise InvalidInput(
                     f"column {name!r} is of kind {column.kind!r}, which has no order: only = and != compare "
                     f"it; got {op!r}."
@@ -98,8 +97,29 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "category": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
+    "date": lambda value: isinstance(value, str) and bool(as_moment("value", "date", value)),
+    "datetime": lambda value: isinstance(value, str) and bool(as_moment("value", "datetime", value)),
+    "text": lambda _: False,
 }
-_WORDS = {"number": "a number", "integer": "a number", "category": "a text", "boolean": "True or False"}
+_WORDS = {
+    "number": "a number",
+    "integer": "a number",
+    "category": "a text",
+    "boolean": "True or False",
+    "date": "a date as a text, such as '2020-01-31'",
+    "datetime": "a datetime as a text, such as '2020-01-31 14:05:00'",
+    "text": "nothing, for it tells persons apart",
+}
+_NO_GROUPS = {
+    "number": "every different number would be a group. Use a histogram, or declare the column as integer or "
+    "category.",
+    "date": "every day would be a group. Ask for one range of days after the other in WHERE, or declare a "
+    "category of months or years.",
+    "datetime": "every moment would be a group. Ask for one range after the other in WHERE, or declare a "
+    "category of months or hours.",
+    "text": "every person could be a group. Declare a column of kind category, with its values.",
+}
+"""Why the columns of a kind make no groups, and what to do."""
 
 
 def _check_value(name: str, column: Column, value: Value) -> None:
@@ -112,5 +132,10 @@ def _check_value(name: str, column: Column, value: Value) -> None:
 
 def _check_number(name: str, policy: Policy, aggregate: str) -> None:
     kind = column_of(name, policy).kind
-    if kind not in _NUMBERS:
+    if kind in ("date", "datetime"):
+        raise InvalidInput(
+            f"{aggregate} needs a column of numbers; {name!r} is a {kind}, which can be counted and "
+            "compared. Prepare a column of numbers, such as the days since a public day, with bounds."
+        )
+    if kind not in ("number", "integer"):
         raise InvalidInput(f"{aggregate} needs a column of numbers; {name!r} is of kind {kind!r}.")

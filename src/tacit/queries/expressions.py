@@ -6,9 +6,11 @@ itself, CASE stops at the first true branch, doubles follow IEEE 754, texts have
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Grid, Measure, Regular, Squares, Total
@@ -40,6 +42,7 @@ __all__ = [
     "whole",
 ]
 
+_MOMENTS = {"date": "DATE", "datetime": "TIMESTAMP"}
 _EXACT = 1 << 53  # integers up to here are doubles
 
 
@@ -172,7 +175,7 @@ def key_of(column: str, policy: Policy) -> Any:
 def key_tests(column: str, policy: Policy) -> list[Any]:
     """The conditions on a key: a row whose key is missing or not declared is in no group."""
     exp = syntax()
-    keys = policy.columns[column].keys
+    keys = policy.columns[column].values
     if keys is not None:
         among = [literal(key, column, policy) for key in keys]
         return [exp.In(this=typed(column, policy), expressions=among)]
@@ -188,19 +191,22 @@ def key_tests(column: str, policy: Policy) -> list[Any]:
 
 def is_number(column: str, policy: Policy) -> bool:
     """Whether a column is read as a number."""
-    return policy.columns[column].kind in ("number", "integer")
+    return policy.columns[column].is_number
 
 
 def is_text(column: str, policy: Policy) -> bool:
     """Whether a column is read as text."""
-    return policy.columns[column].kind == "category"
+    return policy.columns[column].kind in ("category", "text")
 
 
 def typed(column: str, policy: Policy) -> Any:
     """The column in the type of its kind, which all engines compare in the same way."""
-    if is_number(column, policy):
+    declared = policy.columns[column]
+    if declared.is_number:
         return double(column)
-    return text_of(field(column)) if is_text(column, policy) else syntax().cast(field(column), "BOOLEAN")
+    if is_text(column, policy):
+        return text_of(field(column))
+    return syntax().cast(field(column), _MOMENTS.get(declared.kind, "BOOLEAN"))
 
 
 def literal(value: object, column: str, policy: Policy) -> Any:
@@ -210,6 +216,9 @@ def literal(value: object, column: str, policy: Policy) -> Any:
         return exp.true() if value else exp.false()
     if isinstance(value, int | float) and is_number(column, policy):
         return number(value)
+    kind = policy.columns[column].kind
+    if kind in _MOMENTS and isinstance(value, str | dt.date):
+        return exp.cast(exp.Literal.string(str(as_moment("value", kind, value))), _MOMENTS[kind])
     if isinstance(value, str):
         return exp.Literal.string(value)
     raise InvalidInput(f"column {column!r} cannot be compared with {value!r}.")

@@ -79,12 +79,12 @@ class Grid:
         Raises:
             InvalidInput: the policy has no bounds for it.
         """
-        if column.lower is None or column.upper is None:
+        if column.low is None or column.high is None:
             raise InvalidInput(
                 f"column {name!r} has no bounds, and without them one row could change the answer without "
                 "limit. Declare lower and upper in the policy of the data set; never take them from the data."
             )
-        return cls(column.lower, column.upper, column.grid_step)
+        return cls(column.low, column.high, column.grid_step)
 
     def cell(self, value: float) -> int:
         """k of a value that is not NaN."""

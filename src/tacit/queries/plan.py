@@ -259,7 +259,7 @@ def _declared(query: Query, policy: Policy) -> tuple[Key, ...] | None:
     lists: list[tuple[str | int | bool, ...]] = []
     for name in query.by:
         column = policy.columns[name]
-        keys = (False, True) if column.kind == "boolean" and column.keys is None else column.keys
+        keys = (False, True) if column.kind == "boolean" and column.values is None else column.values
         if keys is None:
             return None
         lists.append(keys)

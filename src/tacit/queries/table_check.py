@@ -54,9 +54,9 @@ _AS_MISSING = {
 }
 """Findings that count as missing where the curator accepts them, in words."""
 FOUND = _AS_MISSING | {
-    "outside": "lie outside the declared bounds or keys",
+    "outside": "lie outside the declared bounds or values",
     "malformed": "are rows without the cells that the first line names",
-    "broken": "are no CSV in UTF-8, or a quoted text does not end",
+    "broken": "cannot be read as CSV in the declared encoding, or a quoted text does not end",
     "too many": "are more rows than the policy's largest_table",
     "failed": "hold something that the engine cannot read",
 }
@@ -156,7 +156,7 @@ def check_table(
     """Compare every cell of a table with its policy; for the curator, as the result shows single records.
 
     The check finds cells that are not what their column declares, missing ones, numbers outside the declared
-    bounds and texts outside the declared keys, fractions in a column of integers, Python objects of another
+    bounds and texts outside the declared values, fractions in a column of integers, Python objects of another
     type, columns without a value, and rows that do not fit the header.
 
     Args:
@@ -176,7 +176,7 @@ def check_table(
     ...                 columns={"age": Column(kind="number", lower=0, upper=120)})
     >>> print(check_table(pd.DataFrame({"age": [34.0, None, 300.0]}), policy))
     column 'age': 1 are missing (row 2)
-    column 'age': 1 lie outside the declared bounds or keys (row 3)
+    column 'age': 1 lie outside the declared bounds or values (row 3)
     """
     accepted = Verdict(tuple(accept_missing), tuple(accept_outside))
     _check_accepted(accepted, policy)
@@ -323,12 +323,19 @@ def _of_column(
                 places = _without(places, others)
             if places.count and places.count == rows:
                 kind = "empty"
-        if places.count:
+        if places.count and not (kind in ("missing", "empty") and _may_be_missing(column, policy)):
             yield _finding(kind, column, places)
 
 
+def _may_be_missing(column: str, policy: Policy) -> bool:
+    return column != policy.unit_column and policy.columns[column].missing != "refuse"
+
+
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
-    """The findings in a column, as conditions on one row."""
+    """The findings in a column, as conditions on one row.
+
+    That cells are missing is no finding where the policy declares what becomes of them.
+    """
     exp = syntax()
     if column == policy.unit_column:
         yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
@@ -352,12 +359,13 @@ def _outside(column: str, policy: Policy) -> Iterator[Any]:
     exp = syntax()
     declared = policy.columns[column]
     if is_number(column, policy):
-        lower = -_LARGEST if declared.lower is None else declared.lower
-        upper = _LARGEST if declared.upper is None else declared.upper
-        yield double(column) < number(lower)
-        yield double(column) > number(upper)
-    if declared.keys is not None:
-        keys = [literal(key, column, policy) for key in declared.keys]
+        yield double(column) < number(-_LARGEST if declared.low is None else declared.low)
+        yield double(column) > number(_LARGEST if declared.high is None else declared.high)
+    elif declared.is_moment and declared.lower is not None:
+        yield typed(column, policy) < literal(declared.lower, column, policy)
+        yield typed(column, policy) > literal(declared.upper, column, policy)
+    if declared.values is not None:
+        keys = [literal(key, column, policy) for key in declared.values]
         yield exp.Not(this=exp.In(this=typed(column, policy), expressions=keys))
 
 

@@ -14,6 +14,7 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
+from tacit.columns import Column, Dialect, parse_columns
 from tacit.errors import InvalidInput, MissingExtra
 
 try:
@@ -61,8 +62,9 @@ class _Section(BaseModel):
 class DataSection(_Section):
     """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``.
 
-    A table needs ``columns``, its public schema; pictures need ``size`` (height, width) and ``classes``; a
-    text, one record a line, needs its ``alphabet`` and the ``longest`` line, in characters.
+    A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
+    width) and ``classes``; a text, one record a line, needs its ``alphabet`` and the ``longest`` line, in
+    characters.
     Bounds and classes are declared, never read from the data: what is read from it leaks.
     Paths are relative to the current folder.
     """
@@ -73,8 +75,8 @@ class DataSection(_Section):
     table: str | None = None
     test_table: str | None = None
     target: str | None = None
-    columns: dict[str, Any] = Field(default_factory=dict)
-    missing: Literal["refuse", "constant"] = "refuse"
+    columns: dict[str, Any] = Field(default_factory=dict)  # the old place
+    missing: Literal["refuse", "constant"] = "refuse"  # an old form: now said by column
     images: str | None = None
     size: list[int] = Field(default_factory=list, max_length=2)
     classes: list[str] = Field(default_factory=list)
@@ -212,9 +214,11 @@ class RunSection(_Section):
 
 
 class Config(_Section):
-    """A whole run."""
+    """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy."""
 
     data: DataSection
+    columns: dict[str, Any] = Field(default_factory=dict)
+    table: dict[str, Any] = Field(default_factory=dict)
     model: ModelSection
     privacy: PrivacySection
     optimizer: OptimizerSection
@@ -224,6 +228,29 @@ class Config(_Section):
     canaries: CanariesSection = CanariesSection()
     ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
+
+    def schema(self, source: str = "") -> dict[str, Column]:
+        """The public facts about the columns of the table.
+
+        Raises:
+            InvalidInput, PrivacyRefusal: naming the column and what is wrong with it.
+        """
+        if not self.data.columns:
+            return parse_columns(self.columns, source=source)
+        if self.columns:
+            raise InvalidInput(
+                f"{source}columns are declared in [columns] and in [data.columns], its old place. Move all "
+                "to [columns.NAME]."
+            )
+        return parse_columns(self.data.columns, "data.columns", source=source)
+
+    def dialect(self, source: str = "") -> Dialect:
+        """How the CSV files of the table are written.
+
+        Raises:
+            InvalidInput: naming the setting of [table] that is unknown or impossible.
+        """
+        return Dialect.from_data(self.table, f"{source}[table]")
 
 
 def read_config(path: Path | str) -> Config:
@@ -271,7 +298,9 @@ def differences(old: Config, new: Config) -> list[str]:
 def _flat(config: Config) -> dict[str, Any]:
     flat: dict[str, Any] = {"notes": config.notes}
     for section in (name for name in Config.model_fields if name != "notes"):
-        flat |= {f"{section}.{name}": value for name, value in getattr(config, section)}
+        settings = getattr(config, section)
+        named = settings.items() if isinstance(settings, dict) else settings
+        flat |= {f"{section}.{name}": value for name, value in named}
     return flat
 
 

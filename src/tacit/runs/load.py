@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table, load_text
-from tacit.datasets.tables import parse_schema
 from tacit.errors import InvalidInput
 from tacit.models.scattering import scattering_features
 from tacit.runs.config import Config, DataSection
@@ -43,7 +42,8 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
         return load_table(
             Path(section.table),
             target=section.target,
-            schema=parse_schema(section.columns),
+            schema=config.schema(),
+            dialect=config.dialect(),
             test_fraction=section.test_fraction,
             test_path=None if section.test_table is None else Path(section.test_table),
             missing=section.missing,

@@ -23,8 +23,9 @@ from tacit.queries.engines.base import Engine, EngineFailure, Places
 from tacit.queries.engines.reading import (
     Read,
     arrow_table,
-    csv_table,
+    file_table,
     lacks_none,
+    must_be_read,
     type_of_nothing,
     wanted_columns,
 )
@@ -52,6 +53,8 @@ _WHO = (  # types in which equal values are written alike, but for signs, zeros 
     *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
     *("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
 )
+_TIMES = ("DATE", "TIMESTAMP", "TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ", "TIMESTAMP_S", "TIMESTAMP_MS")
+_TIMES += ("TIMESTAMP_NS",)
 _PIECE = 1 << 20
 
 
@@ -60,7 +63,8 @@ class DuckDBEngine(Engine):
     """A data frame, an Arrow table, or the path of a Parquet or CSV file.
 
     A CSV file is read once, at the first question, each cell as what the policy declares: other cells are
-    missing.  A Parquet file is read in place, each time.  Neither may change while it is open.
+    missing.  A Parquet file is read in place, each time, unless it has numbers or dates as texts.  Neither
+    may change while it is open.
 
     Args:
         data: the table.
@@ -81,7 +85,7 @@ class DuckDBEngine(Engine):
         self._connection = duckdb.connect(":memory:")
         self._path = Path(os.fspath(data)).resolve() if isinstance(data, str | os.PathLike) else None
         self._read: Read | None = None
-        self._csv: Policy | None = None  # for reading a CSV file, until that is done
+        self._unread: Policy | None = None  # to read a file cell by cell, until that is done
         if self._path is None:
             self._register(arrow_table(data, policy))
         else:
@@ -97,7 +101,7 @@ class DuckDBEngine(Engine):
         return f"DuckDB {self._version}, locked, in memory"
 
     def _register(self, read: Read) -> None:
-        self._read, self._csv = read, None
+        self._read, self._unread = read, None
         try:
             self._connection.register(SOURCE, read.table)
         except self._error:
@@ -110,8 +114,8 @@ class DuckDBEngine(Engine):
         if not path.is_file():
             raise InvalidInput(f"there is no file {str(path)!r}.")
         if is_csv(path):
-            CsvFile(path, wanted_columns(policy))
-            self._csv = policy
+            CsvFile(path, wanted_columns(policy), policy.dialect)
+            self._unread = policy
             return
         if path.suffix.lower() != ".parquet":
             raise InvalidInput(
@@ -119,6 +123,9 @@ class DuckDBEngine(Engine):
             )
         if any(letter in str(path) for letter in "*?[]{}"):
             raise InvalidInput(f"the path {str(path)!r} looks like a pattern; rename the file.")
+        if must_be_read(path, policy):
+            self._unread = policy
+            return
         quoted = _text(str(path))
         reading = f"read_parquet({quoted}, hive_partitioning = false)"
         try:
@@ -133,15 +140,15 @@ class DuckDBEngine(Engine):
             ) from None
 
     def load(self) -> None:
-        """See :meth:`Engine.load`: a CSV file is read."""
-        if self._csv is not None and self._path is not None:
-            self._register(csv_table(self._path, self._csv))
+        """See :meth:`Engine.load`: a file is read, if it has to be."""
+        if self._unread is not None and self._path is not None:
+            self._register(file_table(self._path, self._unread))
 
     def check(self, policy: Policy) -> None:
         """See :meth:`Engine.check`; a file that has changed is refused too."""
         if self._path is not None and _stamp(self._path) != self._stamp:
             raise InvalidInput(f"{str(self._path)!r} has changed since it was opened. Open it again.")
-        if self._csv is None:  # a CSV file gets the types of the policy
+        if self._unread is None:  # a file that is read gets the types of the policy
             described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
             check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
@@ -259,6 +266,9 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
             "number": kind in _NUMBERS,
             "integer": kind in _NUMBERS,
             "boolean": kind == "BOOLEAN",
+            "date": kind == "DATE",
+            "datetime": kind in _TIMES,
+            "text": kind in _WHO,
             "category": kind not in (*_FLOATS, "BOOLEAN") and not kind.startswith(("STRUCT", "MAP", "BLOB")),
         }
         if not fits[column.kind]:

@@ -7,10 +7,8 @@ becomes a missing one, and its position is recorded for the curator's check.
 from __future__ import annotations
 
 import datetime
-import decimal
-import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.cells import CsvFile, numbers_of, truths_of, words_of
+from tacit.columns.cells import CsvFile
+from tacit.columns.reading import Cells, numbers_of, words_of
+from tacit.columns.tables import arrow_cells, pieces
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 
-__all__ = ["Read", "arrow_table", "csv_table", "lacks_none", "type_of_nothing", "wanted_columns"]
+__all__ = [
+    "Read",
+    "arrow_table",
+    "file_table",
+    "lacks_none",
+    "must_be_read",
+    "type_of_nothing",
+    "wanted_columns",
+]
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,9 @@ _TYPES = {
     "integer": "DOUBLE",
     "boolean": "BOOLEAN",
     "category": "VARCHAR",
+    "date": "DATE",
+    "datetime": "TIMESTAMP",
+    "text": "VARCHAR",
     "who": "VARCHAR",
 }
 
@@ -98,14 +109,21 @@ def _pyarrow() -> Any:
 
 def _arrow_type(kind: str) -> Any:
     pa = _pyarrow()
-    return {"DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}[_TYPES[kind]]
+    types = {
+        "DOUBLE": pa.float64(),
+        "BOOLEAN": pa.bool_(),
+        "VARCHAR": pa.string(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us"),
+    }
+    return types[_TYPES[kind]]
 
 
-# --- CSV -------------------------------------------------------------------------------------------------
+# --- files -----------------------------------------------------------------------------------------------
 
 
-def csv_table(path: Path, policy: Policy) -> Read:
-    """A CSV file, each cell by :mod:`tacit.columns.cells` and its column's kind.
+def file_table(path: Path, policy: Policy) -> Read:
+    """A CSV file, or a Parquet file that holds other types, each cell by its column's declared facts.
 
     Raises:
         InvalidInput: the file is not there or lacks a column.
@@ -116,32 +134,76 @@ def csv_table(path: Path, policy: Policy) -> Read:
     kinds = {column: _kind(column, policy) for column in wanted}
     schema = pa.schema([(column, _arrow_type(kind)) for column, kind in kinds.items()])
     unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in wanted}
-    file = CsvFile(path, wanted)
     batches, rows = [], 0
-    for chunk in (file if wanted else CsvFile(path, file.header[:1])).chunks():
+    for piece in pieces(path, wanted or _first_column(path, policy), policy.dialect):
         arrays = []
         for column, kind in kinds.items():
-            array, places = _csv_column(chunk[column], kind, policy.columns.get(column))
+            array, places = _read_cells(piece[column], kind, column, policy)
             arrays.append(array)
             unreadable[column].append(places + rows)
-        rows += len(next(iter(chunk.values())))
+        rows += len(next(iter(piece.values())))
         batches.append(pa.record_batch(arrays, schema=schema))
     table = pa.Table.from_batches(batches, schema=schema) if wanted else _rows_alone(rows)
     found = {column: np.concatenate(places) for column, places in unreadable.items() if places}
     return Read(table, {column: places for column, places in found.items() if len(places)})
 
 
-def _csv_column(cells: Sequence[str], kind: str, column: Any) -> tuple[Any, NDArray[np.int64]]:
+def _first_column(path: Path, policy: Policy) -> list[str]:
+    return CsvFile(path, (), policy.dialect).header[:1]
+
+
+def _read_cells(cells: Cells, kind: str, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
+    """Some cells as an Arrow array of the declared kind, and the places of those that are unreadable."""
     pa = _pyarrow()
+    if kind in ("who", "category", "text"):
+        declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
+        return pa.array(words_of(cells, tuple(declared)), pa.string()), np.empty(0, dtype=np.int64)
+    try:
+        numbers, places = numbers_of(cells, policy.columns[column], policy.dialect)
+    except InvalidInput as problem:
+        raise InvalidInput(f"column {column!r}: {problem} Convert it, or declare what it is.") from None
+    lacking = np.isnan(numbers)
+    if kind == "boolean":
+        return pa.array(numbers == 1.0, pa.bool_(), mask=lacking), places
+    if kind in ("date", "datetime"):
+        scale, whole = (1.0, pa.int32()) if kind == "date" else (1e6, pa.int64())
+        counts = np.round(np.nan_to_num(numbers) * scale).astype(np.int64)
+        return pa.array(counts, whole, mask=lacking).cast(_arrow_type(kind)), places
+    return pa.array(numbers, from_pandas=True), places
+
+
+def needs_reading(kind: str, found: Any) -> bool:
+    """Whether a column of this Arrow type is read cell by cell: texts, or what the kind writes otherwise."""
+    types = _pyarrow().types
     match kind:
         case "number" | "integer":
-            numbers, places = numbers_of(cells)
-            return pa.array(numbers, from_pandas=True), places
+            return bool(_is_string(found))
         case "boolean":
-            truths, places = truths_of(cells)
-            return pa.array(truths, pa.bool_()), places
-    declared = () if kind == "who" else map(str, column.keys or ())
-    return pa.array(words_of(cells, tuple(declared)), pa.string()), np.empty(0, dtype=np.int64)
+            return bool(_is_string(found) or types.is_integer(found) or types.is_floating(found))
+        case "date":
+            return bool(_is_string(found) or types.is_timestamp(found))
+        case "datetime":
+            return bool(_is_string(found) or (types.is_timestamp(found) and found.tz is not None))
+    return False
+
+
+def _is_string(found: Any) -> bool:
+    types = _pyarrow().types
+    return bool(types.is_string(found) or types.is_large_string(found) or types.is_string_view(found))
+
+
+def must_be_read(path: Path, policy: Policy) -> bool:
+    """Whether a Parquet file has a column that an engine cannot read as it is; reads the schema alone."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:  # then only what the engine reads by itself
+        return False
+    try:
+        schema = parquet.read_schema(path)
+    except (OSError, ArrowException):  # the engine says what is wrong
+        return False
+    wanted = [column for column in wanted_columns(policy) if schema.names.count(column) == 1]
+    return any(needs_reading(_kind(column, policy), schema.field(column).type) for column in wanted)
 
 
 # --- data frames -----------------------------------------------------------------------------------------
@@ -172,13 +234,21 @@ def arrow_table(data: object, policy: Policy) -> Read:
             "data must be a pandas or Polars DataFrame, a pyarrow Table, or the path of a Parquet or CSV "
             f"file; got {type(data).__module__}.{type(data).__name__}."
         )
-    return Read(_table({name: _typed(cells, name, policy) for name, cells in found.items()}, rows))
+    return _by_column(found, rows, policy)
 
 
-def _typed(cells: Any, column: str, policy: Policy) -> Any:
-    """A column of nothing but None, which has no type, in the declared type."""
+def _by_column(found: Mapping[str, Any], rows: int, policy: Policy) -> Read:
+    """Arrow columns as they are, or read cell by cell where the policy's kind needs that."""
     pa = _pyarrow()
-    return cells.cast(_arrow_type(_kind(column, policy))) if pa.types.is_null(cells.type) else cells
+    columns, unreadable = {}, {}
+    for column, cells in found.items():
+        kind = _kind(column, policy)
+        if needs_reading(kind, cells.type):
+            columns[column], places = _read_cells(arrow_cells(cells), kind, column, policy)
+            unreadable |= {column: places} if len(places) else {}
+        else:  # a column of nothing but None has no type
+            columns[column] = cells.cast(_arrow_type(kind)) if pa.types.is_null(cells.type) else cells
+    return Read(_table(columns, rows), unreadable)
 
 
 def _table(columns: Mapping[str, Any], rows: int) -> Any:
@@ -196,44 +266,37 @@ def _pandas_table(frame: Any, policy: Policy) -> Read:
     pa = _pyarrow()
     wanted = wanted_columns(policy)
     lacks_none(list(frame.columns), wanted)
-    columns: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     mistyped: dict[str, NDArray[np.int64]] = {}
+    unreadable: dict[str, NDArray[np.int64]] = {}
     for column in wanted:
         series = frame[column]
         if str(series.dtype) != "object":
             try:
-                columns[column] = _typed(pa.chunked_array(pa.array(series, from_pandas=True)), column, policy)
+                found[column] = pa.chunked_array(pa.array(series, from_pandas=True))
                 continue
             except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
                 pass  # then cell by cell: what cannot be converted is a cell of another type
-        columns[column], places = _cell_by_cell(series, _kind(column, policy))
-        if len(places):
-            mistyped[column] = places
-    return Read(_table(columns, len(frame)), mistyped=mistyped)
+        found[column], places = _cell_by_cell(series, column, policy)
+        texts = np.array([isinstance(series.iloc[place], str) for place in places], dtype=np.bool_)
+        for kept, part in ((unreadable, places[texts]), (mistyped, places[~texts])):
+            kept |= {column: part} if len(part) else {}
+    read = _by_column(found, len(frame), policy)
+    return Read(read.table, {**read.unreadable, **unreadable}, mistyped)
 
 
-def _cell_by_cell(series: Any, kind: str) -> tuple[Any, NDArray[np.int64]]:
+def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
     """A column of Python objects, whose type no schema gives: each by itself, by the declared kind."""
     pa = _pyarrow()
+    kind = _kind(column, policy)
+    cells = series.to_numpy(dtype=object, na_value=None)
+    if kind not in ("who", "category", "text"):
+        return _read_cells(cells, kind, column, policy)
+    read = _as_text if kind == "category" else _as_name
     missing = series.isna().to_numpy()
-    read = _READERS[kind]
-    values = [None if lacks else read(cell) for cell, lacks in zip(series, missing, strict=True)]
+    values = [None if lacks else read(cell) for cell, lacks in zip(cells, missing, strict=True)]
     there = np.array([value is not None for value in values], dtype=np.bool_)
     return pa.array(values, _arrow_type(kind)), np.flatnonzero(~there & ~missing)
-
-
-def _as_number(cell: object) -> float | None:
-    if isinstance(cell, bool | np.bool_) or not isinstance(cell, int | float | np.number | decimal.Decimal):
-        return None
-    try:
-        value = float(cell)
-    except (OverflowError, TypeError, ValueError):  # 10**400; a complex number; a signalling NaN
-        return None
-    return None if math.isnan(value) else value
-
-
-def _as_truth(cell: object) -> bool | None:
-    return bool(cell) if isinstance(cell, bool | np.bool_) else None
 
 
 def _as_text(cell: object) -> str | None:
@@ -251,12 +314,3 @@ def _as_name(cell: object) -> str | None:
     if isinstance(cell, int | np.integer | uuid.UUID | datetime.date) and not isinstance(cell, bool):
         return str(cell)
     return _as_text(cell)
-
-
-_READERS: dict[str, Callable[[object], Any]] = {
-    "number": _as_number,
-    "integer": _as_number,
-    "boolean": _as_truth,
-    "category": _as_text,
-    "who": _as_name,
-}

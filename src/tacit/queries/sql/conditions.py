@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tacit.errors import TacitError
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
-from tacit.queries.sql.reader import NUMERIC, Node, Reader, called
+from tacit.queries.sql.reader import ORDERED, Node, Reader, called
 
 __all__ = ["read_condition"]
 
@@ -88,7 +88,7 @@ def _two_columns(reader: Reader, node: Node, left: Node, right: Node) -> TacitEr
 
 def _check_order(reader: Reader, column: Node, name: str) -> None:
     kind = reader.policy.columns[name].kind
-    if kind not in NUMERIC:
+    if kind not in ORDERED:
         raise reader.refusal(column, f"{name!r} is a {kind} and has no order", "use =, <> or IN")
 
 
@@ -97,8 +97,9 @@ def _between(reader: Reader, node: Node, positive: bool) -> Predicate:
     name = reader.column(node.this)
     _check_order(reader, node.this, name)
     low, high = (reader.value(node.args[side], name) for side in ("low", "high"))
-    if float(low) > float(high):
-        problem = f"nothing lies between {low:g} and {high:g}"
+    if low > high:  # type: ignore[operator]  # two numbers, or two dates in ISO form
+        ends = [end if isinstance(end, str) else f"{end:g}" for end in (low, high)]
+        problem = f"nothing lies between {ends[0]} and {ends[1]}"
         raise reader.refusal(node, problem, "write the lower end first")
     if positive:
         return And((Compare(name, ">=", low), Compare(name, "<=", high)))

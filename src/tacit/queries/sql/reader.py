@@ -7,19 +7,22 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Column, Policy
 from tacit.queries.fields import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
-__all__ = ["NUMERIC", "Reader", "called", "describe_columns"]
+__all__ = ["NUMERIC", "ORDERED", "Reader", "called", "describe_columns"]
 
 Node = (
     Any  # a node of sqlglot's tree; sqlglot is imported where it is used, and its base class has moved before
 )
 
 NUMERIC = ("number", "integer")
-"""The kinds of columns that can be summed and have an order."""
+"""The kinds of columns that can be summed."""
+ORDERED = (*NUMERIC, "date", "datetime")
+"""The kinds of columns that have an order."""
 
 # Words of the grammar, and the nodes of which there is exactly one for each of them.
 _COUNTED = {
@@ -33,7 +36,7 @@ def describe_columns(policy: Policy) -> list[tuple[str, str]]:
     """Name and public facts of each column that the policy declares, in words.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
-    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", keys=("A",))
+    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", values=("A",))
     >>> columns = {"age": age, "ward": ward}
     >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=columns)
     >>> describe_columns(policy)
@@ -45,11 +48,12 @@ def describe_columns(policy: Policy) -> list[tuple[str, str]]:
 def _facts(column: Column) -> str:
     facts = [column.kind]
     if column.lower is not None and column.upper is not None:
-        facts.append(f"from {column.lower:.12g} to {column.upper:.12g}")
-    elif column.kind in NUMERIC:
+        ends = (column.lower, column.upper)
+        facts.append("from {} to {}".format(*(str(e) if column.is_moment else f"{e:.12g}" for e in ends)))
+    elif column.kind in ORDERED:
         facts.append("without bounds")
-    if column.keys is not None:
-        facts.append(_listed(column.keys))
+    if column.values is not None:
+        facts.append(_listed(column.values))
     elif column.kind == "category":
         facts.append("of undeclared keys")
     return " ".join(facts)
@@ -260,6 +264,11 @@ class Reader:
                 return float(self._plain_number(node, name))
             case "integer":
                 return self._whole(node, name)
+            case "date" | "datetime" as kind:
+                return self._moment(node, name, kind)
+            case "text":
+                problem = f"{name!r} is a text, which tells persons apart: no answer depends on its values"
+                raise self.refusal(node, problem, f"write {name} IS NULL or IS NOT NULL, or count({name})")
             case _:
                 return self._key(node, name)
 
@@ -270,6 +279,18 @@ class Reader:
             raise self.refusal(node, f"{name!r} is true or false", f"write {name} = TRUE, or just {name}")
         self.only(node, "this")
         return bool(node.this)
+
+    def _moment(self, node: Node, name: str, kind: str) -> str:
+        from sqlglot import exp
+
+        remedy = "write '2020-01-31'" if kind == "date" else "write '2020-01-31 14:05:00'"
+        if not isinstance(node, exp.Literal) or not node.is_string:
+            raise self.refusal(node, f"{name!r} is a {kind}; {called(node)} is not", remedy)
+        self.only(node, "this", "is_string")
+        try:
+            return str(as_moment(name, kind, str(node.this)))
+        except InvalidInput:
+            raise self.refusal(node, f"{name!r} is a {kind}; {called(node)} is not", remedy) from None
 
     def _plain_number(self, node: Node, name: str) -> int | float:
         from sqlglot import exp
@@ -291,7 +312,7 @@ class Reader:
         """A string and, where the keys of the column are declared, one of them."""
         from sqlglot import exp
 
-        keys = self.policy.columns[name].keys or ()
+        keys = self.policy.columns[name].values or ()
         if not isinstance(node, exp.Literal) or not node.is_string:
             remedy = f"its keys are {_listed(keys)}" if keys else "write a string in 'single quotes'"
             raise self.refusal(node, f"{name!r} holds strings; {called(node)} is none", remedy)

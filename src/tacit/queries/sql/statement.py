@@ -30,7 +30,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     with its place; :class:`PrivacyRefusal` for a question about the unit column; :class:`MissingExtra`.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
-    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", keys=("A",))
+    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", values=("A",))
     >>> columns = {"age": age, "ward": ward}
     >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=columns)
     >>> query = parse("SELECT ward, avg(age) AS years FROM visits WHERE NOT age < 18 GROUP BY ward", policy)

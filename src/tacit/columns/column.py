@@ -1,0 +1,337 @@
+"""What is publicly known of a column? One description, for training, the ledger's policy and queries.
+
+Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from tacit.columns.dialect import check_number_form
+from tacit.columns.moments import as_moment, check_format, number_of_moment
+from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, TacitError, check_in, check_real
+
+__all__ = ["KINDS", "Column", "Fact", "no_data_bounds"]
+
+Fact: TypeAlias = str | int | float | bool | dt.date
+"""A public value of a column, in its own terms."""
+
+_MOMENT = ("lower", "upper", "missing", "format", "parts")
+_NUMBER = ("lower", "upper", "step", "missing", "decimal", "thousands", "unit", "below")
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "number": _NUMBER,
+    "integer": (*_NUMBER, "values"),
+    "category": ("values", "missing"),
+    "boolean": ("values", "missing", "true", "false"),
+    "date": _MOMENT,
+    "datetime": _MOMENT,
+    "text": (),
+}
+KINDS = tuple(_ALLOWED)
+"""All kinds of columns."""
+PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
+"""The parts of a moment that may be features by themselves."""
+_DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
+_TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
+class Column:
+    """Public facts about one column; ``[columns.NAME]`` in a run file and in a policy.
+
+    Args:
+        kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
+            names and identifiers, which are never a feature.
+        lower, upper: values outside count as the nearest of them; both or none.  Training needs them.
+        step: in queries, the grid on which sums are exact; by default a 2^20th of the range, or 1.
+        values: of a category, the declared values; in queries, the values by which rows may be grouped, all
+            of them, whether or not they occur.
+        missing: what becomes of a missing cell in training and prediction: ``refuse``; ``indicator``, which
+            adds a feature that says so; or a public value that takes its place.
+        decimal, thousands: the form of numbers, where it differs from the file's.
+        unit: a text that is stripped from the start or the end of a number, such as ``kg``.
+        below: a mark before a number, such as ``<``: "<5" counts as 5, the limit of detection.
+        true, false: the words of a boolean; by default true, t, yes, y, 1 and false, f, no, n, 0.
+        format: of a date, as for ``strptime``; ISO by default.
+        parts: of a date, ``weekday``, ``month`` and (datetime) ``hour``: one feature for each that there is.
+
+    Raises:
+        InvalidInput: the facts do not fit the kind or each other.
+        PrivacyRefusal: bounds or values are left to the data.
+
+    >>> Column(kind="number", lower=0, upper=100).grid_step
+    0.0001220703125
+    """
+
+    kind: str
+    lower: float | dt.date | None
+    upper: float | dt.date | None
+    step: float | None
+    values: tuple[str | int | bool, ...] | None
+    missing: Fact
+    decimal: str | None
+    thousands: str | None
+    unit: str | None
+    below: str | None
+    true: tuple[str, ...]
+    false: tuple[str, ...]
+    format: str | None
+    parts: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        lower: float | dt.date | str | None = None,
+        upper: float | dt.date | str | None = None,
+        step: float | None = None,
+        values: Sequence[str | int | bool] | None = None,
+        missing: Fact = "refuse",
+        decimal: str | None = None,
+        thousands: str | None = None,
+        unit: str | None = None,
+        below: str | None = None,
+        true: Sequence[str] = (),
+        false: Sequence[str] = (),
+        format: str | None = None,  # noqa: A002 (the setting in files)
+        parts: Sequence[str] = (),
+        keys: Sequence[str | int | bool] | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "keys")}
+        if keys is not None:
+            warnings.warn("keys of a column is now called values.", Deprecated, stacklevel=2)
+            if values is not None:
+                raise InvalidInput("keys is the old name of values. Give values alone.")
+            given["values"] = keys
+        for name, value in _checked(given).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def keys(self) -> tuple[str | int | bool, ...] | None:
+        """The old name of ``values``."""
+        warnings.warn("keys of a column is now called values.", Deprecated, stacklevel=2)
+        return self.values
+
+    @property
+    def low(self) -> float | None:
+        """``lower`` as a number: of a date in days, of a datetime in seconds since 1970-01-01."""
+        return _as_number(self.lower)
+
+    @property
+    def high(self) -> float | None:
+        """``upper`` as a number."""
+        return _as_number(self.upper)
+
+    def number_of(self, fact: Fact) -> float:
+        """A public value as a number: a boolean is 0 or 1."""
+        return number_of_moment(fact) if isinstance(fact, dt.date) else float(fact)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number or an integer."""
+        return self.kind in ("number", "integer")
+
+    @property
+    def is_moment(self) -> bool:
+        """Whether it is a date or a datetime."""
+        return self.kind in ("date", "datetime")
+
+    @property
+    def grid_step(self) -> float:
+        """The step of the grid: as declared, or for integers 1, or a 2^20th of the range as a power of two.
+
+        Raises:
+            InvalidInput: the column has neither bounds nor step.
+        """
+        if self.step is not None:
+            return self.step
+        if self.kind == "integer":
+            return 1.0
+        if self.low is None or self.high is None:
+            raise InvalidInput("a column without bounds has no grid; declare lower and upper in the policy.")
+        return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data, without what is by default; :meth:`from_data` reads it back.
+
+        >>> Column(kind="date", lower="2015-01-01", upper="2025-12-31").to_data()
+        {'kind': 'date', 'lower': '2015-01-01', 'upper': '2025-12-31'}
+        """
+        data = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: _plain(value) for name, value in data.items() if not _unset(name, value)}
+
+    @classmethod
+    def from_data(cls, data: object, where: str = "a column") -> Column:
+        """Read a column from plain data, as a TOML file has it.
+
+        Raises:
+            InvalidInput, PrivacyRefusal: as for the column, with the place in front.
+        """
+        known = [item.name for item in fields(cls)]
+        if not isinstance(data, Mapping):
+            raise InvalidInput(f"{where} must be a section with a kind; got {data!r}.")
+        if unknown := [name for name in data if name not in (*known, "keys")]:
+            near = difflib.get_close_matches(str(unknown[0]), known, n=1, cutoff=0.7)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise InvalidInput(f"{where} has {unknown[0]!r}, which means nothing there; {hint}")
+        if "kind" not in data:
+            raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
+        try:
+            return cls(**data)
+        except TacitError as problem:
+            raise type(problem)(f"{where}: {problem}") from None
+
+
+def _unset(name: str, value: object) -> bool:
+    return value is None or value == () or value == [] or (name == "missing" and value == "refuse")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dt.datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_number(bound: float | dt.date | None) -> float | None:
+    return number_of_moment(bound) if isinstance(bound, dt.date) else bound
+
+
+def no_data_bounds(what: str) -> str:
+    """Why bounds and values must be declared."""
+    return (
+        f"{what} must have bounds or values that are declared, not taken from the data: the smallest and "
+        "largest value, or the list of values, depend on single records, so using them would release "
+        "something that no budget covers. Declare what is known without the data, such as kind = "
+        '"integer", lower = 0, upper = 120 for an age, or kind = "category", values = ["yes", "no"].'
+    )
+
+
+# --- checks ----------------------------------------------------------------------------------------------
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """The facts in their final types, if they fit the kind and each other."""
+    kind = check_in("kind of a column", given["kind"], KINDS)
+    for name, value in given.items():
+        if name != "kind" and not _unset(name, value) and name not in _ALLOWED[kind]:
+            allowed = ", ".join(_ALLOWED[kind]) or "nothing else"
+            raise InvalidInput(f"a column of kind {kind!r} has no {name}; it may have {allowed}.")
+    facts = given | {
+        "lower": _bound(kind, "lower", given["lower"]),
+        "upper": _bound(kind, "upper", given["upper"]),
+        "values": _values(kind, given["values"]),
+        "parts": _parts(kind, given["parts"]),
+    }
+    _check_bounds(facts["lower"], facts["upper"])
+    if given["step"] is not None:
+        facts["step"] = check_real("step of a column", given["step"], low=0.0, open_low=True)
+    if given["decimal"] is not None or given["thousands"] is not None:
+        facts["decimal"] = "." if given["decimal"] is None else given["decimal"]
+        facts["thousands"] = given["thousands"] or ""
+        check_number_form(facts["decimal"], facts["thousands"])
+    for name in ("unit", "below"):
+        if given[name] is not None:
+            facts[name] = _mark(name, given[name])
+    facts["true"], facts["false"] = _truths(given["true"], given["false"])
+    if given["format"] is not None:
+        facts["format"] = check_format(kind, given["format"])
+    facts["missing"] = _missing(kind, given["missing"], facts)
+    return facts
+
+
+def _bound(kind: str, name: str, value: object) -> object:
+    if isinstance(value, str) and value in _DATA_WORDS:
+        raise PrivacyRefusal(no_data_bounds("a column"))
+    if value is None:
+        return None
+    if kind in PARTS:
+        return as_moment(f"{name} of a column", kind, value)
+    return check_real(f"{name} of a column", value)
+
+
+def _check_bounds(lower: Any, upper: Any) -> None:
+    if (lower is None) != (upper is None):
+        raise InvalidInput(f"a column has both bounds or none; got lower {lower!r}, upper {upper!r}.")
+    if lower is not None and not lower < upper:
+        raise InvalidInput(f"lower must be below upper; got {_plain(lower)!r} and {_plain(upper)!r}.")
+
+
+def _values(kind: str, values: object) -> tuple[str | int | bool, ...] | None:
+    if values is None:
+        return None
+    if isinstance(values, str) and values in _DATA_WORDS:
+        raise PrivacyRefusal(no_data_bounds("a column"))
+    if isinstance(values, str) or not isinstance(values, tuple | list) or not values:
+        raise InvalidInput(f"values must be a list of the declared values, at least one; got {values!r}.")
+    wanted = _TYPES[kind]
+    for value in values:
+        if type(value) is not wanted:
+            raise InvalidInput(
+                f"values of a column of kind {kind!r} must be {wanted.__name__}; got {value!r}."
+            )
+    if len(set(values)) != len(values):
+        raise InvalidInput(f"values must differ from each other; got {values!r}.")
+    return tuple(values)
+
+
+def _parts(kind: str, parts: object) -> tuple[str, ...]:
+    if isinstance(parts, str) or not isinstance(parts, tuple | list):
+        raise InvalidInput(f'parts must be a list, such as ["weekday", "month"]; got {parts!r}.')
+    for part in parts:
+        check_in(f"parts of a {kind}", part, PARTS.get(kind, ()))
+    return tuple(dict.fromkeys(parts))
+
+
+def _mark(name: str, mark: object) -> str:
+    if not isinstance(mark, str) or not mark.strip() or any(letter.isdigit() for letter in mark):
+        raise InvalidInput(f"{name} must be a text without digits; got {mark!r}.")
+    return mark.strip()
+
+
+def _truths(true: object, false: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    words = []
+    for name, given in (("true", true), ("false", false)):
+        listed = not isinstance(given, str) and isinstance(given, tuple | list)
+        if not listed or not all(isinstance(word, str) and word.strip() for word in given):  # type: ignore[attr-defined]
+            raise InvalidInput(f'{name} must be a list of words, such as ["ja", "J"]; got {given!r}.')
+        words.append(tuple(word.strip() for word in given))  # type: ignore[attr-defined]
+    if bool(words[0]) != bool(words[1]):
+        raise InvalidInput("true and false must both be declared, or neither.")
+    if both := {word.casefold() for word in words[0]} & {word.casefold() for word in words[1]}:
+        raise InvalidInput(f"a word cannot be both true and false: {', '.join(sorted(both))}.")
+    return words[0], words[1]
+
+
+def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
+    if isinstance(value, str) and value in ("refuse", "indicator"):
+        return value
+    if isinstance(value, str) and value in _DATA_WORDS | {"mean", "median", "mode"} and kind != "category":
+        raise PrivacyRefusal(
+            f"missing = {value!r} would take the value from the data, so that one record would change the "
+            'others. State a public value, or "indicator".'
+        )
+    if kind == "category" and isinstance(value, str):
+        return value
+    if kind == "boolean" and isinstance(value, bool):
+        return value
+    if kind in PARTS and isinstance(value, str | dt.date):
+        public: Any = as_moment("missing", kind, value)
+    elif kind in ("number", "integer") and not isinstance(value, str):
+        public = check_real("missing", value)
+    else:
+        raise InvalidInput(f'missing must be "refuse", "indicator" or a {kind}; got {value!r}.')
+    if kind == "integer" and not float(public).is_integer():
+        raise InvalidInput(f"missing must be a whole number, as the column is; got {public!r}.")
+    lower, upper = facts["lower"], facts["upper"]
+    if lower is not None and not lower <= public <= upper:
+        raise InvalidInput(f"missing must lie between lower and upper; got {_plain(public)!r}.")
+    fact: Fact = public
+    return fact

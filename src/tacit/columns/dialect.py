@@ -1,0 +1,107 @@
+"""How is a CSV file written? Separator, quote, encoding and the form of its numbers, declared once."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import InvalidInput
+
+__all__ = ["Dialect", "check_number_form"]
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_IN_NUMBERS = "0123456789+-eE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The public form of a CSV file; ``[table]`` in a run file and in a policy.
+
+    Spaces around a cell are always stripped, an empty line is no row, and a ``.gz`` at the end of the name
+    says that the file is compressed.
+
+    Args:
+        separator: between cells; by default by the file's ending: a comma, or a tab in ``.tsv``.
+        decimal: the decimal point of numbers.
+        thousands: what separates groups of three digits in numbers; none by default.
+        encoding: of the text; a byte order mark is skipped.
+        quote: around cells that hold a separator; twice inside such a cell.
+
+    >>> Dialect(separator=";", decimal=",").to_data()
+    {'separator': ';', 'decimal': ','}
+    """
+
+    separator: str | None = None
+    decimal: str = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+    quote: str = '"'
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            _check_sign("separator", self.separator)
+        _check_sign("quote", self.quote)
+        if self.separator == self.quote:
+            raise InvalidInput(f"separator and quote must differ; both are {self.quote!r}.")
+        check_number_form(self.decimal, self.thousands)
+        try:
+            "".encode(self.encoding)
+            name = codecs.lookup(self.encoding).name
+        except (LookupError, TypeError, UnicodeError, ValueError):
+            raise InvalidInput(
+                'encoding must be the name of a text encoding, such as "utf-8", "latin-1", "cp1252" or '
+                f'"utf-16"; got {self.encoding!r}.'
+            ) from None
+        object.__setattr__(self, "encoding", name)
+
+    def separator_of(self, path: Path) -> str:
+        """The separator in one file."""
+        return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data, without what is by default."""
+        return {
+            item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default
+        }
+
+    @classmethod
+    def from_data(cls, data: object, where: str = "[table]") -> Dialect:
+        """Read a dialect from plain data, as a TOML file has it.
+
+        Raises:
+            InvalidInput: naming the setting that is unknown or impossible.
+        """
+        known = [item.name for item in fields(cls)]
+        if not isinstance(data, Mapping):
+            raise InvalidInput(f"{where} must be a section; got {data!r}.")
+        for name, value in data.items():
+            if name not in known:
+                raise InvalidInput(f"{where} {name} is not a setting; there are {', '.join(known)}.")
+            if not isinstance(value, str):
+                raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
+        try:
+            return cls(**data)
+        except InvalidInput as problem:
+            raise InvalidInput(f"{where} {problem}") from None
+
+
+def _check_sign(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) != 1 or value in "\r\n\0 ":
+        raise InvalidInput(f"{name} must be one character, no space and no line end; got {value!r}.")
+
+
+def check_number_form(decimal: object, thousands: object) -> None:
+    """Refuse a decimal point or a separator of thousands that numbers could not be read with.
+
+    Raises:
+        InvalidInput: with the reason.
+    """
+    for name, value in (("decimal", decimal), ("thousands", thousands)):
+        empty = name == "thousands" and value == ""
+        if not empty and (not isinstance(value, str) or len(value) != 1 or value in _IN_NUMBERS):
+            raise InvalidInput(f"{name} must be one character that is no digit and no sign; got {value!r}.")
+    if decimal == thousands:
+        raise InvalidInput(f"decimal and thousands must differ; both are {decimal!r}.")

@@ -1,0 +1,207 @@
+"""How does a row of a table become numbers for a model? By the declared columns, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.columns.column import Column
+from tacit.columns.dialect import Dialect
+from tacit.columns.features import (
+    Floats,
+    Place,
+    bounds_of,
+    check_encodable,
+    classes_of,
+    feature_names,
+    features_of,
+    targets_of,
+)
+from tacit.columns.reading import Cells
+from tacit.columns.tables import ROWS, cells_of_frame, pieces
+from tacit.errors import InvalidInput
+
+__all__ = ["Encoder"]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Rows of a table as numbers in [-1, 1], by a public schema; for training and for prediction alike.
+
+    A number, a date or a datetime is one feature, moved to its bounds and scaled to [-1, 1]; a boolean is -1
+    or 1; a category, or an integer with values but no bounds, has one feature for each value and one more for
+    any other; a part of a date has one for each weekday, month or hour.  ``missing = "indicator"`` adds a
+    feature that is 1 where the cell is missing; the others are 0 then.  Columns of kind text are left out.
+
+    Args:
+        columns: by name, in the order of the features.
+        target: the column to predict, one of them; None if there is none.
+        dialect: how CSV files are written.
+
+    **Guarantee**
+
+    * A row's encoding depends on that row and on the schema alone.
+    * A message names rows by number and no cell of the table.
+
+    Raises:
+        InvalidInput, PrivacyRefusal: a column lacks the bounds or values that it needs.
+
+    >>> columns = {"age": Column(kind="integer", lower=0, upper=120),
+    ...            "sex": Column(kind="category", values=("f", "m"))}
+    >>> encoder = Encoder(columns)
+    >>> encoder.features
+    ('age', 'sex=f', 'sex=m', 'sex=other')
+    >>> encoder.inputs({"age": ["30", "300"], "sex": ["m", "x"]}).tolist()
+    [[-0.5, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]]
+    """
+
+    columns: Mapping[str, Column]
+    target: str | None = None
+    dialect: Dialect = field(default_factory=Dialect)
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.target not in self.columns:
+            raise InvalidInput(
+                f"target must be one of the declared columns ({', '.join(self.columns)}); got "
+                f"{self.target!r}."
+            )
+        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+        if not self.inputs_of:
+            raise InvalidInput("declare at least one column beside the target that is not of kind text.")
+        for name, column in self.columns.items():
+            if column.kind != "text" or name == self.target:
+                check_encodable(name, column, is_target=name == self.target)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Encoder.from_data, (self.to_data(),)
+
+    def __eq__(self, other: object) -> bool:  # the order of the columns counts
+        return isinstance(other, Encoder) and self.to_data() == other.to_data()
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.columns.items()), self.target, self.dialect))
+
+    @property
+    def inputs_of(self) -> tuple[str, ...]:
+        """The columns that the features are made of."""
+        return tuple(
+            name for name, column in self.columns.items() if name != self.target and column.kind != "text"
+        )
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features, in the order of the columns of :meth:`inputs`."""
+        return tuple(
+            feature for name in self.inputs_of for feature in feature_names(name, self.columns[name])
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the target in the order of their numbers; none if it is a number."""
+        return () if self.target is None else classes_of(self.columns[self.target])
+
+    @property
+    def target_bounds(self) -> tuple[tuple[float, float], ...]:
+        """The bounds of a target that is a number, which are -1 and 1 in :meth:`targets`."""
+        if self.target is None or self.classes:
+            return ()
+        return (bounds_of(self.columns[self.target]),)
+
+    def inputs(self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0) -> Floats:
+        """The features of some rows, float32 (n, d).
+
+        Args:
+            cells: by column, the texts of a file, typed arrays or objects; others are not looked at.
+            source: what errors call the table.
+            before: how many rows of the table came before these, for row numbers in errors.
+
+        Raises:
+            InvalidInput: a column is not there; or cells are unreadable, or missing where that is refused.
+        """
+        table = cells_of_frame(cells, self.inputs_of, source)
+        _rows_of(table, source)
+        blocks = [
+            features_of(table[name], self.columns[name], Place(name, source, before), self.dialect)
+            for name in self.inputs_of
+        ]
+        return np.concatenate(blocks, axis=1)
+
+    def targets(
+        self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0
+    ) -> NDArray[np.int64] | Floats:
+        """The targets of some rows: int64 (n,) class numbers, or float32 (n, 1) in [-1, 1].
+
+        Raises:
+            InvalidInput: there is no target; or cells are missing, unreadable or no declared class.
+        """
+        if self.target is None:
+            raise InvalidInput("these columns have no target. Name it with target.")
+        name = self.target
+        cell = cells_of_frame(cells, [name], source)[name]
+        return targets_of(cell, self.columns[name], Place(name, source, before), self.dialect)
+
+    def chunks(self, path: Path, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
+        """The features of a CSV or Parquet file, so many rows at a time, and the numbers of these rows.
+
+        The target need not be in the file.
+
+        Raises:
+            InvalidInput: as for :meth:`inputs`, or the file is damaged.  The pieces before have been given.
+        """
+        before = 0
+        for piece in pieces(Path(path), self.inputs_of, self.dialect, rows):
+            inputs = self.inputs(piece, source=str(path), before=before)
+            yield inputs, range(before + 1, before + 1 + len(inputs))
+            before += len(inputs)
+
+    def frame(self, data: object, *, source: str = "the table") -> Floats:
+        """The features of a pandas or Polars data frame, an Arrow table, or a mapping of arrays.
+
+        Raises:
+            InvalidInput: as for :meth:`inputs`.
+        """
+        return self.inputs(cells_of_frame(data, self.inputs_of, source), source=source)
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data, which JSON can hold; the order of the columns is that of a list."""
+        return {
+            "columns": [{"name": name} | column.to_data() for name, column in self.columns.items()],
+            "target": self.target,
+            "dialect": self.dialect.to_data(),
+        }
+
+    @classmethod
+    def from_data(cls, data: object) -> Encoder:
+        """Read an encoder from plain data.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        match data:
+            case {"columns": [*columns], "target": None | str() as target, "dialect": dialect, **rest} if (
+                not rest
+            ):
+                pass
+            case _:
+                raise InvalidInput("an encoder has columns, target and dialect, and nothing else.")
+        named = {}
+        for column in columns:
+            match column:
+                case {"name": str(name), **facts} if name not in named:
+                    named[name] = Column.from_data(facts, f"column {name!r}")
+                case _:
+                    raise InvalidInput("each column of an encoder has a name, which no other has.")
+        return cls(named, target, Dialect.from_data(dialect, "dialect"))
+
+
+def _rows_of(table: Mapping[str, Cells], source: str) -> int:
+    lengths = {name: len(cells) for name, cells in table.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidInput(f"the columns of {source} must have one length; got {lengths}.")
+    return next(iter(lengths.values()))

@@ -1,0 +1,249 @@
+"""What are the features of one column? A number in [-1, 1], or one for each declared value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.columns.cells import row_numbers
+from tacit.columns.column import Column, no_data_bounds
+from tacit.columns.dialect import Dialect
+from tacit.columns.parts import PART_NAMES, codes_of_part
+from tacit.columns.reading import Cells, numbers_of, words_of
+from tacit.errors import InvalidInput, PrivacyRefusal
+
+__all__ = [
+    "Floats",
+    "Place",
+    "bounds_of",
+    "check_encodable",
+    "classes_of",
+    "feature_names",
+    "features_of",
+    "targets_of",
+]
+
+_WHAT = {
+    "number": "are not numbers",
+    "integer": "are not numbers",
+    "boolean": "are neither true nor false",
+    "date": "are not dates",
+    "datetime": "are not datetimes",
+}
+Floats = NDArray[np.float32]
+
+
+def check_encodable(name: str, column: Column, *, is_target: bool) -> None:
+    """Refuse a column that has no features, or is no target, with its declared facts.
+
+    Raises:
+        InvalidInput: a target of kind text, or one that may be missing.
+        PrivacyRefusal: it lacks the bounds or values that it needs.
+    """
+    if column.kind == "text":
+        raise InvalidInput(f"column {name!r} is of kind text, which cannot be predicted; declare what it is.")
+    if is_target and (column.missing != "refuse" or column.parts):
+        problem = "parts" if column.parts else f"missing = {column.missing!r}"
+        raise InvalidInput(
+            f"column {name!r} is the target, which has no {problem}: a row without a target teaches nothing. "
+            "Delete that line."
+        )
+    listed = column.kind == "boolean" or column.values is not None
+    if column.lower is None and not listed:
+        wanted = "values" if column.kind == "category" else "lower and upper"
+        raise PrivacyRefusal(f"column {name!r} lacks {wanted}: {no_data_bounds('a column')}")
+
+
+def _is_listed(column: Column) -> bool:
+    """Whether it has one feature, or class, for each declared value."""
+    return column.kind == "category" or (column.values is not None and column.lower is None)
+
+
+def _listed(column: Column) -> tuple[str, ...]:
+    return tuple(map(str, column.values or ()))
+
+
+def classes_of(column: Column) -> tuple[str, ...]:
+    """The classes of a target; none if it is a number."""
+    if column.kind == "boolean":
+        return (column.false or ("false",))[0], (column.true or ("true",))[0]
+    return _listed(column) if _is_listed(column) else ()
+
+
+def bounds_of(column: Column) -> tuple[float, float]:
+    """The bounds of a column that must have them, as numbers."""
+    low, high = column.low, column.high
+    assert low is not None, "checked when the encoder was made"
+    assert high is not None, "checked with it"
+    return low, high
+
+
+def feature_names(name: str, column: Column) -> Iterator[str]:
+    """The names of a column's features, in order."""
+    if column.kind != "boolean" and _is_listed(column):
+        yield from (f"{name}={value}" for value in (*_listed(column), "other"))
+    else:
+        yield name
+    for part in column.parts:
+        yield from (f"{name} {part}={value}" for value in PART_NAMES[part])
+    if column.missing == "indicator":
+        yield f"{name} missing"
+
+
+# --- cells ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where cells are, for messages."""
+
+    column: str
+    source: str
+    before: int
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} of {self.source}"
+
+    def rows(self, places: NDArray[np.int64]) -> str:
+        """The numbers of the first few rows, in words."""
+        shown = (places[:10] + 1 + self.before).tolist()
+        return row_numbers(shown, len(places))
+
+
+def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> Floats:
+    """The features of one column, (n, k).
+
+    Raises:
+        InvalidInput: cells are unreadable, or missing where that is refused.
+    """
+    if column.kind != "boolean" and _is_listed(column):
+        block, lacking = _one_hot(cells, column, place, dialect)
+    else:
+        block, lacking = _scalar(cells, column, place, dialect)
+    match column.missing:
+        case "refuse":
+            _refuse_missing(lacking, place)
+        case "indicator":
+            block[lacking] = 0.0
+            block = np.concatenate([block, lacking[:, None].astype(np.float32)], axis=1)
+    return block
+
+
+def _one_hot(
+    cells: Cells, column: Column, place: Place, dialect: Dialect
+) -> tuple[Floats, NDArray[np.bool_]]:
+    codes, lacking = _codes(cells, column, place, dialect)
+    if column.missing not in ("refuse", "indicator"):
+        listed = _listed(column)
+        value = _in_words(column.missing)
+        codes[lacking] = listed.index(value) if value in listed else len(listed)
+    return np.eye(len(_listed(column)) + 1, dtype=np.float32)[codes], lacking
+
+
+def _in_words(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) else str(value)
+
+
+def _scalar(cells: Cells, column: Column, place: Place, dialect: Dialect) -> tuple[Floats, NDArray[np.bool_]]:
+    """One feature, and those of the parts of a moment."""
+    values = _read_numbers(cells, column, place, dialect)
+    lacking = np.isnan(values)
+    if column.missing not in ("refuse", "indicator"):
+        values = np.where(lacking, column.number_of(column.missing), values)
+    parts = [codes_of_part(part, column.kind, values) for part in column.parts]
+    blocks = [np.nan_to_num(_scaled(values, column), nan=0.0)[:, None]]
+    blocks += [
+        np.eye(len(PART_NAMES[part]), dtype=np.float32)[codes]
+        for part, codes in zip(column.parts, parts, strict=True)
+    ]
+    return np.concatenate(blocks, axis=1), lacking
+
+
+def _scaled(values: NDArray[np.float64], column: Column) -> Floats:
+    low, high = (0.0, 1.0) if column.kind == "boolean" else bounds_of(column)
+    scaled: NDArray[np.float64] = 2.0 * (np.clip(values, low, high) - low) / (high - low) - 1.0
+    return scaled.astype(np.float32)
+
+
+def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.float64]:
+    """The cells as numbers, NaN where one is missing; refuses those that are unreadable."""
+    try:
+        values, wrong = numbers_of(cells, column, dialect)
+    except InvalidInput as problem:  # the whole column is of another type
+        raise InvalidInput(f"{place}: {problem} Declare what it is, or convert it.") from None
+    what = _WHAT[column.kind]
+    if column.kind == "integer" and not len(wrong):
+        wrong = np.flatnonzero(np.isfinite(values) & (values != np.floor(values)))
+        what = "are no whole numbers"
+    if len(wrong):
+        form = f" of the form {column.format!r}" if column.format else ""
+        raise InvalidInput(
+            f"{len(wrong):,} values in {place} {what}{form} ({place.rows(wrong)}). Correct the table, or "
+            f"declare what the column is: {_FIXES.get(column.kind, 'its kind or its format')}."
+        )
+    return values
+
+
+_FIXES = {
+    "number": "its kind, or the form of its numbers (decimal, thousands, unit, below)",
+    "integer": "its kind, or the form of its numbers (decimal, thousands, unit, below)",
+    "boolean": "its kind, or its words (true, false)",
+}
+
+
+def _codes(
+    cells: Cells, column: Column, place: Place, dialect: Dialect
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The number of each declared value, one more for any other; and where a value is missing."""
+    listed = _listed(column)
+    words: Sequence[str | None]
+    if column.kind == "integer":
+        numbers = _read_numbers(cells, column, place, dialect)
+        words = [None if np.isnan(number) else str(int(number)) for number in numbers]
+    else:
+        words = words_of(cells, listed)
+    number = {value: code for code, value in enumerate(listed)}
+    codes = np.fromiter((number.get(word, len(listed)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
+    return codes, np.fromiter((word is None for word in words), np.bool_, len(words))
+
+
+def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = False) -> None:
+    if not lacking.any():
+        return
+    rows = np.flatnonzero(lacking)
+    fix = (
+        "since nothing can be learnt from them"
+        if target
+        else 'or declare missing for the column: a public value that takes its place, or "indicator"'
+    )
+    raise InvalidInput(
+        f"{len(rows):,} of {len(lacking):,} rows lack {'the target' if target else 'a value'}, {place} "
+        f"({place.rows(rows)}). Remove these rows, {fix}."
+    )
+
+
+# --- targets ---------------------------------------------------------------------------------------------
+
+
+def targets_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.int64] | Floats:
+    """The class numbers (n,) of a column, or its values (n, 1) in [-1, 1].
+
+    Raises:
+        InvalidInput: cells are missing, unreadable or no declared class.
+    """
+    if column.kind == "boolean" or not _is_listed(column):
+        values = _read_numbers(cells, column, place, dialect)
+        _refuse_missing(np.isnan(values), place, target=True)
+        return values.astype(np.int64) if column.kind == "boolean" else _scaled(values, column)[:, None]
+    codes, lacking = _codes(cells, column, place, dialect)
+    _refuse_missing(lacking, place, target=True)
+    classes = classes_of(column)
+    if len(strange := np.flatnonzero(codes == len(classes))):
+        raise InvalidInput(
+            f"{len(strange):,} labels in {place} are not among the declared classes ({', '.join(classes)}): "
+            f"{place.rows(strange)}. Declare every class, or mend the table."
+        )
+    return codes

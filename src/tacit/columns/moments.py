@@ -1,0 +1,112 @@
+"""How do dates become numbers? As days, or seconds, since the first of January 1970."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Callable
+
+from tacit.errors import InvalidInput
+
+__all__ = ["as_moment", "check_format", "moment_of", "number_of_moment", "reader_of_moments"]
+
+_FIRST = dt.date(1970, 1, 1).toordinal()
+_START = dt.datetime(1970, 1, 1)
+_SECOND = dt.timedelta(seconds=1)
+_ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_DATETIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+
+
+def number_of_moment(moment: dt.date) -> float:
+    """Days since 1970-01-01 of a date, seconds of a datetime; one with a time zone is taken to UTC.
+
+    >>> number_of_moment(dt.date(1970, 1, 3)), number_of_moment(dt.datetime(1970, 1, 1, 0, 1))
+    (2.0, 60.0)
+    """
+    if isinstance(moment, dt.datetime):
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
+        return (moment - _START) / _SECOND
+    return float(moment.toordinal() - _FIRST)
+
+
+def moment_of(kind: str, number: float) -> dt.date:
+    """The date or datetime that a number stands for.
+
+    >>> moment_of("date", 2.0)
+    datetime.date(1970, 1, 3)
+    """
+    if kind == "date":
+        return dt.date.fromordinal(_FIRST + math.floor(number))
+    return _START + number * _SECOND
+
+
+def as_moment(name: str, kind: str, value: object) -> dt.date:
+    """A public date or datetime, as TOML has it or as text in ISO form.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if isinstance(value, str):
+        value = _from_iso(kind, value) or value
+    if kind == "date" and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value
+    if kind == "datetime" and isinstance(value, dt.date):
+        if isinstance(value, dt.datetime):
+            return value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+        return dt.datetime(value.year, value.month, value.day)
+    form = "2015-01-31" if kind == "date" else "2015-01-31 14:05:00"
+    raise InvalidInput(f"{name} must be a {kind}, such as {form}; got {value!r}.")
+
+
+def _from_iso(kind: str, text: str) -> dt.date | None:
+    if not (_ISO_DATE if kind == "date" else _ISO_DATETIME).fullmatch(text):
+        return None
+    try:
+        return dt.date.fromisoformat(text) if kind == "date" else dt.datetime.fromisoformat(text)
+    except ValueError:  # the 31st of February
+        return None
+
+
+def check_format(kind: str, form: object) -> str:
+    """A format of ``strptime`` that says all of a date.
+
+    Raises:
+        InvalidInput: it leaves a part out, or is none.
+    """
+    known = dt.datetime(2013, 11, 24, 21, 47)
+    try:
+        read = dt.datetime.strptime(known.strftime(form), form)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        read = None
+    if read is None or read.date() != known.date() or (kind == "datetime" and read.hour != known.hour):
+        wanted = "day, month and year" if kind == "date" else "day, month, year and time"
+        raise InvalidInput(
+            f'format must say {wanted}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; got {form!r}.'
+        )
+    return str(form)
+
+
+def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
+    """What reads a cell: a number, or NaN where the cell is no date of this form."""
+
+    def read(cell: str) -> float:
+        if form is None:
+            moment = _from_iso(kind, cell)
+        else:
+            try:
+                moment = dt.datetime.strptime(cell, form)
+            except ValueError:
+                moment = None
+            if moment is not None and kind == "date":
+                moment = moment.date()  # type: ignore[attr-defined]
+        try:
+            return math.nan if moment is None else number_of_moment(moment)
+        except OverflowError:  # the first year, taken to UTC
+            return math.nan
+
+    return read

@@ -1,0 +1,215 @@
+"""What does a cell mean? One rule for training, for queries and for checks, whatever the table is in.
+
+A cell is stripped of the spaces around it.  It is *missing* if it is empty or one of a few words for nothing
+(``NA``, ``null``, ``?``, ...), unless the column declares that word as a value.  Everything else is what its
+column declares, or it is *unreadable*: ``1,002``, ``$5`` and ``5 mg`` are no numbers unless the column
+declares that sign for thousands or that unit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.columns.column import Column
+from tacit.columns.dialect import Dialect
+from tacit.columns.moments import number_of_moment, reader_of_moments
+from tacit.errors import InvalidInput
+
+__all__ = ["MISSING_WORDS", "Cells", "numbers_of", "words_of"]
+
+MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
+"""Cells that hold no value."""
+
+Cells: TypeAlias = Sequence[Any] | NDArray[Any]
+"""One column: the texts of a file, or an array with a type, or objects of Python; None or NaN is missing."""
+
+_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # whatever ``float`` reads of these characters is a number
+_TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+_NOTHING: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
+_TYPED |= dict.fromkeys("uf", _TYPED["i"])
+_DAY = np.timedelta64(1, "D")
+
+
+def numbers_of(
+    cells: Cells, column: Column, dialect: Dialect | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The cells as numbers, NaN where there is none; and the positions, from 0, of those that are unreadable.
+
+    A boolean is 0 or 1, a date is days and a datetime is seconds since 1970-01-01.
+
+    Raises:
+        InvalidInput: an array has a type that does not fit the column's kind.
+
+    >>> values, unreadable = numbers_of(["1.5", "", "2e3", "1,002", "inf"], Column(kind="number"))
+    >>> values.tolist(), unreadable.tolist()
+    ([1.5, nan, 2000.0, nan, nan], [3, 4])
+    >>> numbers_of(["1.002,5 kg"], Column(kind="number", decimal=",", thousands=".", unit="kg"))[0].item()
+    1002.5
+    """
+    if isinstance(cells, np.ndarray) and cells.dtype.kind not in "OU":
+        return _typed_numbers(cells, column)
+    texts = cells.tolist() if isinstance(cells, np.ndarray) else cells
+    read = _reader(column, dialect or Dialect())
+    if not all(type(cell) is str for cell in texts):
+        return _numbers_of_objects(texts, column, read)
+    if _is_plain(column, dialect or Dialect()) and _NUMERALS.fullmatch("\n".join(texts)):  # most files
+        try:
+            values = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
+        except ValueError:
+            pass
+        else:
+            if np.isfinite(values).all():
+                return values, _NOTHING
+    known = {cell: read(cell.strip()) for cell in set(texts)}
+    values = np.fromiter(map(known.__getitem__, texts), dtype=np.float64, count=len(texts))
+    lacking = np.flatnonzero(np.isnan(values))
+    return values, _places(at for at in lacking.tolist() if texts[at].strip() not in MISSING_WORDS)
+
+
+def words_of(cells: Cells, declared: Collection[str] = ()) -> list[str | None]:
+    """The cells as texts, None for those that are missing: a word that is declared is a value.
+
+    A whole number is written without a point, for a column of them has one where a cell is missing.
+
+    >>> words_of(["a", "NA", "?"], declared=["NA"])
+    ['a', 'NA', None]
+    >>> words_of([2.0, None, True])
+    ['2', None, 'True']
+    """
+    missing = MISSING_WORDS - set(declared)
+    words = (_word(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells))
+    return [None if word is None or word in missing else word for word in words]
+
+
+def _word(cell: object) -> str | None:
+    if isinstance(cell, str):
+        return cell.strip()
+    if _is_nothing(cell):
+        return None
+    whole = isinstance(cell, float | np.floating) and cell.is_integer()
+    return str(int(cell) if whole else cell).strip()  # type: ignore[call-overload]
+
+
+def _is_nothing(cell: Any) -> bool:
+    """None, NaN, NaT, or the NA of pandas, which equals nothing and has no truth value."""
+    if cell is None:
+        return True
+    try:
+        return bool(cell != cell)
+    except (TypeError, ValueError):
+        return type(cell).__name__ == "NAType"
+
+
+def _places(found: Any) -> NDArray[np.int64]:
+    return np.fromiter(found, dtype=np.int64)
+
+
+# --- texts -----------------------------------------------------------------------------------------------
+
+
+def _form(column: Column, dialect: Dialect) -> tuple[str, str]:
+    """Decimal point and separator of thousands; a column that declares one of them declares both."""
+    if column.decimal is not None:
+        return column.decimal, column.thousands or ""
+    return dialect.decimal, dialect.thousands
+
+
+def _is_plain(column: Column, dialect: Dialect) -> bool:
+    return column.is_number and _form(column, dialect) == (".", "")
+
+
+def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
+    """What reads a text: a number, or NaN where it is none of the declared form."""
+    if column.is_moment:
+        return reader_of_moments(column.kind, column.format)
+    if column.kind == "boolean":
+        words = dict.fromkeys((word.casefold() for word in column.true or _TRUE), 1.0)
+        words |= dict.fromkeys((word.casefold() for word in column.false or _FALSE), 0.0)
+        return lambda cell: words.get(cell.casefold(), math.nan)
+    return _reader_of_numbers(column, *_form(column, dialect))
+
+
+def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable[[str], float]:
+    point, mark = re.escape(decimal), re.escape(thousands)
+    whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
+    form = re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+    def read(cell: str) -> float:
+        if column.unit:
+            cell = cell.removesuffix(column.unit).rstrip()
+        if column.below:
+            cell = cell.removeprefix(column.below).lstrip()
+        if column.unit:
+            cell = cell.removeprefix(column.unit).lstrip()
+        if not form.fullmatch(cell):
+            return math.nan
+        value = float(cell.replace(thousands, "").replace(decimal, "."))
+        return value if math.isfinite(value) else math.nan
+
+    return read
+
+
+# --- types -----------------------------------------------------------------------------------------------
+
+
+def _typed_numbers(cells: NDArray[Any], column: Column) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    if column.kind not in _TYPED.get(cells.dtype.kind, ()):
+        raise InvalidInput(f"it is declared as {column.kind}, and the table has it as {cells.dtype}.")
+    if cells.dtype.kind != "M":
+        values = cells.astype(np.float64)
+        wrong = ~np.isnan(values) & (column.kind == "boolean") & (values != 0.0) & (values != 1.0)
+        values = np.where(wrong, np.nan, values)
+    elif column.kind == "date":
+        days = cells.astype("datetime64[D]")
+        wrong = (days != cells) & ~np.isnat(cells)
+        values = np.where(np.isnat(cells) | wrong, np.nan, (days - np.datetime64(0, "D")) / _DAY)
+    else:
+        wrong = np.zeros(len(cells), dtype=np.bool_)
+        values = (cells - np.datetime64(0, "s")) / np.timedelta64(1, "s")  # NaT is NaN
+    return values, np.flatnonzero(wrong)
+
+
+def _numbers_of_objects(
+    cells: Sequence[Any], column: Column, read: Callable[[str], float]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Objects of Python, each by itself, whatever the others are."""
+    lacking = [
+        _is_nothing(cell) or (isinstance(cell, str) and cell.strip() in MISSING_WORDS) for cell in cells
+    ]
+    values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
+    return values, np.flatnonzero(np.isnan(values) & ~np.array(lacking, dtype=np.bool_))
+
+
+def _number(cell: object, kind: str, read: Callable[[str], float]) -> float:
+    if isinstance(cell, str):
+        return read(cell.strip())
+    if _is_nothing(cell):
+        return math.nan
+    if isinstance(cell, np.datetime64):
+        cell = cell.astype("datetime64[us]").item()
+    match kind:
+        case "number" | "integer":
+            fits = isinstance(cell, int | float | np.number | Decimal) and not isinstance(cell, bool)
+        case "boolean":
+            fits = isinstance(cell, bool | np.bool_ | int | float | np.number) and cell in (0, 1)
+        case "datetime" if isinstance(cell, dt.date) and not isinstance(cell, dt.datetime):
+            cell, fits = dt.datetime(cell.year, cell.month, cell.day), True
+        case "date" if isinstance(cell, dt.datetime):
+            fits, cell = cell.time() == dt.time(), cell.date()
+        case _:
+            fits = isinstance(cell, dt.date)
+    if not fits:
+        return math.nan
+    try:
+        return number_of_moment(cell) if isinstance(cell, dt.date) else float(cell)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError):  # 10**400; a complex number; a signalling NaN
+        return math.nan
