@@ -110,7 +110,7 @@ def policy(unit: str) -> Policy:
         unit_column="person" if by_person else None,
         rows_per_unit=UNITS[unit],
         columns={
-            "ward": Column(kind="integer", keys=tuple(range(KEYS))),
+            "ward": Column(kind="integer", values=tuple(range(KEYS))),
             "cost": Column(kind="number", lower=0.0, upper=100.0),
         },
     )

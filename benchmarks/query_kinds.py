@@ -70,9 +70,9 @@ def adult_policy(budget: Budget, *, adjacency: str = "add-remove", household: bo
             "hr_per_week": Column(kind="integer", lower=HOURS[0], upper=HOURS[1]),
             "capital_gain": Column(kind="integer", lower=0, upper=CAP),
             "hours": Column(kind="number", lower=0.0, upper=24.0),
-            "sex": Column(kind="category", keys=("Female", "Male")),
-            "income": Column(kind="category", keys=("<=50K", ">50K")),
-            "occupation": Column(kind="category", keys=tuple(OCCUPATIONS)),
+            "sex": Column(kind="category", values=("Female", "Male")),
+            "income": Column(kind="category", values=("<=50K", ">50K")),
+            "occupation": Column(kind="category", values=tuple(OCCUPATIONS)),
             "country": Column(kind="category"),
         },
     )
@@ -253,7 +253,7 @@ def on_one_row() -> Iterator[Pair]:
         budget=PureBudget(1.0),
         columns={
             "x": Column(kind="number", lower=0.0, upper=1.0),
-            "g": Column(kind="category", keys=("a", "b")),
+            "g": Column(kind="category", values=("a", "b")),
             "u": Column(kind="category"),
         },
     )

@@ -1,0 +1,50 @@
+"""The page on columns is true: its blocks run, and its tables name what the code has."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+import tomllib
+from pathlib import Path
+
+from tacit.columns import Column, Dialect, Encoder, parse_columns
+from tacit.columns.column import KINDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "columns.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def test_the_columns_are_read_and_have_features() -> None:
+    data = tomllib.loads(block("toml"))
+    columns = parse_columns(data["columns"])
+    assert {column.kind for column in columns.values()} | {"datetime"} == set(KINDS)
+    encoder = Encoder(columns, None, Dialect.from_data(data["table"]))
+    cells = {
+        "age": ["30"], "weight": ["72,5 kg"], "crp": ["<5"], "ward": [""], "smoker": ["Ja"],
+        "admitted": ["01.02.2020"],
+    }  # fmt: skip
+    found = dict(zip(encoder.features, encoder.inputs(cells)[0].tolist(), strict=True))
+    assert (found["ward missing"], found["smoker"], found["admitted month=February"]) == (1.0, 1.0, 1.0)
+
+
+def test_the_program_prints_what_it_says() -> None:
+    program = block("python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, {})
+    assert printed.getvalue().splitlines() == [line[2:] for line in program.splitlines() if line[:2] == "# "]
+
+
+def test_the_tables_name_every_fact() -> None:
+    named = set(
+        re.findall(r"`([a-z_]+)`", "".join(line for line in PAGE.splitlines() if line.startswith("|")))
+    )
+    facts = {item.name for kind in (Column, Dialect) for item in dataclasses.fields(kind)}
+    assert facts <= named
+    assert set(KINDS) <= named
