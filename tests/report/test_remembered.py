@@ -17,7 +17,8 @@ from tacit.attacks.memorisation import Canary
 from tacit.events import Gaussian
 from tacit.report.findings import risk_found
 from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_page import page, summary
+from tacit.report.pages.run_page import page
+from tacit.report.pages.run_summary import summary
 from tacit.report.remembered import (
     Remembered,
     RememberingModel,

@@ -81,7 +81,7 @@ def findings_of(
 
 def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
     """Write the report, print the findings, and return 1 if the promise is contradicted."""
-    from tacit.report.pages.run_page import summary
+    from tacit.report.pages.run_summary import summary
     from tacit.report.pages.written import write_report
 
     written = write_report(data, folder)

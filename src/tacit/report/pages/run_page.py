@@ -10,11 +10,12 @@ from html import escape
 from typing import Any
 
 from tacit.report.pages.document import document
-from tacit.report.pages.remembered_page import remembered_section, remembered_sentence
+from tacit.report.pages.remembered_page import remembered_section
 from tacit.report.pages.run_charts import charts_of
+from tacit.report.pages.run_summary import epsilon_of, percent, summary
 from tacit.report.rounding import round_up
 
-__all__ = ["page", "summary"]
+__all__ = ["page"]
 
 Data = Mapping[str, Any]
 
@@ -70,25 +71,6 @@ def page(data: Data) -> str:
     return document(f"What {data['run']['name']} gives away", "".join(body))
 
 
-def summary(data: Data) -> list[tuple[str, str]]:
-    """What was found, in a few sentences, each with a word for its kind: "limit", "attack", "memory",
-    "audit".
-
-    A kind ends in an exclamation mark where the promise is contradicted.
-    """
-    risk = data["risk"]
-    found = [("limit", f"ε ≤ {_epsilon(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
-    if membership := data.get("membership"):
-        found.append(_headline(membership))
-    if (remembered := data.get("remembered")) and (sentence := remembered_sentence(remembered)):
-        found.append(sentence)
-    for planted in data.get("audits", ()):
-        worst = max(planted["results"], key=lambda result: result["claim_rejected"] is True)
-        kind = "audit!" if worst["claim_rejected"] else "audit"
-        found.append((kind, _proven(worst)))
-    return found
-
-
 # --- the parts of the page --------------------------------------------------------------------------------
 
 
@@ -116,7 +98,7 @@ def _risk(risk: Data, charts: Mapping[str, str]) -> str:
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in risk["sentences"][1:])
     return (
         "<h2>What no attack can exceed</h2>"
-        f"<p>The run promises ε ≤ {_epsilon(risk)} at δ = {risk['delta']:g} for one {escape(risk['unit'])} "
+        f"<p>The run promises ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g} for one {escape(risk['unit'])} "
         f"({escape(risk['adjacency'])}). These limits follow from what was really done, "
         "not from ε alone.</p>"
         f"{sentences}"
@@ -153,7 +135,7 @@ def _attack_table(model: Data, rates: Sequence[Data]) -> str:
     limits = "".join(f"<td>{100 * rate['limit']:.3g} %</td>" for rate in rates)
     rows = []
     for attack in model["attacks"]:
-        cells = "".join(f"<td>{_percent(point['true_positive_rate'])}</td>" for point in attack["points"])
+        cells = "".join(f"<td>{percent(point['true_positive_rate'])}</td>" for point in attack["points"])
         above = ' <span class="bad">above the limit</span>' if attack.get("above_the_limit") else ""
         auc = attack["auc"]
         rows.append(
@@ -268,61 +250,15 @@ def _closing(data: Data) -> str:
     )
 
 
-# --- sentences --------------------------------------------------------------------------------------------
-
-
-def _headline(membership: Data) -> tuple[str, str]:
-    name, rate = membership["headline"], membership["rates"][0]
-    at, texts, above = f"{100 * rate['rate']:g}", [], False
-    for model in sorted(membership["models"], key=lambda model: not model["private"]):
-        attack = next(one for one in model["attacks"] if one["attack"] == name)
-        above = above or any(one.get("above_the_limit", False) for one in model["attacks"])
-        texts.append(f"{_percent(attack['points'][0]['true_positive_rate'])} {model['model']}")
-    attacker = f"{name}, with {membership['shadows']} shadow models" if membership["shadows"] else name
-    words = (
-        f"At {at} false alarms of 100, the attack ({attacker}) found of the members: {'; '.join(texts)}. "
-        f"Guessing finds {at} %; no attack finds more than {100 * rate['limit']:.3g} % with DP."
-    )
-    if above:
-        return "attack!", (
-            f"{words} An attack is ABOVE THE LIMIT: either the code is wrong, or members and others differ "
-            "in more than membership. Do not release before it is known which."
-        )
-    return "attack", words
-
-
-def _proven(result: Data) -> str:
-    claim = "" if result["claimed_eps"] is None else f" {result['claimed_eps']:.2f} is claimed:"
-    verdict = {
-        True: f"{claim} CONTRADICTED, do not release.",
-        False: f"{claim} not contradicted.",
-        None: "",
-    }[result["claim_rejected"]]
-    return (
-        f"{result['canaries']:,} made-up records were planted, and looked for. That proves, with "
-        f"{100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
-        f"({result['method']}).{verdict} A small figure means a weak attack, not safety."
-    )
-
-
-def _percent(interval: Data) -> str:
-    value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
-    return f"{value:.3g} % ({low:.3g}–{high:.3g})"
+# --- words and pictures -----------------------------------------------------------------------------------
 
 
 def _tenths(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")  # no minus before a nought
 
 
-def _epsilon(risk: Data) -> str:
-    return "∞" if risk["epsilon"] is None else round_up(risk["epsilon"], 3)
-
-
 def _style(result: Data) -> str:
     return ' class="bad"' if result["claim_rejected"] else ""
-
-
-# --- pictures ---------------------------------------------------------------------------------------------
 
 
 def _figure(svg: str, caption: str) -> str:
