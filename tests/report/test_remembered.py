@@ -88,9 +88,9 @@ def test_what_remembers_too_much_is_called_so() -> None:
     assert [kind for kind, _ in summary(good)] == ["limit", "memory"]
     kind, words = summary(bad)[-1]
     assert kind == "memory!"
-    assert "ABOVE THEIR BOUND" in words
-    assert "above the bound" in page(bad)
-    assert "above the bound" not in page(good)
+    assert "ABOVE THEIR LIMIT" in words
+    assert "above the limit" in page(bad)
+    assert "above the limit" not in page(good)
 
 
 def test_the_page_says_what_was_typed_and_what_came_and_escapes_it() -> None:

@@ -81,14 +81,16 @@ def findings_of(
 
 def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
     """Write the report, print the findings, and return 1 if the promise is contradicted."""
-    from tacit.report.pages.run_summary import summary
+    from tacit.report.pages.run_summary import summary, verdict
     from tacit.report.pages.written import write_report
 
     written = write_report(data, folder)
-    contradicted = any(kind.endswith("!") for kind, _ in summary(data))
+    contradicted, words = verdict(data)
     if as_json:
         print_json(data)
         return int(contradicted)
+    console.print(words, style="bold red" if contradicted else "bold", soft_wrap=True)
+    console.print()
     for kind, sentence in summary(data):
         console.print(f"{kind}: {sentence}", style="bold red" if kind.endswith("!") else None, soft_wrap=True)
         console.print()

@@ -156,6 +156,7 @@ def remembered_found(
             for copies, bound in bounds.items()
         ],
         "examples": _examples(models),
+        "most_exposed": _most_exposed(models),
         "models": [],
     }
     for model in models:
@@ -208,6 +209,17 @@ def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
     return found
 
 
+def _most_exposed(models: Sequence[RememberingModel]) -> dict[str, Any] | None:
+    """The planted secret of the largest exposure without DP, or of all models; None if none was planted."""
+    plain = [model for model in models if not model.private] or list(models)
+    exposures = {
+        place: max(model.secrets[place].exposure for model in plain)
+        for place, own in enumerate(models[0].secrets)
+        if own.canary.included
+    }
+    return _example(models, max(exposures, key=exposures.__getitem__)) if exposures else None
+
+
 def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
     """The first canaries of each kind, in random order, and what the model wrote after their prefixes."""
     canaries = [one.canary for one in models[0].secrets]
@@ -217,21 +229,25 @@ def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
         for copies in sorted(set(planted), reverse=True)
         for place in [place for place, own in enumerate(planted) if own == copies][:_SHOWN]
     ]
-    return [
-        {
-            "prefix": canaries[place].prefix,
-            "secret": canaries[place].secret,
-            "copies": planted[place],
-            "models": [
-                {
-                    "model": model.name,
-                    "completion": model.secrets[place].completion,
-                    "completed": model.secrets[place].completed,
-                    "exposure": model.secrets[place].exposure,
-                    "queries": model.secrets[place].queries,
-                }
-                for model in models
-            ],
-        }
-        for place in chosen
-    ]
+    return [_example(models, place) for place in chosen]
+
+
+def _example(models: Sequence[RememberingModel], place: int) -> dict[str, Any]:
+    """One canary, and what each model wrote after its prefix."""
+    canary = models[0].secrets[place].canary
+    return {
+        "prefix": canary.prefix,
+        "secret": canary.secret,
+        "copies": canary.copies if canary.included else 0,
+        "models": [
+            {
+                "model": model.name,
+                "private": model.private,
+                "completion": model.secrets[place].completion,
+                "completed": model.secrets[place].completed,
+                "exposure": model.secrets[place].exposure,
+                "queries": model.secrets[place].queries,
+            }
+            for model in models
+        ],
+    }

@@ -37,7 +37,7 @@ def remembered_charts(found: Data) -> dict[str, Chart]:
 def remembered_sentence(found: Data) -> tuple[str, str] | None:
     """What was found of the planted secrets, with the word "memory"; None if there were none.
 
-    The word ends in an exclamation mark where an exposure is above its bound.
+    The word ends in an exclamation mark where an exposure is above its limit.
     """
     private = next(model for model in found["models"] if model["private"])
     groups = [group for group in private["planted"] if group["count"]]
@@ -59,7 +59,7 @@ def remembered_sentence(found: Data) -> tuple[str, str] | None:
     )
     if any(group["above_bound"] for group in private["planted"]):
         return "memory!", (
-            f"{words} The exposures are ABOVE THEIR BOUND: the model remembers more than its guarantee "
+            f"{words} The exposures are ABOVE THEIR LIMIT: the model remembers more than its guarantee "
             "allows. Do not release it."
         )
     return "memory", words
@@ -113,7 +113,7 @@ def _table(found: Data, model: Data) -> str:
     for group in (*model["planted"], model["not_planted"] | {"copies": 0}):
         if not group["count"]:
             continue
-        above = ' <span class="bad">above the bound</span>' if group.get("above_bound") else ""
+        above = ' <span class="bad">above the limit</span>' if group.get("above_bound") else ""
         share = 100 * group["at_least_by_chance_bits"] / group["count"]
         cells = [
             f"{_copies(group['copies'])}{above}",

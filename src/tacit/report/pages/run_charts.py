@@ -42,7 +42,7 @@ def _roc(membership: Data, risk: Data) -> Chart:
     share = "share of {} (both axes logarithmic)"
     chart = Chart(
         "Members found against false alarms",
-        Axis(share.format("others falsely accused"), least, 1.0, log=True),
+        Axis(share.format("others called members"), least, 1.0, log=True),
         Axis("share of members found", least, 1.0, log=True),
     )
     limit = list(zip(risk["limit"]["false_alarms"], risk["limit"]["found"], strict=True))
@@ -66,7 +66,7 @@ def _sorted(exposed: Data) -> Chart:
     chart = Chart(
         "How exposed each record is",
         Axis("records, most exposed first (%)", 0.0, 100.0),
-        Axis("standard deviations", min(-1.0, *values), max(3.0, *values)),
+        Axis("exposed by (standard deviations)", min(-1.0, *values), max(3.0, *values)),
     )
     for curve in curves:
         colour = "one" if curve["private"] else "two"

@@ -12,7 +12,8 @@ from typing import Any
 from tacit.report.pages.document import document
 from tacit.report.pages.remembered_page import remembered_section
 from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_summary import epsilon_of, percent, summary
+from tacit.report.pages.run_evidence import bar, strongest_evidence, tenths
+from tacit.report.pages.run_summary import epsilon_of, figures, percent, summary, verdict
 from tacit.report.rounding import round_up
 
 __all__ = ["page"]
@@ -26,21 +27,22 @@ _WORDS = {
     "false alarm": "A record that the model was not trained on, and that the attacker calls a member.",
     "interval": "Where the true figure lies, in {confidence} of 100 such experiments.",
     "shadow model": "A model that an attacker trains, on records of which it is known which are in.",
-    "exposure": "How far ahead of all that it might have been a planted secret stands, in bits.",
+    "exposed": "Said of a record: how far training on it moves its score, in standard deviations of chance.",
+    "exposure": "Said of a planted secret: how far ahead of all that it might have been it stands, in bits.",
     "canary": "A made-up record, planted by a coin toss, to see whether its traces can be found.",
 }
 _WORLDS = (
-    "Two worlds, with and without one {unit}: how strong an attacker’s evidence is, at best. Where the "
-    "curves overlap the attacker cannot know which world it is."
+    "How strong an attacker’s evidence is at best, had one {unit} taken part or not. Where the two overlap, "
+    "the attacker cannot tell which it is."
 )
 _ATTACKS = (
-    "The attack that was chosen beforehand, {attack}, with {percent} % bands. Both axes are logarithmic, for "
-    "the left edge matters most: members found with hardly a false alarm. No attack on a run that keeps its "
-    "promise gets into the shaded region, but by chance."
+    "The attack {attack}, chosen beforehand, with {percent} % bands. The left edge matters most: members "
+    "found with hardly a false alarm. Where the promise is kept, no attack gets into the shaded region, but "
+    "by chance."
 )
 _EXPOSED = (
-    "Every record, from the most exposed to the least. Ranked by half of the shadow models and measured by "
-    "the other half, so that chance does not pick the winners."
+    "All records, those exposed most on the left. Half of the shadow models ranked them, the other half gave "
+    "the figures, so that chance does not pick the winners."
 )
 _TITLES = {
     "limit": "What is promised",
@@ -60,10 +62,11 @@ def page(data: Data) -> str:
     charts = {name: chart.to_svg() for name, chart in charts_of(data).items()}
     body = [
         _head(data),
-        _risk(data["risk"], charts),
-        _membership(data, charts),
+        strongest_evidence(data),
         _exposed(data, charts),
+        _membership(data, charts),
         _remembered(data, charts),
+        _risk(data["risk"], charts),
         _inversion(data),
         _audits(data),
         _closing(data),
@@ -75,17 +78,21 @@ def page(data: Data) -> str:
 
 
 def _head(data: Data) -> str:
-    run, items = data["run"], []
+    run, items, short = data["run"], [], figures(data)
     for kind, sentence in summary(data):
-        title = _TITLES[kind.rstrip("!")]
-        style = ' class="bad"' if kind.endswith("!") else ""
-        items.append(f"<li><b{style}>{title}</b>{escape(sentence)}</li>")
+        name, style = kind.rstrip("!"), ' class="bad"' if kind.endswith("!") else ""
+        items.append(
+            f"<li><div><b{style}>{_TITLES[name]}</b><span>{escape(short[name])}</span></div>"
+            f"<p>{escape(sentence)}</p></li>"
+        )
+    contradicted, words = verdict(data)
     return (
         f"<h1>What “{escape(run['name'])}” gives away about one {escape(run['unit'])}</h1>"
-        f'<p class="soft">{escape(run["model"])}; data: {escape(run["data"])}.</p>'
+        f'<p class="verdict{" bad" if contradicted else ""}">{escape(words)}</p>'
+        f'<ol class="short">{"".join(items)}</ol>'
         '<p class="secret">Confidential: this page was computed from the training records without any noise. '
         "Keep it where the records are kept; the privacy statement is what may be shown to others.</p>"
-        f'<ol class="short">{"".join(items)}</ol>'
+        f'<p class="soft">{escape(run["model"])}; data: {escape(run["data"])}.</p>'
     )
 
 
@@ -122,11 +129,11 @@ def _membership(data: Data, charts: Mapping[str, str]) -> str:
         "its score is high. An attack that finds no more members than it raises false alarms is guessing. "
         f"These had {who}.</p>"
         f"{_figure(charts['attacks'], _ATTACKS.format(attack=found['headline'], percent=percent))}"
-        f"{tables}"
+        f"<details><summary>Every attack, in figures</summary>{tables}"
         f'<p class="soft">In brackets: {percent} % intervals, over records like these, for this one model. '
-        "“Found” is judged on half of the records, at a threshold that the other half chose. Members are the "
-        "training records, others the test records; where the two differ in kind, an attack can also tell "
-        "them apart by that, which is no leak.</p>"
+        "“Found” is judged on half of the records, at a threshold that the other half chose.</p></details>"
+        '<p class="soft">Members are the training records, others the test records. Where the two differ in '
+        "kind, an attack can also tell them apart by that, which is no leak.</p>"
     )
 
 
@@ -160,13 +167,14 @@ def _exposed(data: Data, charts: Mapping[str, str]) -> str:
         return ""
     unit = escape(data["run"]["unit"])
     galleries = []
-    for title, records in (("most exposed", found["most"]), ("least exposed", found["least"])):
+    for title, records in (("most", found["most"]), ("least", found["least"])):
         cards = "".join(_card(record) for record in records)
-        galleries.append(f'<h3>The {title}, without DP</h3><div class="gallery">{cards}</div>')
+        galleries.append(f'<h3>Exposed {title} without DP</h3><div class="gallery">{cards}</div>')
     return (
-        "<h2>Who is exposed most</h2><p>Training on a record moves the score of that very record. How far, "
-        f"in standard deviations of what chance does, is how exposed this {unit} is: at 0 nobody can tell, "
-        "at 3 almost anyone can. Averages hide this: odd and mislabelled records are exposed first.</p>"
+        "<h2>Who is exposed most</h2><p>Training on a record moves the score of that very record. How far it "
+        f"is moved, in standard deviations of what chance does, is by how much this {unit} is exposed: by 0 "
+        "nobody can tell that it took part, by 3 almost anyone can. Averages hide this: odd and mislabelled "
+        "records are exposed first.</p>"
         f"{_figure(charts['exposed'], _EXPOSED)}"
         f"{''.join(galleries)}"
     )
@@ -174,10 +182,10 @@ def _exposed(data: Data, charts: Mapping[str, str]) -> str:
 
 def _card(record: Data) -> str:
     picture = f'<img alt="record {record["record"]}" src="{record["picture"]}">' if record["picture"] else ""
-    with_dp = "" if record["with_dp"] is None else f"<br>with DP {_tenths(record['with_dp'])}"
+    with_dp = "" if record["with_dp"] is None else f"<br>with DP {tenths(record['with_dp'])}"
     return (
-        f"<figure>{picture}<figcaption>{escape(record['label'])}<br>{_tenths(record['without_dp'])}{with_dp}"
-        "</figcaption></figure>"
+        f"<figure>{picture}<figcaption><b>{escape(record['label'])}</b>"
+        f"<br>without DP {tenths(record['without_dp'])}{with_dp}</figcaption></figure>"
     )
 
 
@@ -206,7 +214,7 @@ def _inversion(data: Data) -> str:
         "like. If a class is many people, that is what the model is meant to learn; if a class is one "
         "person, it is that person’s picture, and a promise about single records does not cover it: make "
         "the person the unit.</p>"
-        f'<table class="drawn"><tr><th>class</th>{head}</tr>{rows}</table>'
+        f'<div class="wide"><table class="drawn"><tr><th>class</th>{head}</tr>{rows}</table></div>'
     )
 
 
@@ -216,8 +224,8 @@ def _audits(data: Data) -> str:
         results = planted["results"]
         claimed = next((r["claimed_eps"] for r in results if r["claimed_eps"] is not None), None)
         top = max([claimed or 0.0, *(r["eps_lower"] for r in results)]) or 1.0
-        bars = [] if claimed is None else [_bar("claimed", claimed, top, "one")]
-        bars += [_bar(f"proven by {r['method']}", r["eps_lower"], top, "two") for r in results]
+        bars = [] if claimed is None else [bar("ε claimed", claimed, top, "one")]
+        bars += [bar(f"ε proven by {r['method']}", r["eps_lower"], top, "two") for r in results]
         sentences = "".join(f"<li{_style(r)}>{escape(r['sentence'])}</li>" for r in results)
         parts.append(
             f"<p>{escape(planted['where'])}</p>{''.join(bars)}"
@@ -253,21 +261,9 @@ def _closing(data: Data) -> str:
 # --- words and pictures -----------------------------------------------------------------------------------
 
 
-def _tenths(value: float) -> str:
-    return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")  # no minus before a nought
-
-
 def _style(result: Data) -> str:
     return ' class="bad"' if result["claim_rejected"] else ""
 
 
 def _figure(svg: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _bar(words: str, value: float, top: float, colour: str) -> str:
-    width = 100.0 * value / top
-    return (
-        f"<div>ε {escape(words)}: <b>{value:.2f}</b></div>"
-        f'<div class="bar"><i style="width: {width:.1f}%; background: var(--{colour})"></i></div>'
-    )

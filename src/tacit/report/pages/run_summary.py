@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tacit.report.pages.remembered_page import remembered_sentence
 from tacit.report.rounding import round_up
 
-__all__ = ["epsilon_of", "percent", "summary"]
+__all__ = ["epsilon_of", "figures", "percent", "summary", "verdict"]
 
 Data = Mapping[str, Any]
+
+_TESTS = {
+    "attack": "an attack that is above its limit",
+    "memory": "secrets whose exposure is above its limit",
+    "audit": "the planted experiment",
+}
 
 
 def summary(data: Data) -> list[tuple[str, str]]:
@@ -26,10 +33,74 @@ def summary(data: Data) -> list[tuple[str, str]]:
     if (remembered := data.get("remembered")) and (sentence := remembered_sentence(remembered)):
         found.append(sentence)
     for planted in data.get("audits", ()):
-        worst = max(planted["results"], key=lambda result: result["claim_rejected"] is True)
+        worst = _told(planted)
         kind = "audit!" if worst["claim_rejected"] else "audit"
         found.append((kind, _proven(worst)))
     return found
+
+
+def verdict(data: Data) -> tuple[bool, str]:
+    """Whether an experiment contradicts the promise; and in plain words what is promised, what tested it, and
+    what an attacker reaches at most.
+    """
+    run, risk = data["run"], data["risk"]
+    promise = f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g} for one {risk['unit']}"
+    most = math.ceil(min(100.0, 100.0 * risk["chances"][0]["at_most"] - 1e-9))
+    reach = (
+        f"whatever the attack, its guess whether one {risk['unit']} took part is right at most {most} times "
+        "of 100; a blind guess is right 50 times."
+    )
+    against = [_TESTS[kind.rstrip("!")] for kind, _ in summary(data) if kind.endswith("!")]
+    if against:
+        by = " and by ".join(against)
+        return True, (
+            f"DO NOT RELEASE: the promise of {promise} is contradicted by {by}. Were it kept: {reach}"
+        )
+    if not run.get("private", True):
+        return False, (
+            "NOT PRIVATE: the run has a fixed test key, and whoever knows it can take the noise off. The "
+            f"promise of {promise} is that of the same run with a secret key."
+        )
+    tested = _tested(data)
+    begin = (
+        f"No experiment here contradicts the promise of {promise}. It was tested with {tested}."
+        if tested
+        else f"The promise is {promise}. No experiment has tested it here."
+    )
+    return False, f"{begin} {reach[0].upper()}{reach[1:]}"
+
+
+def _tested(data: Data) -> str:
+    """What the promise was held against, counted."""
+    found = []
+    if planted := sum(one["results"][0]["canaries"] for one in data.get("audits", ())):
+        found.append(f"{planted:,} planted records")
+    if secrets := data.get("remembered", {}).get("canaries", 0):
+        found.append(f"{secrets:,} made-up secrets")
+    if membership := data.get("membership"):
+        attacks = max(len(model["attacks"]) for model in membership["models"])
+        found.append(f"{attacks} attacks on membership" if attacks > 1 else "one attack on membership")
+    return " and ".join(found)
+
+
+def figures(data: Data) -> dict[str, str]:
+    """The one figure for each kind of finding in :func:`summary`."""
+    found = {"limit": f"ε ≤ {epsilon_of(data['risk'])}"}
+    if membership := data.get("membership"):
+        model = next(one for one in membership["models"] if one["private"])
+        attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
+        found["attack"] = f"{100 * attack['points'][0]['true_positive_rate']['value']:.3g} % found"
+    if groups := [group for group in _planted_secrets(data) if group["count"]]:
+        out, count = (sum(group[key] for group in groups) for key in ("completed", "count"))
+        found["memory"] = f"{out} of {count} came out"
+    for planted in data.get("audits", ()):
+        found["audit"] = f"ε ≥ {_told(planted)['eps_lower']:.2f}"
+    return found
+
+
+def _planted_secrets(data: Data) -> list[Data]:
+    models = data.get("remembered", {}).get("models", ())
+    return next((list(model["planted"]) for model in models if model["private"]), [])
 
 
 def percent(interval: Data) -> str:
@@ -61,6 +132,12 @@ def _headline(membership: Data) -> tuple[str, str]:
             "in more than membership. Do not release before it is known which."
         )
     return "attack", words
+
+
+def _told(planted: Data) -> Data:
+    """The result that is told: one that contradicts the claim, or the first, not the best of several."""
+    results: list[Data] = planted["results"]
+    return max(results, key=lambda result: result["claim_rejected"] is True)
 
 
 def _proven(result: Data) -> str:
