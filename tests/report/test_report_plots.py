@@ -79,6 +79,62 @@ def test_progress_with_little_to_show(rows: list[Row], tmp_path: Path) -> None:
     assert pixels(tmp_path / "p.png").shape == (624, 832, 3)
 
 
+@pytest.mark.parametrize("baseline", [0.1, 0.55, 0.9])
+def test_progress_with_the_constant_answer(
+    baseline: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line lies inside of the picture, wherever the scores are; of a single score it is the loss's."""
+    found = texts(monkeypatch)
+    plots.plot_progress(ROWS, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
+    assert f"constant answer: {baseline:.3f}" in found
+    one = [Row(row.steps, row.epsilon, row.loss, None, None) for row in ROWS]
+    plots.plot_progress(one, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
+    assert "constant answer: 0.693" in found
+    assert found.count(f"constant answer: {baseline:.3f}") == 1
+
+
+def confusion(classes: int, *, name: str = "class {}") -> dict[str, Any]:
+    matrix = [[(50 if i == j else (i + 2 * j) % 7) for j in range(classes)] for i in range(classes)]
+    return {
+        "confusion_matrix": matrix,
+        "classes": [{"class": name.format(i), "records": sum(row)} for i, row in enumerate(matrix)],
+        "score": 0.9,
+        "baseline": {"score": 0.5},
+        "private": True,
+    }
+
+
+@pytest.mark.parametrize("classes", [2, 10, 30])
+def test_confusion(classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = texts(monkeypatch)
+    data = confusion(classes)
+    assert plots.plot_confusion(data, tmp_path / "c.png")
+    assert {"predicted class", "true class (test records)"} <= set(found)
+    assert found.count("50") == classes
+    assert pixels(tmp_path / "c.png").shape[0] > 300
+
+
+def test_rows_of_the_confusion_picture_are_true_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed: dict[tuple[float, float], str] = {}
+
+    def listening(figure: Any, _: Path) -> None:
+        placed.update({text.get_position(): text.get_text() for text in figure.axes[0].texts})
+
+    monkeypatch.setattr(plots, "save_figure", listening)
+    data = confusion(2) | {"confusion_matrix": [[80, 20], [3, 7]]}
+    plots.plot_confusion(data, tmp_path / "c.png")
+    assert placed == {(0, 0): "80", (1, 0): "20", (0, 1): "3", (1, 1): "7"}  # (predicted, true)
+
+
+def test_what_cannot_be_read_is_not_drawn(tmp_path: Path) -> None:
+    assert not plots.plot_confusion(confusion(31), tmp_path / "c.png")
+    assert not plots.plot_confusion({"confusion_matrix": None}, tmp_path / "c.png")
+    assert not plots.plot_confusion({}, tmp_path / "c.png")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("sigma", "steps"), [(8.0, 30), (60.0, 1), (0.3, 40)])
 def test_privacy_curve(sigma: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = texts(monkeypatch)

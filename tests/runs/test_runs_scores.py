@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from tacit.cli.app import run as tacit
+from tacit.datasets import TensorPair
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
 from tacit.ledger import ApproximateBudget, Budget, Conflict, Ledger, Policy, RenyiBudget
@@ -28,10 +30,11 @@ from tacit.runs import Run, prepare
 from tacit.runs import train as runner
 from tacit.runs.build import make_plan
 from tacit.runs.config import parse_config
+from tacit.runs.evaluated import figures_of
 from tacit.runs.finished import open_run
 from tacit.runs.load import prepared_data
 from tacit.testing import seeded_generator
-from tacit.training import Row, evaluate, train
+from tacit.training import Evaluation, Row, evaluate, train
 
 CONFIG = """
 [data]
@@ -63,6 +66,7 @@ url = "budget.db"
 dataset = "people"
 chunk = 2
 """
+READABLE = (".txt", ".json", ".csv", ".html")
 EXACT = CONFIG.replace("test_noise = 5.0\n", "")
 RENYI = RenyiBudget(epsilon=9.0, delta=1e-4)
 
@@ -108,11 +112,12 @@ def change(folder: Path, *pairs: tuple[str, str], text: str = CONFIG) -> None:
 
 
 def exact_figures(folder: Path) -> list[str]:
-    """The exact score, loss and accuracies per class of the test records, in the forms that are printed."""
+    """The exact score, loss and other figures of the test records, in the forms that are printed."""
     run = open_run(folder)
     found = evaluate(run.model, *run.data.test)
-    assert found.loss is not None
-    values = (found.score, found.loss, *found.per_class)
+    others = (found.loss, found.baseline, found.balanced, found.auc, found.average_precision)
+    assert None not in others
+    values = [found.score, *found.per_class, *(value for value in others if value is not None)]
     return [*(f"{value:.4f}" for value in values), *(repr(v) for v in values if len(repr(v)) > 8)]
 
 
@@ -122,8 +127,8 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     printed = capsys.readouterr()
     assert tacit(["train", "run.toml", "--out", "out", "--resume", "--json"]) == 0
     again = capsys.readouterr()
-    released = [path for path in sorted(folder.glob("out/*")) if path.suffix in (".txt", ".json", ".csv")]
-    assert {path.name for path in released} >= {"statement.txt", "statement.json", "metrics.csv"}
+    released = [path for path in sorted(folder.glob("out/*")) if path.suffix in READABLE]
+    assert {path.name for path in released} >= {"metrics.csv", "evaluation.json", "evaluation.html"}
     return "\n".join([printed.out, printed.err, again.out, again.err, *map(Path.read_text, released)])
 
 
@@ -191,6 +196,51 @@ def test_the_picture_of_one_score_shows_the_noisy_loss(
     monkeypatch.setattr(plots, "_line", kept)
     plot_progress(one, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 0
+
+
+def test_the_constant_answer_of_a_noisy_score_is_a_public_number(folder: Path) -> None:
+    """Four of five test records are of one class; one over the classes is said, or what is declared."""
+    change(folder, ("test_fraction = 0.4", 'test_table = "others.csv"'))
+    rows = (folder / "others.csv").read_text().splitlines()
+    (folder / "others.csv").write_text("\n".join([rows[0], *(r.replace(",yes", ",no") for r in rows[1:])]))
+    outcome = prepare("run.toml", out="out").start()
+    assert outcome is not None
+    assert outcome.evaluation.baseline is None
+    assert outcome.figures["baseline"] == {
+        "score": 0.5,
+        "predictor": "a constant answer, if all 2 classes are equally common",
+    }
+    assert json.loads((folder / "out" / "evaluation.json").read_text()) == outcome.figures
+    declared = (
+        (folder / "run.toml").read_text().replace("test_noise = 5.0", "test_noise = 5.0\ntest_baseline = 0.9")
+    )
+    (folder / "run.toml").write_text(declared)
+    again = prepare("run.toml", out="out", resume=True).start()
+    assert again is not None
+    assert again.evaluation == outcome.evaluation, "no second release"
+    assert again.figures["baseline"]["score"] == 0.9
+    assert "test_baseline" in again.figures["baseline"]["predictor"]
+
+
+def test_what_is_said_of_a_noisy_score_is_the_same_for_all_test_records(folder: Path) -> None:
+    run = prepare("run.toml", out="out")
+    found = Evaluation(0.7, None, (), interval=(0.6, 0.8), noise=5.0, steps=6)
+    pair = run.data.test
+    said = [
+        figures_of(found, run.config, run.plan, replace(run.data, test=test), private=True)
+        for test in (pair, TensorPair(pair.inputs[:3], torch.zeros_like(pair.targets[:3])))
+    ]
+    assert said[0] == said[1]
+
+
+def test_a_declared_baseline_without_a_noisy_score_is_refused(folder: Path) -> None:
+    change(
+        folder,
+        ("test_noise = 5.0", "test_baseline = 0.9"),
+        ("test_fraction = 0.4", 'test_table = "others.csv"'),
+    )
+    with pytest.raises(InvalidInput, match=r"\[privacy\] test_baseline = 0.9 .* Leave test_baseline out"):
+        prepare("run.toml", out="out")
 
 
 def test_the_score_is_near_the_exact_one(folder: Path) -> None:

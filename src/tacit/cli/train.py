@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
     from tacit.runs.config import LedgerSection
-    from tacit.training import Evaluation
 
 __all__ = ["INTERRUPTED", "as_data", "command", "print_json", "refused_data", "run_to_end", "show_outcome"]
 
@@ -48,7 +47,8 @@ def command(
 ) -> int:
     """Train a model with differential privacy.
 
-    The folder of the run gets the model, the privacy statement, the metrics and two pictures. Ctrl-C stops
+    The folder of the run gets the model, the privacy statement, how good the model is beside a constant
+    answer, the metrics and pictures. Ctrl-C stops
     after the current step and saves; the same command with --resume goes on exactly as if nothing had
     happened, also after a crash.
 
@@ -168,16 +168,21 @@ def _announce(run: Run) -> None:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print the statement, the score and the paths of the files."""
+    """Print how good the model is, the statement, the score and the paths of the files."""
+    from tacit.report.evaluated import evaluation_text, score_line
     from tacit.report.rounding import round_up
 
+    figures = outcome.figures
+    console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
+    if table := evaluation_text(figures):
+        console.print()
+        console.print(table, soft_wrap=True)
     console.print()
     console.print(outcome.statement.to_text(), soft_wrap=True)
     if outcome.stopped is not None:
         console.print(f"The ledger ended the run early: {outcome.stopped}", soft_wrap=True)
-    score = f"test {outcome.evaluation.measure} {_score(outcome.evaluation)}"
-    figures = f"{score} at ε = {round_up(outcome.statement.epsilon)}"
-    console.print(figures, style="bold", soft_wrap=True)
+    cost = f" at ε = {round_up(outcome.statement.epsilon)}"
+    console.print(score_line(figures, cost), style="bold red" if figures["useless"] else "bold")
     for remark in _about_score(outcome):
         console.print(remark, soft_wrap=True)
     console.print(f"In {outcome.folder}:", soft_wrap=True)
@@ -185,12 +190,6 @@ def show_outcome(outcome: Outcome) -> None:
     console.print("  private/ has the key of the noise, to go on from: do not release it")
     for remark in outcome.remarks:
         messages.print(f"note: {remark}", soft_wrap=True)
-
-
-def _score(found: Evaluation) -> str:
-    if found.interval is None:
-        return f"{found.score:.4f}"
-    return f"{found.score:.3f} ({found.interval[0]:.3f} to {found.interval[1]:.3f})"
 
 
 def _about_score(outcome: Outcome) -> list[str]:
@@ -242,6 +241,7 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "test_steps": outcome.evaluation.steps,
         "test_loss": outcome.evaluation.loss,
         "per_class": list(outcome.evaluation.per_class),
+        "evaluation": outcome.figures,
         "rows": [vars(row) for row in outcome.rows],
         "statement": outcome.statement.data,
     }

@@ -62,9 +62,15 @@ def check_scores(config: Config, plan: Plan, charges: StepCharges | None) -> Non
     """Refuse a charged run that would score its held-out records exactly; see :mod:`tacit.training.scoring`.
 
     Raises:
-        InvalidInput: the configuration has noise for a score, and no ledger.
+        InvalidInput: the configuration has noise for a score, and no ledger; or a baseline and no such noise.
         PrivacyRefusal: records of the ledger's data set would be scored exactly.
     """
+    if config.privacy.test_baseline is not None and plan.score_report is None:
+        raise InvalidInput(
+            f"[privacy] test_baseline = {config.privacy.test_baseline:g} is the score of a constant answer, "
+            "for a noisy score to be held against. This run has no test_noise: it counts the score of a "
+            "constant answer from its test records. Leave test_baseline out."
+        )
     if charges is None:
         if plan.score_report is not None:
             raise InvalidInput(

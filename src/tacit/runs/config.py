@@ -47,7 +47,7 @@ _FREE = (
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by",
-    "ledger.one_record_per_unit",
+    "ledger.one_record_per_unit", "privacy.test_baseline",
 )  # fmt: skip
 
 
@@ -109,7 +109,9 @@ class PrivacySection(_Section):
     """The promise: its meaning has no default.
 
     ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
-    records, of the noise on the run's only test score, which is part of the budget.
+    records, of the noise on the run's only test score, which is part of the budget.  ``test_baseline`` is the
+    score of a constant answer that this score is held against, known without these records; by default one
+    over the number of classes.
     """
 
     epsilon: float | None = None
@@ -126,6 +128,7 @@ class PrivacySection(_Section):
     report_loss: bool = True
     loss_bound: float = 5.0
     test_noise: float | None = None
+    test_baseline: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)] | None = None
     allow_large_delta: bool = False
 
     def rule(self) -> ClippingRule:

@@ -6,6 +6,8 @@ The folder of a run::
     config.toml           the configuration, as it was given
     statement.txt, .json  what is guaranteed, and what is not
     metrics.csv           steps, epsilon, noisy loss, test figures
+    evaluation.json, .html  how good the model is beside a constant answer: confusion matrix, AUC, errors
+    confusion.png         the confusion matrix, for classes
     progress.png          test score, or where it comes once the noisy loss, and epsilon over the steps
     privacy.png           epsilon as a function of delta
     slots.npy             with [audit] slots: what was released of them, step by step
@@ -20,6 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 from torch import nn
@@ -44,6 +47,15 @@ from tacit.runs.config import (
     read_config,
     read_text,
 )
+from tacit.runs.evaluated import (
+    DATA,
+    PAGE,
+    PICTURE,
+    draw_evaluation,
+    figures_of,
+    public_loss,
+    write_evaluation,
+)
 from tacit.runs.folder import (
     canary_file,
     check_empty,
@@ -66,7 +78,7 @@ from tacit.training.session import PrivateSession
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare"]
 
-_OUTPUTS = ("model.safetensors", "config.toml", "statement.txt", "statement.json", "metrics.csv")
+_OUTPUTS = ("model.safetensors", "config.toml", "statement.txt", "statement.json", "metrics.csv", DATA, PAGE)
 _PICTURES = ("progress.png", "privacy.png")
 
 
@@ -78,7 +90,8 @@ class Interrupted(KeyboardInterrupt):
 class Outcome:
     """The result of a finished run.
 
-    ``rows`` of metrics, the last ``evaluation``, the ``statement``, the ``files`` to be released, and
+    ``rows`` of metrics, the last ``evaluation``, what the run says of it (``figures``, the data of
+    :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
     ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
     its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
     """
@@ -86,6 +99,7 @@ class Outcome:
     folder: Path
     rows: list[Row]
     evaluation: Evaluation
+    figures: dict[str, Any]
     statement: Statement
     files: tuple[str, ...] = (*_OUTPUTS, *_PICTURES)
     remarks: tuple[str, ...] = ()
@@ -127,7 +141,7 @@ class Run:
                 stack.enter_context(closing(self.session.charges.ledger))
             if not self.resumed:
                 check_empty(self.folder, self.config_text)
-            for path in (state, *(self.folder / name for name in (*_OUTPUTS, *_PICTURES))):
+            for path in (state, *(self.folder / name for name in (*_OUTPUTS, *_PICTURES, PICTURE))):
                 remove_leftovers(path)
             if self.config.run.tensorboard:
                 board = TensorBoardWatcher(self.folder / "tensorboard", self.session.steps_done)
@@ -149,7 +163,7 @@ class Run:
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Exact, on records that belong to no ledger's data set."""
-        return evaluate(model, *self.data.test)
+        return evaluate(model, *self.data.test, target_bounds=self.data.target_bounds)
 
     def _score(self, model: nn.Module) -> Evaluation:
         """The final score of the test records."""
@@ -178,6 +192,8 @@ class Run:
         if evaluation.interval is not None:  # exact scores are in the rows already
             rows = _with_score(rows, evaluation)
             CsvWatcher(self.folder / "metrics.csv", rows)
+        figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
+        write_evaluation(figures, self.folder)
         files: tuple[str, ...] = _OUTPUTS
         remarks: tuple[str, ...] = ()
         if self.config.audit.slots and session.stopped is not None:
@@ -189,15 +205,22 @@ class Run:
         if self.canaries:
             save_canaries(self.canaries, canary_file(self.folder))
         try:
-            self._draw(rows, f"test {evaluation.measure}")
-            files = (*files, *_PICTURES)
+            self._draw(rows, figures)
+            files = (*files, *_PICTURES, *draw_evaluation(figures, self.folder))
         except MissingExtra as problem:
             remarks = (*remarks, str(problem))
-        return Outcome(self.folder, rows, evaluation, statement, files, remarks, session.stopped)
+        return Outcome(self.folder, rows, evaluation, figures, statement, files, remarks, session.stopped)
 
-    def _draw(self, rows: list[Row], score: str) -> None:
+    def _draw(self, rows: list[Row], figures: dict[str, Any]) -> None:
         private = self.session.private
-        plot_progress(rows, self.folder / "progress.png", score=score, private=private)
+        plot_progress(
+            rows,
+            self.folder / "progress.png",
+            score=f"test {figures['measure']}",
+            baseline=figures["baseline"]["score"],
+            loss_baseline=public_loss(self.data),
+            private=private,
+        )
         curve = account(self.plan.event_after(self.session.steps_done), adjacency=self.plan.adjacency)
         plot_privacy_curve(curve, self.plan.delta, self.folder / "privacy.png", private=private)
 

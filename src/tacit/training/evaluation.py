@@ -3,11 +3,14 @@
 The numbers of :func:`evaluate` are exact, and say something about the test records.  The run's guarantee does
 not cover these, and the statement says so.  For test records that belong to the data set of a ledger there is
 :func:`tacit.training.score_held_out`.
+
+Every score stands beside that of the constant predictor, which gives the same answer for every record.  It is
+made of the test records alone: the commonest of their classes, or the mean of their targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,24 +19,49 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
+from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import check_classes, without_numbers
 
-__all__ = ["Evaluation", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
+__all__ = ["Evaluation", "TargetErrors", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
 
 _ROWS = 1024
+_MOST_CLASSES = 200  # of a confusion matrix, which has their square of numbers
 _PADDING = -100  # a target to leave out, as in torch
 
 
 @dataclass(frozen=True)
+class TargetErrors:
+    """The errors in one target of a regression, of the model and of the constant predictor.
+
+    In the target's own units where :func:`evaluate` got its bounds, else as the model was trained on it.
+    """
+
+    mean_absolute: float
+    root_mean_squared: float
+    constant_mean_absolute: float
+    constant_root_mean_squared: float
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """``score`` is accuracy for classes and for the characters of text, R^2 for numbers; ``loss`` the mean
-    cross-entropy, of text per character, or squared error.
+    """``score`` is accuracy for classes and for the characters of text, R² for numbers; ``loss`` the mean
+    cross-entropy, of text per character, or squared error; ``measure`` says in words what the score is.
 
-    ``per_class``: accuracy per class, (classes,), empty for regression and text; ``measure``: what the score
-    is, in words.
+    ``baseline`` is the score of the constant predictor on the same records, which answers the class
+    ``constant`` (of text, the token), or for numbers their mean.
 
-    A noisy score has no loss.  ``noise`` is its standard deviation in records; ``interval`` holds the score
-    without noise in 95 % of all releases; ``steps`` is the number of steps done when it was released.
+    For classes: ``per_class``, (classes,), the recall of each, 0 where it has no record; how many ``records``
+    each has, and how often each is ``predicted``; ``confusion[i][j]``, the records of class i that are
+    predicted as class j, empty beyond 200 classes; ``balanced``, the mean recall of the classes that have
+    records.  For two classes: ``auc`` and ``average_precision`` of the second, None if one has no record.
+
+    For numbers: ``errors``, one for each target.
+
+    ``not_finite`` is the number of records for which an output of the model is NaN or infinite.
+
+    A noisy score has none of these figures, no loss, and a ``baseline`` that is public or None.  ``noise`` is
+    the standard deviation of its noise in records; ``interval`` holds the score without noise in 95 % of all
+    releases; ``steps`` is the number of steps done when it was released.
     """
 
     score: float
@@ -43,45 +71,130 @@ class Evaluation:
     interval: tuple[float, float] | None = None
     noise: float | None = None
     steps: int | None = None
+    baseline: float | None = None
+    constant: int | None = None
+    records: tuple[int, ...] = ()
+    predicted: tuple[int, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    balanced: float | None = None
+    auc: float | None = None
+    average_precision: float | None = None
+    errors: tuple[TargetErrors, ...] = ()
+    not_finite: int = 0
 
 
-def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
+def evaluate(
+    model: nn.Module, inputs: Tensor, targets: Tensor, *, target_bounds: Sequence[tuple[float, float]] = ()
+) -> Evaluation:
     """Evaluate on ``inputs`` (n, ...) and ``targets``: (n,) int64 classes, or (n, k) or (n,) numbers.
 
     Of text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left out.
 
     Meanwhile the model is in evaluation mode; afterwards every part is in its old mode.
+
+    Args:
+        target_bounds: for numbers, the (low, high) of each target that stand for [-1, 1] in ``targets``: the
+            errors are then in the target's own units.
+
+    >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
+    >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))
+    >>> found = evaluate(model, torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
+    >>> found.score, found.baseline, found.balanced, found.confusion
+    (0.75, 0.75, 0.5, ((3, 0), (1, 0)))
     """
     _check_lengths(inputs, targets)
     if targets.ndim == 2 and not targets.is_floating_point():
         return _evaluate_text(model, inputs, targets)
     outputs = _outputs(model, inputs)
     if targets.is_floating_point():
-        residual = (outputs.reshape(targets.shape) - targets).double().square()
-        spread = (targets - targets.mean(0)).double().square().sum()
-        return Evaluation(float(1 - residual.sum() / spread), float(residual.mean()), (), "R²")
+        return _evaluate_numbers(outputs.reshape(targets.shape), targets, target_bounds)
     check_classes(targets, outputs.shape[1])
-    right = (outputs.argmax(1) == targets).double()
-    classes = range(outputs.shape[1])
+    return _evaluate_classes(outputs, targets)
+
+
+def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
+    """(n, c) logits and (n,) classes."""
+    classes, answers = outputs.shape[1], outputs.argmax(1)
+    right = torch.bincount(targets[answers == targets], minlength=classes)
+    records = torch.bincount(targets, minlength=classes)
+    recall = right.double() / records.clamp(min=1)
+    finite = outputs.isfinite().all(1)
+    auc = precision = None
+    if classes == 2 and bool(finite.all()):
+        ranked, positive = (outputs[:, 1].double() - outputs[:, 0].double()).numpy(), targets.numpy() == 1
+        auc, precision = roc_auc(ranked, positive), average_precision(ranked, positive)
     return Evaluation(
-        score=float(right.mean()),
+        score=float((answers == targets).double().mean()),
         loss=float(F.cross_entropy(outputs, targets)),
-        per_class=tuple(
-            float(right[targets == c].mean()) if bool((targets == c).any()) else 0.0 for c in classes
-        ),
+        per_class=tuple(recall.tolist()),
+        baseline=float(records.max()) / len(targets),
+        constant=int(records.argmax()),
+        records=tuple(records.tolist()),
+        predicted=tuple(torch.bincount(answers, minlength=classes).tolist()),
+        confusion=_confusion(answers, targets, classes) if classes <= _MOST_CLASSES else (),
+        balanced=float(recall[records > 0].mean()),
+        auc=auc,
+        average_precision=precision,
+        not_finite=int((~finite).sum()),
     )
+
+
+def _confusion(answers: Tensor, targets: Tensor, classes: int) -> tuple[tuple[int, ...], ...]:
+    """True classes down, predicted classes across."""
+    counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
+    return tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
+
+
+def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[float, float]]) -> Evaluation:
+    """Both of the same shape, (n, k) or (n,).  R² is of all targets together."""
+    residual = (outputs - targets).double().reshape(len(targets), -1)
+    spread = (targets - targets.mean(0)).double().reshape(len(targets), -1)
+    if bounds and len(bounds) != residual.shape[1]:
+        raise InvalidInput(
+            f"target_bounds must hold one pair for each of the {residual.shape[1]} targets; "
+            f"got {len(bounds)}."
+        )
+    units = [(high - low) / 2.0 for low, high in bounds] or [1.0] * residual.shape[1]
+    return Evaluation(
+        score=float(1 - residual.square().sum() / spread.square().sum()),
+        loss=float(residual.square().mean()),
+        per_class=(),
+        measure="R²",
+        baseline=0.0,
+        errors=tuple(
+            TargetErrors(*_errors(residual[:, k], unit), *_errors(spread[:, k], unit))
+            for k, unit in enumerate(units)
+        ),
+        not_finite=int((~residual.isfinite()).any(1).sum()),
+    )
+
+
+def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
+    """Mean absolute, and root of the mean squared."""
+    return unit * float(differences.abs().mean()), unit * float(differences.square().mean().sqrt())
 
 
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     """In parts: the logits of all characters at once would not fit into memory."""
-    right, loss = 0, 0.0
+    right, loss, not_finite = 0, 0.0, 0
     for part, following in zip(torch.split(inputs, _ROWS), torch.split(targets, _ROWS), strict=True):
-        logits, wanted = _outputs(model, part).flatten(0, 1), following.flatten()
+        outputs = _outputs(model, part)
+        logits, wanted = outputs.flatten(0, 1), following.flatten()
         check_classes(wanted, logits.shape[1], padding=_PADDING)
         right += int((logits.argmax(1) == wanted).sum())
         loss += float(F.cross_entropy(logits, wanted, ignore_index=_PADDING, reduction="sum"))
-    characters = int((targets != _PADDING).sum())
-    return Evaluation(right / characters, loss / characters, (), "accuracy per character")
+        not_finite += int((~outputs.isfinite()).flatten(1).any(1).sum())
+    counts = torch.bincount(targets[targets != _PADDING])
+    characters = int(counts.sum())
+    return Evaluation(
+        right / characters,
+        loss / characters,
+        (),
+        "accuracy per character",
+        baseline=float(counts.max()) / characters,
+        constant=int(counts.argmax()),
+        not_finite=not_finite,
+    )
 
 
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["new_figure", "plot_privacy_curve", "plot_progress", "save_figure"]
+__all__ = ["new_figure", "plot_confusion", "plot_privacy_curve", "plot_progress", "save_figure"]
 
 BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#c8551b", "#2d7d46", "#666666"
 _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
+_MOST_CLASSES = 30  # of a confusion matrix in a picture
 
 
 def new_figure(width: float = 6.4, height: float = 4.0) -> Figure:
@@ -42,11 +44,25 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def plot_progress(
-    rows: Sequence[Row], path: Path, *, score: str = "test accuracy", private: bool = True
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    score: str = "test accuracy",
+    baseline: float | None = None,
+    loss_baseline: float | None = None,
+    private: bool = True,
 ) -> None:
     """Score above, epsilon below, over the same steps.
 
     Where there is one score at most, the noisy training loss is above.
+
+    Args:
+        rows: the lines of metrics.
+        path: of the PNG.
+        score: what the score is, in words.
+        baseline: the score of a constant answer, a dashed line.
+        loss_baseline: the same for the loss, where the loss is above.
+        private: False marks the picture as one of a run with a fixed test key.
     """
     figure = new_figure(height=4.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -54,8 +70,10 @@ def plot_progress(
     scored = [(row.steps, row.test_score) for row in rows if row.test_score is not None]
     losses = [(row.steps, row.loss) for row in rows if row.loss is not None]
     if len(scored) < 2 <= len(losses):
-        scored, score = losses, "noisy training loss"
+        scored, score, baseline = losses, "noisy training loss", loss_baseline
     _line(upper, scored, score, BLUE, f"{scored[-1][1]:.3f}" if scored else "")
+    if baseline is not None and math.isfinite(baseline):
+        _constant(upper, baseline)
     _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
     lower.set_ylim(bottom=0)
     lower.set_xlabel("steps")
@@ -77,6 +95,53 @@ def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: st
             label, (1, points[-1][1]), xycoords=("axes fraction", "data"), xytext=(6, 0), color=colour,
             textcoords="offset points", va="center", annotation_clip=False,
         )  # fmt: skip
+
+
+def _constant(axes: Axes, value: float) -> None:
+    """The constant predictor, with its name above its line, inside of the axes."""
+    axes.axhline(value, color=GREY, linestyle="--", linewidth=1.2)
+    axes.annotate(
+        f"constant answer: {value:.3f}", (0.02, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
+        textcoords="offset points", color=GREY, fontsize=9, va="bottom",
+    )  # fmt: skip
+
+
+def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
+    """The confusion matrix of a run, true classes down and predicted ones across; shades are shares of a row.
+
+    Args:
+        data: of :func:`tacit.report.evaluated.evaluation_data`.
+        path: of the PNG.
+
+    Returns:
+        Whether there was something to draw: an exact matrix of few enough classes to be read.
+    """
+    matrix = data.get("confusion_matrix")
+    if not matrix or len(matrix) > _MOST_CLASSES:
+        return False
+    counts = np.array(matrix)
+    names = [one["class"] if len(one["class"]) <= 14 else f"{one['class'][:13]}…" for one in data["classes"]]
+    side = 2.6 + 0.42 * len(names)
+    figure = new_figure(width=max(4.6, side + 0.8), height=max(3.8, side))
+    axes = figure.add_subplot()
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    for (true, predicted), count in np.ndenumerate(counts):
+        colour = "white" if shares[true, predicted] > 0.55 else "black"
+        axes.text(predicted, true, f"{count:,}", ha="center", va="center", color=colour, fontsize=8)
+    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 4 else 0)
+    axes.set_yticks(
+        range(len(names)),
+        [f"{name}  ({one['records']:,})" for name, one in zip(names, data["classes"], strict=True)],
+    )
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class (test records)")
+    axes.set_title(
+        f"accuracy {data['score']:.3f}, constant answer {data['baseline']['score']:.3f}", fontsize=10
+    )
+    _mark(axes, data["private"])
+    save_figure(figure, path)
+    return True
 
 
 def plot_privacy_curve(curve: PrivacyCurve, delta: float, path: Path, *, private: bool = True) -> None:

@@ -49,10 +49,10 @@ _OTHERS_CHARGED = (
     "other runs and queries on the same records: what they cost is in the ledger, whose certificate has the "
     "total; what is not charged to it adds up beside it"
 )
-_TEST = "the test records: accuracy and loss on them are exact"
+_TEST = "the test records: accuracy, loss and all other figures on them are exact"
 _TEST_CHARGED = (
-    "the test records, which are taken to be no records of the data set whose budget this is: accuracy and "
-    "loss on them are exact"
+    "the test records, which are taken to be no records of the data set whose budget this is: accuracy, loss "
+    "and all other figures on them are exact"
 )
 _TEST_SCORED = "whatever else is computed from the test records, such as the reports of attacks on the model"
 _NOT_COVERED = (

@@ -1,0 +1,248 @@
+"""How good is a trained model, beside one that gives the same answer for every record? Plain data, and text.
+
+The data are made of an :class:`tacit.training.Evaluation` and of public facts alone; page, figure and text of
+a run are made of these data.  Of a noisy score they hold that score, its interval, and a baseline that is
+public: nothing in them is counted from the test records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tacit.report.verdict import Verdict, verdict
+from tacit.training.evaluation import Evaluation
+
+__all__ = ["evaluation_data", "evaluation_text", "score_line"]
+
+Data = Mapping[str, Any]
+
+_WIDTH = 79
+_LONGEST_NAME = 18
+_WORST = 5  # classes that the text names, where the matrix is too wide for it
+
+
+def evaluation_data(
+    found: Evaluation,
+    *,
+    classes: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    baseline: str = "",
+    settings: Mapping[str, str] | None = None,
+    private: bool = True,
+) -> dict[str, Any]:
+    """What a run says of its model, as data for JSON: a number that is NaN or infinite is None.
+
+    Args:
+        found: the evaluation.
+        classes: their names, in the order of their numbers.
+        targets: the names of the targets of a regression.
+        baseline: what gives the baseline, in words; by default the constant predictor of the test records.
+        settings: what the model was trained with, for the advice; the keys of :func:`tacit.report.verdict`.
+        private: False for a run with a fixed test key.
+
+    >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
+    ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
+    >>> data = evaluation_data(found, classes=("no", "yes"))
+    >>> data["useless"], data["classes"][1]["recall"], data["baseline"]["predictor"]
+    (True, 0.0, 'always answering "no"')
+    """
+    names = [*classes] or [str(number) for number in range(len(found.records))]
+    told = _verdict(found, names, baseline, settings or {})
+    data: dict[str, Any] = {
+        "verdict": told.sentence,
+        "useless": told.useless,
+        "advice": list(told.advice),
+        "measure": found.measure,
+        "score": _number(found.score),
+        "interval": None if found.interval is None else list(found.interval),
+        "noise": found.noise,
+        "steps": found.steps,
+        "loss": _number(found.loss),
+        "baseline": {
+            "score": _number(found.baseline),
+            "predictor": baseline or _predictor(found, names),
+        },
+        "private": private,
+    }
+    if found.records:
+        data |= _of_classes(found, names)
+    if found.errors:
+        own = [*targets] or [f"target {number}" for number in range(1, len(found.errors) + 1)]
+        data["errors"] = [
+            {"target": name} | {key: _number(value) for key, value in vars(error).items()}
+            for name, error in zip(own, found.errors, strict=True)
+        ]
+    if found.not_finite:
+        data["records_with_outputs_that_are_not_finite"] = found.not_finite
+    return data
+
+
+def _verdict(found: Evaluation, names: Sequence[str], baseline: str, settings: Mapping[str, str]) -> Verdict:
+    return verdict(found, names, baseline or _predictor(found, names), settings)
+
+
+def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    present = sum(count > 0 for count in found.records)
+    data: dict[str, Any] = {
+        "balanced_accuracy": _number(found.balanced),
+        "balanced_accuracy_of_a_constant": 1.0 / present,
+        "classes": [
+            {
+                "class": name,
+                "records": records,
+                "predicted": predicted,
+                "recall": recall if records else None,
+            }
+            for name, records, predicted, recall in zip(
+                names, found.records, found.predicted, found.per_class, strict=True
+            )
+        ],
+        "confusion_matrix": [list(row) for row in found.confusion] or None,
+        "confusion_matrix_rows": "true class",
+        "confusion_matrix_columns": "predicted class",
+    }
+    if len(found.records) == 2:
+        data |= {
+            "positive_class": names[1],
+            "auc": _number(found.auc),
+            "average_precision": _number(found.average_precision),
+            "average_precision_of_a_constant": found.records[1] / sum(found.records),
+        }
+    return data
+
+
+def _predictor(found: Evaluation, names: Sequence[str]) -> str:
+    """The constant predictor of the test records, in words."""
+    if found.errors:
+        return "always answering the mean of the test records"
+    if found.constant is None:
+        return "a constant answer"
+    if found.records:
+        return f'always answering "{names[found.constant]}"'
+    return "always answering the commonest character"
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def score_line(data: Data, cost: str = "") -> str:
+    """The score and its ``cost``, with its interval where it is noisy, and the score of a constant answer.
+
+    >>> score_line({"measure": "accuracy", "score": 0.9, "interval": None, "baseline": {"score": 0.5,
+    ...     "predictor": 'always answering "no"'}}, " at ε = 2")
+    'test accuracy 0.9000 at ε = 2 (a constant answer: 0.5000)'
+    """
+    digits = _four
+    score = _four(data["score"])
+    if data["interval"] is not None:
+        digits = _three
+        score = f"{_three(data['score'])} ({' to '.join(map(_three, data['interval']))})"
+    return f"test {data['measure']} {score}{cost} (a constant answer: {digits(data['baseline']['score'])})"
+
+
+def evaluation_text(data: Data) -> str:
+    """The figures as lines of at most 79 characters; empty for a noisy score, which is a line by itself."""
+    parts = [_figures(data)] if data["interval"] is None else []
+    if "classes" in data:
+        parts.append(_matrix(data) or _worst(data))
+    if "errors" in data:
+        parts.append(_target_errors(data["errors"]))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _figures(data: Data) -> list[str]:
+    rows: list[tuple[str, float | None, float | None]] = [
+        (f"test {data['measure']}", data["score"], data["baseline"]["score"])
+    ]
+    if "balanced_accuracy" in data:
+        rows.append(("balanced accuracy", data["balanced_accuracy"], data["balanced_accuracy_of_a_constant"]))
+    if "auc" in data:
+        name = _short(data["positive_class"])
+        rows.append((f'AUC of "{name}"', data["auc"], 0.5))
+        rows.append(
+            (
+                f'average precision of "{name}"',
+                data["average_precision"],
+                data["average_precision_of_a_constant"],
+            )
+        )
+    return _table(("", "model", "constant"), [(name, _four(one), _four(two)) for name, one, two in rows])
+
+
+def _matrix(data: Data) -> list[str]:
+    """The confusion matrix, or nothing where it is wider than a terminal."""
+    matrix, classes = data["confusion_matrix"], data["classes"]
+    if matrix is None:
+        return []
+    names = [_short(one["class"]) for one in classes]
+    rows = [
+        (name, *(str(count) for count in row), _four(one["recall"]))
+        for name, row, one in zip(names, matrix, classes, strict=True)
+    ]
+    lines = _table(("true \\ predicted", *names, "recall"), rows)
+    return lines if len(lines[0]) <= _WIDTH else []
+
+
+def _worst(data: Data) -> list[str]:
+    """The classes of least recall."""
+    known = sorted(
+        (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
+    )
+    rows = [
+        (_short(one["class"]), str(one["records"]), str(one["predicted"]), _four(one["recall"]))
+        for one in known[:_WORST]
+    ]
+    head = (f"least recall, of {len(known)}", "records", "predicted", "recall")
+    return _table(head, rows)
+
+
+def _target_errors(errors: Sequence[Data]) -> list[str]:
+    rows = [
+        (
+            _short(error["target"]),
+            *(
+                _figure(error[key])
+                for key in (
+                    "mean_absolute",
+                    "constant_mean_absolute",
+                    "root_mean_squared",
+                    "constant_root_mean_squared",
+                )
+            ),
+        )
+        for error in errors
+    ]
+    return _table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns beside each other: the first to the left, figures to the right."""
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+
+    def line(cells: Sequence[str]) -> Iterator[str]:
+        yield cells[0].ljust(widths[0])
+        yield from (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+
+    return ["  ".join(line(row)).rstrip() for row in (head, *rows)]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _four(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

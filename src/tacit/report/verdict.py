@@ -1,0 +1,233 @@
+"""Is a model better than one that gives the same answer for every record? A sentence, and what to try.
+
+Letters: a the accuracy, a0 that of the constant predictor, n records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tacit.training.evaluation import Evaluation
+
+__all__ = ["Verdict", "verdict"]
+
+_CHANCE = 1.645  # standard deviations that one in twenty useless models exceeds by chance
+_RANKS = 0.6  # an AUC from which another threshold is worth a try
+_NAMED = 3  # classes in a sentence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``useless``: no better than a constant answer, or hardly; ``sentence``: the verdict and what to try;
+    ``advice``: what to try, one by one.
+    """
+
+    useless: bool
+    sentence: str
+    advice: tuple[str, ...] = ()
+
+
+def verdict(
+    found: Evaluation, names: Sequence[str], predictor: str, settings: Mapping[str, str] | None = None
+) -> Verdict:
+    """Hold a model against the constant predictor.
+
+    A model is better if it exceeds the baseline by more than chance does once in twenty times, and gets right
+    at least a twentieth of what the constant predictor gets wrong (or half as much again as that gets right,
+    where this is less).  For classes it may do so in accuracy or in balanced accuracy: on an imbalanced table
+    a model that finds the rare class can have less accuracy than one that finds nothing.
+
+    Args:
+        found: the evaluation.
+        names: of the classes.
+        predictor: what gives the baseline, in words.
+        settings: what the model was trained with: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``.
+            A setting that is missing cannot be changed, and is not advised.
+
+    >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
+    ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
+    >>> verdict(found, ("no", "yes"), 'always answering "no"').sentence.partition(".")[0]
+    'USELESS: the model answers "no" for every test record'
+    """
+    settings = settings or {}
+    if found.interval is not None:
+        return _noisy(found, predictor, settings)
+    if found.not_finite or not math.isfinite(found.score):
+        return _diverged(found, settings)
+    if found.records:
+        return _classes(found, names, settings)
+    return _plain(found, predictor, settings)
+
+
+def _diverged(found: Evaluation, settings: Mapping[str, str]) -> Verdict:
+    if not found.not_finite:
+        return Verdict(False, f"The test {found.measure} is no number: all test targets are the same.")
+    advice = (_now("a smaller learning rate", settings, "learning_rate"),)
+    return _with_advice(
+        True,
+        f"USELESS: the outputs of the model are NaN or infinite for {found.not_finite:,} test records: the "
+        "training diverged.",
+        advice,
+    )
+
+
+def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
+    answered = [number for number, count in enumerate(found.predicted) if count]
+    gain, balanced_gain = _accuracy_gain(found), _balanced_gain(found)
+    better = gain.counts or balanced_gain.counts
+    score, baseline = f"{found.score:.4f}", f"{found.baseline:.4f}"
+    constant = f'always answering "{names[found.constant or 0]}"'
+    present = sum(count > 0 for count in found.records)
+    if present == 1:
+        return Verdict(
+            False, f"Test accuracy {score}. All test records are of one class: nothing can be compared."
+        )
+    if len(answered) == 1:
+        return _with_advice(True, _one_answer(found, names, answered[0]), _advice(found, settings))
+    balanced = f"balanced accuracy {found.balanced:.4f} against {1 / present:.4f}"
+    never = _never(found, names)
+    if not better:
+        beyond = gain.value > gain.chance or balanced_gain.value > balanced_gain.chance
+        sentence = (
+            f"USELESS: the model is {'hardly' if beyond else 'no'} better than {constant}: accuracy {score} "
+            f"against {baseline}, {balanced}.{never}{_ranks(found)}"
+        )
+        return _with_advice(True, sentence, _advice(found, settings))
+    if not gain.counts:
+        sentence = (
+            f"Test accuracy {score} is {'hardly above' if gain.value > 0 else 'not above'} the {baseline} of "
+            f"{constant}, but {balanced}: the model tells the classes apart.{never}"
+        )
+    else:
+        sentence = f"Test accuracy {score}, against {baseline} for {constant}; {balanced}.{never}"
+    return _with_advice(False, sentence, _advice(found, settings) if never else ())
+
+
+def _one_answer(found: Evaluation, names: Sequence[str], answer: int) -> str:
+    below = f", and {found.baseline:.4f} for the commonest class" if answer != found.constant else ""
+    return (
+        f'USELESS: the model answers "{names[answer]}" for every test record. That needs no training; its '
+        f"accuracy is {found.score:.4f}{below}.{_never(found, names)}{_ranks(found)}"
+    )
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """Over the baseline; ``chance`` exceeds it once in twenty times; ``least`` is that of a useful model."""
+
+    value: float
+    chance: float
+    least: float
+
+    @property
+    def counts(self) -> bool:
+        return self.value > self.chance and self.value >= self.least
+
+
+def _least(baseline: float) -> float:
+    return min((1.0 - baseline) / 20.0, baseline / 2.0)
+
+
+def _accuracy_gain(found: Evaluation) -> _Gain:
+    """Of accuracy; chance is in the records on which either the model or the constant predictor is right."""
+    n, most = sum(found.records), found.constant or 0
+    baseline = found.records[most] / n
+    right = [recall * count for recall, count in zip(found.per_class, found.records, strict=True)]
+    won, lost = sum(right) - right[most], found.records[most] - right[most]
+    return _Gain((won - lost) / n, _CHANCE * math.sqrt(won + lost) / n, _least(baseline))
+
+
+def _balanced_gain(found: Evaluation) -> _Gain:
+    """Of balanced accuracy: each recall is a share, taken as (right + 1) / (records + 2) for its chance."""
+    present = [(r, n) for r, n in zip(found.per_class, found.records, strict=True) if n]
+    baseline = 1.0 / len(present)
+    shares = [((r * n + 1.0) / (n + 2.0), n) for r, n in present]
+    variance = sum(p * (1.0 - p) / n for p, n in shares) / len(present) ** 2
+    value = sum(r for r, _ in present) / len(present) - baseline
+    return _Gain(value, _CHANCE * math.sqrt(variance), _least(baseline))
+
+
+def _never(found: Evaluation, names: Sequence[str]) -> str:
+    """The classes that have test records and are never predicted."""
+    lacking = [i for i, n in enumerate(found.records) if n and not found.predicted[i]]
+    if not lacking:
+        return ""
+    listed = ", ".join(f'"{names[i]}"' for i in lacking[:_NAMED])
+    more = f" and {len(lacking) - _NAMED} more classes" if len(lacking) > _NAMED else ""
+    count = sum(found.records[i] for i in lacking)
+    return f" It never predicts {listed}{more} ({count:,} of {sum(found.records):,} test records)."
+
+
+def _ranks(found: Evaluation) -> str:
+    if found.auc is None or found.auc < _RANKS:
+        return ""
+    return f" It does rank the records (AUC {found.auc:.2f}): another threshold may find them."
+
+
+def _plain(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
+    """Numbers and text."""
+    baseline = found.baseline or 0.0
+    gain = found.score - baseline
+    least = 0.05 if found.errors else _least(baseline)
+    told = f"{found.measure} {found.score:.4f}, against {baseline:.4f} for {predictor}"
+    if gain < least:
+        amount = "hardly" if gain > 0 else "no"
+        sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
+        return _with_advice(True, sentence, _advice(found, settings))
+    return Verdict(False, f"Test {told}.")
+
+
+def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
+    """From the noisy score and public numbers alone."""
+    low, high = found.interval or (0.0, 0.0)
+    told = f"{found.measure} {found.score:.3f} ({low:.3f} to {high:.3f})"
+    if found.baseline is None:
+        return Verdict(False, f"Test {told}.")
+    against = f"{found.baseline:.3f} for {predictor}"
+    smaller = found.measure.startswith("mean squared error")
+    worse = low >= found.baseline if smaller else high <= found.baseline
+    better = high < found.baseline if smaller else low > found.baseline
+    if worse:
+        sentence = f"USELESS: the model is no better than {predictor}: {told}, against {found.baseline:.3f}."
+        return _with_advice(True, sentence, _advice(found, settings))
+    if better:
+        return Verdict(False, f"Test {told}, against {against}.")
+    return Verdict(
+        False,
+        f"It cannot be told whether the model is better than a constant answer: {told}, against {against}. "
+        "More test records, or less test_noise, make the interval narrower.",
+    )
+
+
+def _advice(found: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:
+    advice = []
+    imbalanced = bool(found.records) and (found.baseline or 0.0) > 1.5 / len(found.records)
+    if imbalanced:
+        advice.append("class weights declared in the loss")
+        if len(found.records) == 2:
+            advice.append("another threshold on the probability")
+    advice += [
+        _now(words, settings, key)
+        for words, key in (
+            ("more epsilon", "epsilon"),
+            ("more steps", "steps"),
+            ("a larger batch", "batch_size"),
+            ("another learning rate", "learning_rate"),
+        )
+        if key in settings or not settings
+    ]
+    return tuple(advice)
+
+
+def _now(words: str, settings: Mapping[str, str], key: str) -> str:
+    return f"{words} (now {settings[key]})" if key in settings else words
+
+
+def _with_advice(useless: bool, sentence: str, advice: Sequence[str]) -> Verdict:
+    if not advice:
+        return Verdict(useless, sentence)
+    *first, last = advice
+    listed = f"{', '.join(first)} or {last}" if first else last
+    return Verdict(useless, f"{sentence} Try {listed}.", tuple(advice))

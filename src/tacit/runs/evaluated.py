@@ -1,0 +1,103 @@
+"""What does a run say of its model? Its figures beside those of a constant answer, as JSON, page and picture.
+
+Where the one score of a run is noisy, the constant answer's score is a public number: one over the number of
+declared classes, or what [privacy] test_baseline declares.  It is never counted from the test records.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tacit.datasets import Dataset
+from tacit.plan import Plan
+from tacit.report.evaluated import evaluation_data
+from tacit.report.pages.evaluation_page import evaluation_page
+from tacit.report.pages.plots import plot_confusion
+from tacit.report.rounding import round_up
+from tacit.runs.config import Config
+from tacit.sampling import FullBatch
+from tacit.training.evaluation import Evaluation
+from tacit.training.files import write_atomically
+
+__all__ = ["DATA", "PAGE", "PICTURE", "draw_evaluation", "figures_of", "public_loss", "write_evaluation"]
+
+DATA, PAGE, PICTURE = "evaluation.json", "evaluation.html", "confusion.png"
+
+_EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
+_EVEN_CHARACTERS = "a constant answer, if all {count} characters are equally common"
+_EVEN_NUMBERS = "answering the middle of the bounds, if targets lie evenly between them"
+
+
+def figures_of(
+    evaluation: Evaluation, config: Config, plan: Plan, data: Dataset, *, private: bool
+) -> dict[str, Any]:
+    """The data of :func:`tacit.report.evaluated.evaluation_data` for a run.
+
+    **Guarantee**
+
+    * Of a noisy score, the result is a function of that score and of public facts: those of the configuration
+      and the plan, and the declared classes, alphabet and bounds.
+    """
+    words = ""
+    if evaluation.interval is not None:
+        baseline, words = _public_baseline(config, data)
+        evaluation = replace(evaluation, baseline=baseline)
+    return evaluation_data(
+        evaluation,
+        classes=data.classes,
+        targets=[config.data.target] if config.data.target is not None else (),
+        baseline=words,
+        settings=_settings(config, plan),
+        private=private,
+    )
+
+
+def _public_baseline(config: Config, data: Dataset) -> tuple[float, str]:
+    """A score of the constant predictor for which no record is counted, and what gives it."""
+    if config.privacy.test_baseline is not None:
+        return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares"
+    if data.classes:
+        count = len(data.classes)
+        return 1.0 / count, _EVEN_CLASSES.format(count=count)
+    if data.alphabet:
+        count = len(data.alphabet) + 1  # and the end of a line
+        return 1.0 / count, _EVEN_CHARACTERS.format(count=count)
+    return 1.0 / 3.0, _EVEN_NUMBERS
+
+
+def public_loss(data: Dataset) -> float | None:
+    """The mean training loss of the same constant answers; None for text, whose records differ in length."""
+    if data.classes:
+        return math.log(len(data.classes))
+    return None if data.alphabet else 1.0 / 3.0
+
+
+def _settings(config: Config, plan: Plan) -> dict[str, str]:
+    found = {
+        "epsilon": round_up(plan.epsilon, 3),
+        "steps": f"{plan.steps:,}",
+        "learning_rate": f"{config.optimizer.learning_rate:g}",
+    }
+    if not isinstance(plan.sampling, FullBatch):
+        found["batch_size"] = f"{config.training.batch_size:,} of {plan.records:,} records"
+    return found
+
+
+def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    """Write the figures as JSON and as a page; returns the names of the files."""
+    texts = {
+        DATA: json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        PAGE: evaluation_page(data, title=folder.name),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+    return tuple(texts)
+
+
+def draw_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    """Draw the confusion matrix, where there is one; returns the names of the files."""
+    return (PICTURE,) if plot_confusion(data, folder / PICTURE) else ()
