@@ -33,7 +33,7 @@ class Given(nn.Module):
 
 
 def of_answers(labels: Any, answers: Any, classes: int = 2) -> Evaluation:
-    labels, answers = torch.as_tensor(np.array(labels)), torch.as_tensor(np.array(answers))
+    labels, answers = (torch.as_tensor(np.array(one, dtype=np.int64)) for one in (labels, answers))
     return evaluate(Given(), torch.eye(classes)[answers], labels)
 
 

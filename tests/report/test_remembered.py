@@ -105,6 +105,34 @@ def test_the_page_says_what_was_typed_and_what_came_and_escapes_it() -> None:
         ET.fromstring(chart.to_svg(alone=True))
 
 
+def test_the_secret_of_the_largest_exposure_comes_first_with_dp_and_without() -> None:
+    def model(name: str, exposures: Sequence[float]) -> RememberingModel:
+        mine = [*secrets(exposures), *secrets([16.0], included=False)]
+        return RememberingModel(name, name == "with DP", mine, (3, 200), (2, 200), PROBE)
+
+    models = [model("with DP", [9.0, 1.5, 2.0]), model("without DP", [3.0, 14.0, 2.0])]
+    data = remembered_found(models, CURVE, prefix="pin … ", candidates=100_000, confidence=0.95)
+    most = data["most_exposed"]
+    assert most["prefix"] == "pin <1> ", "without DP, and one that was planted"
+    assert [(one["model"], one["exposure"]) for one in most["models"]] == [
+        ("with DP", 1.5),
+        ("without DP", 14.0),
+    ]
+    evidence = page(whole(data)).split("The strongest evidence")[1].split("<h2>")[0]
+    for words in ("“pin &lt;1&gt; ”", "planted once", "(exposure 1.5 bits)", "(exposure 14.0 bits)"):
+        assert words in evidence
+
+
+def test_of_one_model_the_largest_exposure_is_its_own() -> None:
+    assert found([1.0, 3.0], private_only=True)["most_exposed"]["copies"] == 16
+    only = remembered_found(
+        [RememberingModel("with DP", True, secrets([9.0], included=False), (0, 1), (0, 1), PROBE)],
+        CURVE, prefix="pin … ", candidates=100, confidence=0.95,
+    )  # fmt: skip
+    assert only["most_exposed"] is None
+    assert "The strongest evidence" not in page(whole(only))
+
+
 def test_groups_count_what_is_in_and_what_is_not() -> None:
     data = found([1.0, 5.0, 3.0])
     once, often = data["models"][0]["planted"]

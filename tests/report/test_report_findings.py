@@ -30,7 +30,7 @@ from tacit.report.findings import (
 from tacit.report.pages.chart import Axis, Chart, grey_picture
 from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_page import page
-from tacit.report.pages.run_summary import summary
+from tacit.report.pages.run_summary import figures, summary, verdict
 from tacit.report.pages.written import write_report
 from tacit.report.risk import risk_sheet
 
@@ -118,6 +118,101 @@ def test_a_contradicted_claim_is_said_at_once() -> None:
     assert "CONTRADICTED, do not release" in dict(summary(whole(rejected=True)))["audit!"]
     assert "not contradicted" in dict(summary(whole()))["audit"]
     assert "weak attack, not safety" in dict(summary(whole()))["audit"]
+
+
+def test_the_verdict_says_what_is_promised_what_tested_it_and_what_an_attacker_reaches() -> None:
+    contradicted, words = verdict(whole())
+    assert not contradicted
+    assert words == (
+        "No experiment here contradicts the promise of ε ≤ 4.38 at δ = 1e-05 for one image. It was tested "
+        "with 1,000 planted records and one attack on membership. Whatever the attack, its guess whether one "
+        "image took part is right at most 70 times of 100; a blind guess is right 50 times."
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "by"),
+    [
+        (whole(rejected=True), "by the planted experiment."),
+        (whole(2.0), "by an attack that is above its limit."),
+        (whole(2.0, rejected=True), "by an attack that is above its limit and by the planted experiment."),
+    ],
+    ids=["audit", "attack", "both"],
+)
+def test_the_verdict_says_what_contradicts_the_promise(data: dict[str, Any], by: str) -> None:
+    contradicted, words = verdict(data)
+    assert contradicted
+    assert words.startswith(
+        "DO NOT RELEASE: the promise of ε ≤ 4.38 at δ = 1e-05 for one image is contradicted"
+    )
+    assert by in words
+    assert '<p class="verdict bad">DO NOT RELEASE' in page(data)
+
+
+def test_the_verdict_of_a_run_that_nothing_tested_or_that_is_not_private() -> None:
+    data = whole()
+    only = {"run": data["run"], "risk": data["risk"]}
+    assert "No experiment has tested it here" in verdict(only)[1]
+    data["run"] = data["run"] | {"private": False}
+    assert verdict(data)[1].startswith("NOT PRIVATE: the run has a fixed test key")
+    assert not verdict(data)[0]
+
+
+def test_the_page_begins_with_the_verdict_the_cards_and_the_strongest_evidence() -> None:
+    data = whole()
+    text = page(data)
+    places = [
+        text.index(words)
+        for words in (
+            "<h1>",
+            verdict(data)[1],
+            "What is promised",
+            "What attacks found",
+            "What the planted experiment proves",
+            "The strongest evidence",
+            "Who is exposed most",
+            "What attacks reach",
+            "What no attack can exceed",
+        )
+    ]
+    assert places == sorted(places)
+    for figure in figures(data).values():
+        assert f"<span>{figure}</span>" in text
+    evidence = text.split("The strongest evidence")[1].split("Who is exposed most")[0]
+    assert "the model without DP exposes it by 4.0 standard deviations, the model with DP by 0.1" in evidence
+    assert "&lt;3&gt;" in evidence
+    assert evidence.count('class="bar"') == 2
+    assert evidence.count("<img") == 1
+
+
+def test_without_shadow_models_and_secrets_there_is_no_strongest_evidence() -> None:
+    data = whole()
+    del data["exposed"]
+    assert "The strongest evidence" not in page(data)
+
+
+def test_tables_of_attacks_are_folded() -> None:
+    folded = re.findall(r"<details>(.*?)</details>", page(whole()), flags=re.DOTALL)
+    assert len(folded) == 1
+    assert folded[0].count("limit for any attack") == 1
+    assert "limit for any attack" not in page(whole()).replace(folded[0], "")
+
+
+def test_a_record_is_exposed_in_standard_deviations_and_a_secret_has_an_exposure_in_bits() -> None:
+    """One name for one thing: without secrets, the page has the word exposure in its list of words alone."""
+    text = re.sub("<style>.*?</style>", "", page(whole()), flags=re.DOTALL)
+    text = text.replace("<dt>exposure</dt><dd>Said of a planted secret", "")
+    assert "xposure" not in text
+    assert "exposed by (standard deviations)" in text
+
+
+def test_the_figure_of_the_experiment_is_that_of_its_sentence() -> None:
+    """Not the largest of several bounds, which together do not hold with the confidence that is said."""
+    data = whole()
+    first = data["audits"][0]["results"][0]
+    data["audits"][0]["results"] = [first, first | {"eps_lower": 9.0, "method": "another"}]
+    assert figures(data)["audit"] == "ε ≥ 3.20"
+    assert "at least 3.20" in dict(summary(data))["audit"]
 
 
 def test_the_page_stands_alone_and_says_what_it_must() -> None:
