@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from oracles import clipped_sum, definition
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
 from tacit.errors import SlowModel
-
-from .oracles import clipped_sum, definition
 
 C = 0.3
 
@@ -30,7 +29,8 @@ class Wrapped(nn.Module):
         self.w = nn.ParameterList(torch.randn(shape) / 3 for shape in shapes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, *self.w)
+        made: Tensor = self.function(x, *self.w)
+        return made
 
 
 class Attention(nn.Module):
@@ -42,11 +42,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mixed, weights = self.layer(x, x, x, **self.call)
-        return mixed if weights is None else mixed + weights.flatten(1).sum(1)[:, None, None]
+        result: Tensor = mixed if weights is None else mixed + weights.flatten(1).sum(1)[:, None, None]
+        return result
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
-    return model(x).square().flatten(1).mean(1)
+    result: Tensor = model(x).square().flatten(1).mean(1)
+    return result
 
 
 def connectionist(model: nn.Module, x: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[in
 
 def hooked(weight: Tensor) -> Tensor:
     if weight.requires_grad:
-        weight.register_hook(lambda gradient: 2 * gradient)
+        weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]
     return weight
 
 
@@ -109,7 +111,8 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.note(self.notes)
-        return self.layer(x)
+        result: Tensor = self.layer(x)
+        return result
 
 
 NOTES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], int]]] = {
