@@ -148,7 +148,7 @@ SETTINGS = [
     ('table = "people.csv"', 'table = "nobody.csv"', 2, "there is no table at nobody.csv"),
     ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
     ('target = "rich"\n', "", 2, "[data] target is missing"),
-    ('target = "rich"', 'target = "sick"', 2, "target must be a column of the schema"),
+    ('target = "rich"', 'target = "sick"', 2, "target must be one of the declared columns"),
     ("age = {", "height = {", 2, "'height'"),
     ("lower = 0, upper = 100", 'lower = "min", upper = "max"', 1, "declared, not taken from the data"),
     ('{ kind = "number", lower = 0, upper = 100 }', '"auto"', 1, "[columns.age]: a column must have bounds"),
@@ -218,8 +218,8 @@ def test_too_many_steps_for_the_budget(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (",office,no\n", "1 of 301 rows of people.csv lack a value"),
-        ("nan,office,no\n", "1 of 301 rows of people.csv lack a value"),
+        (",office,no\n", "1 of 301 rows lack a value, column 'age' of people.csv"),
+        ("nan,office,no\n", "1 of 301 rows lack a value, column 'age' of people.csv"),
         (
             "30,office,perhaps\n",
             "1 labels in column 'rich' of people.csv are not among the declared classes (no, yes): row 301.",

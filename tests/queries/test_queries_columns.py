@@ -64,7 +64,7 @@ TYPED = pd.DataFrame(
         "who": TEXTS["who"],
         "weight": [72.5, 80.0, 65.0, 90.0],
         "admitted": pd.to_datetime(TEXTS["admitted"], format="%d.%m.%Y"),
-        "seen": pd.to_datetime(["2020-01-31 14:05:00", "2020-02-01 00:00:00", None, "2021-12-24 23:59:59"]),
+        "seen": pd.to_datetime(["2020-01-31 14:05:00", "2020-02-01 00:00:00", "NaT", "2021-12-24 23:59:59"]),
         "smoker": [True, False, True, False],
         "note": TEXTS["note"],
     }

@@ -246,7 +246,7 @@ def by_hand(compiled: Compiled, table: list[dict[str, Any]]) -> RawTable:
     query, rules = compiled.query, compiled.policy
     rows = [row for row in table if query.where is None or truth(query.where, row)]
     for column in query.by:
-        keys = (True, False) if column == "well" else rules.columns[column].keys
+        keys = (True, False) if column == "well" else rules.columns[column].values
         rows = [row for row in rows if row[column] is not None and (keys is None or row[column] in keys)]
     if rules.unit_column is not None:
         rows = [row for row in rows if row["pid"] is not None]

@@ -193,7 +193,7 @@ QUERIES = st.builds(
 
 
 def compiled_of(query: Query, policy: Policy, mechanism: str) -> Compiled:
-    undeclared = any(name in query.by and policy.columns[name].keys is None for name in ("ward", "city"))
+    undeclared = any(name in query.by and policy.columns[name].values is None for name in ("ward", "city"))
     if mechanism == "gaussian":
         return compile_query(query, policy, rho=0.5, delta=1e-6 if undeclared else None, mechanism=mechanism)
     return compile_query(query, policy, epsilon=1.0, delta=1e-6 if undeclared else None)

@@ -204,16 +204,16 @@ def test_quantiles_lie_between_the_neighbouring_ones(text: str, private: Private
     assert isinstance(found, Estimate)
     assert found.rank_error is not None
     bounds = POLICY.columns[column]
-    assert bounds.lower is not None
-    assert bounds.upper is not None
-    spacing = (bounds.upper - bounds.lower) / 500
+    assert bounds.low is not None
+    assert bounds.high is not None
+    spacing = (bounds.high - bounds.low) / 500
     near = (5 * found.rank_error + 10) / N
     low, high = (min(max(share + sign * near, 0.0), 1.0) for sign in (-1, 1))
     (least, most) = plain.execute(
         f"SELECT quantile_cont({column}, {low}), quantile_cont({column}, {high}) FROM visits"
     ).fetchone()
     if share in (0.0, 1.0):  # all candidates beyond the last value are of the same rank
-        least, most = (least, bounds.upper) if share else (bounds.lower, most)
+        least, most = (least, bounds.high) if share else (bounds.low, most)
     assert least - spacing <= found.value <= most + spacing
 
 

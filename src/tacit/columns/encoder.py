@@ -76,7 +76,7 @@ class Encoder:
             raise InvalidInput("declare at least one column beside the target that is not of kind text.")
         for name, column in self.columns.items():
             if column.kind != "text" or name == self.target:
-                check_encodable(name, column, is_target=name == self.target)
+                check_encodable(name, column)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder.from_data, (self.to_data(),)

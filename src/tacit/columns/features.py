@@ -36,21 +36,15 @@ _WHAT = {
 Floats = NDArray[np.float32]
 
 
-def check_encodable(name: str, column: Column, *, is_target: bool) -> None:
+def check_encodable(name: str, column: Column) -> None:
     """Refuse a column that has no features, or is no target, with its declared facts.
 
     Raises:
-        InvalidInput: a target of kind text, or one that may be missing.
+        InvalidInput: it is of kind text.
         PrivacyRefusal: it lacks the bounds or values that it needs.
     """
     if column.kind == "text":
         raise InvalidInput(f"column {name!r} is of kind text, which cannot be predicted; declare what it is.")
-    if is_target and (column.missing != "refuse" or column.parts):
-        problem = "parts" if column.parts else f"missing = {column.missing!r}"
-        raise InvalidInput(
-            f"column {name!r} is the target, which has no {problem}: a row without a target teaches nothing. "
-            "Delete that line."
-        )
     listed = column.kind == "boolean" or column.values is not None
     if column.lower is None and not listed:
         wanted = "values" if column.kind == "category" else "lower and upper"

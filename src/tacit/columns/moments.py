@@ -103,7 +103,7 @@ def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
             except ValueError:
                 moment = None
             if moment is not None and kind == "date":
-                moment = moment.date()  # type: ignore[attr-defined]
+                moment = moment.date()
         try:
             return math.nan if moment is None else number_of_moment(moment)
         except OverflowError:  # the first year, taken to UTC

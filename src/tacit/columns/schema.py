@@ -59,7 +59,7 @@ def _column(where: str, given: Any) -> tuple[Column, dict[str, Any]]:
             texts = [str(value) for value in values] if isinstance(values, list | tuple) else values
             facts = {"kind": "category", "values": texts}
         case {"keys": keys, **rest} if "values" not in rest:
-            facts = {**rest, "values": keys}
+            facts = {str(name): fact for name, fact in rest.items()} | {"values": keys}
         case _:
             return Column.from_data(given, where), {}
     if any(value is None for value in facts.values()):

@@ -33,7 +33,8 @@ def pieces(
     if path.suffix.lower() in (".parquet", ".pq"):
         yield from _parquet_pieces(path, columns, rows)
     else:
-        yield from CsvFile(path, columns, dialect).chunks(rows)
+        for chunk in CsvFile(path, columns, dialect).chunks(rows):
+            yield dict(chunk)
 
 
 def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = None) -> dict[str, Cells]:

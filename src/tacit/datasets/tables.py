@@ -89,7 +89,7 @@ def load_table(
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
-    >>> _ = path.write_text("age,sex,sick\n" + "30,f,no\n60,m,yes\n45,f,no\n" * 2)
+    >>> _ = path.write_text("age,sex,sick\\n" + "30,f,no\\n60,m,yes\\n45,f,no\\n" * 2)
     >>> schema = {"age": Column(kind="integer", lower=0, upper=120),
     ...           "sex": Column(kind="category", values=("f", "m")), "sick": Column(kind="boolean")}
     >>> data = load_table(path, target="sick", schema=schema, test_path=path, unit="person")

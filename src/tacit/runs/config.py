@@ -232,7 +232,7 @@ class Config(_Section):
     ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
 
-    def schema(self, source: str = "") -> dict[str, Column]:
+    def read_columns(self, source: str = "") -> dict[str, Column]:
         """The public facts about the columns of the table.
 
         Raises:
@@ -247,7 +247,7 @@ class Config(_Section):
             )
         return parse_columns(self.data.columns, "data.columns", source=source)
 
-    def dialect(self, source: str = "") -> Dialect:
+    def read_dialect(self, source: str = "") -> Dialect:
         """How the CSV files of the table are written.
 
         Raises:

@@ -42,8 +42,8 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
         return load_table(
             Path(section.table),
             target=section.target,
-            schema=config.schema(),
-            dialect=config.dialect(),
+            schema=config.read_columns(),
+            dialect=config.read_dialect(),
             test_fraction=section.test_fraction,
             test_path=None if section.test_table is None else Path(section.test_table),
             missing=section.missing,

@@ -240,7 +240,8 @@ def arrow_table(data: object, policy: Policy) -> Read:
 def _by_column(found: Mapping[str, Any], rows: int, policy: Policy) -> Read:
     """Arrow columns as they are, or read cell by cell where the policy's kind needs that."""
     pa = _pyarrow()
-    columns, unreadable = {}, {}
+    columns: dict[str, Any] = {}
+    unreadable: dict[str, NDArray[np.int64]] = {}
     for column, cells in found.items():
         kind = _kind(column, policy)
         if needs_reading(kind, cells.type):
