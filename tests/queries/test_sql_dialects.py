@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -201,6 +202,55 @@ def test_postgres_is_asked_of_one_state_and_may_not_write(database: str) -> None
         later._connection.execute("DELETE FROM public.v")
     engine.close()
     later.close()
+
+
+def test_dates_are_compared_and_checked_as_duckdb_does(database: str) -> None:
+    """Whatever form of dates the server writes, and a time zone is refused by name."""
+    days = ["2019-12-31", "2020-02-29", None, "2030-01-01"]
+    seen = ["2020-01-31 14:05:00", "2020-02-01 00:00:00", "2020-02-01 00:00:00.5", None]
+    facts = {"lower": "2020-01-01", "upper": "2029-12-31"}
+    columns = {"born": Column(kind="date", **facts), "seen": Column(kind="datetime", **facts)}
+    policy = replace(ROWS, columns=columns)
+    values = ", ".join(
+        f"({', '.join('NULL' if cell is None else repr(cell) for cell in row)})"
+        for row in zip(days, seen, strict=True)
+    )
+    execute(
+        database,
+        "DROP TABLE IF EXISTS d",
+        "CREATE TABLE d (born date, seen timestamp)",
+        f"INSERT INTO d VALUES {values}",
+        "ALTER DATABASE postgres SET datestyle = 'SQL, DMY'",
+    )
+    table = pa.table(
+        {
+            "born": pa.array(days).cast(pa.date32()),
+            "seen": pa.array(seen).cast(pa.timestamp("us")),
+        }
+    )
+    try:
+        with contextlib.closing(PostgresEngine(database, "d")) as engine:
+            mine = DuckDBEngine(table, policy)
+            for column, op, value, count in [
+                ("born", "<", "2020-02-29", 1),
+                ("born", ">=", "2020-02-29", 2),
+                ("seen", "=", "2020-02-01", 1),
+                ("seen", ">", "2020-02-01 00:00", 1),
+                ("seen", "<=", "2020-01-31 14:05", 1),
+            ]:
+                (statement,) = statements_of(Query((Count(),), Compare(column, op, value)), policy)
+                assert integers(engine, statement) == integers(mine, statement) == [(count,)]
+            found = [(each.column, each.kind, each.count) for each in check_table(engine, policy).findings]
+            assert found == [("born", "missing", 1), ("born", "outside", 2), ("seen", "missing", 1)]
+        execute(database, "ALTER TABLE d ALTER COLUMN seen TYPE timestamptz")
+        with (
+            contextlib.closing(PostgresEngine(database, "d")) as engine,
+            pytest.raises(InvalidInput) as caught,
+        ):
+            engine.check(policy)
+        assert "'seen' is declared a datetime, but the table has it as timestamp with" in str(caught.value)
+    finally:
+        execute(database, "ALTER DATABASE postgres RESET datestyle")
 
 
 def test_what_the_server_is_set_to_does_not_change_what_a_statement_means(database: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -79,7 +80,9 @@ class Dialect:
             raise InvalidInput(f"{where} must be a section; got {data!r}.")
         for name, value in data.items():
             if name not in known:
-                raise InvalidInput(f"{where} {name} is not a setting; there are {', '.join(known)}.")
+                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+                raise InvalidInput(f"{where} {name} is not a setting; {hint}")
             if not isinstance(value, str):
                 raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
         try:

@@ -27,7 +27,7 @@ __all__ = ["Categorical", "Numeric", "load_table", "with_missing_constant"]
 def Numeric(low: float, high: float) -> Column:  # noqa: N802 (it was a class)
     """The old name of ``Column(kind="number", lower=..., upper=...)``."""
     warnings.warn(
-        "tacit.datasets.Numeric(low, high) is now tacit.Column(kind='number', lower=low, upper=high).",
+        "tacit.datasets.Numeric is now tacit.columns.Column(kind='number', lower=..., upper=...).",
         Deprecated,
         stacklevel=2,
     )
@@ -38,7 +38,7 @@ def Numeric(low: float, high: float) -> Column:  # noqa: N802 (it was a class)
 def Categorical(values: Sequence[str]) -> Column:  # noqa: N802 (it was a class)
     """The old name of ``Column(kind="category", values=...)``."""
     warnings.warn(
-        "tacit.datasets.Categorical(values) is now tacit.Column(kind='category', values=values).",
+        "tacit.datasets.Categorical(values) is now tacit.columns.Column(kind='category', values=values).",
         Deprecated,
         stacklevel=2,
     )

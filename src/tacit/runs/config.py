@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.columns import Column, Dialect, parse_columns
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import Deprecated, InvalidInput, MissingExtra
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -282,10 +283,15 @@ def parse_config(text: str, origin: str) -> Config:
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as problem:
         complaints = dict.fromkeys(_complaint(item) for item in problem.errors())
         raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
+    with warnings.catch_warnings():  # old forms are said when the table is read
+        warnings.simplefilter("ignore", Deprecated)
+        config.read_columns(f"{origin}: ")
+    config.read_dialect(f"{origin}: ")
+    return config
 
 
 def differences(old: Config, new: Config) -> list[str]:
