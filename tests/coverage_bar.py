@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 BAR = 95.0
-PARTS = ("events", "accounting", "clipping", "noise", "sampling", "plan", "ledger", "queries")
+PARTS = ("columns", "events", "accounting", "clipping", "noise", "sampling", "plan", "ledger", "queries")
 
 
 def main(report: Path) -> int:

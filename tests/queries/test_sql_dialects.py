@@ -208,8 +208,10 @@ def test_dates_are_compared_and_checked_as_duckdb_does(database: str) -> None:
     """Whatever form of dates the server writes, and a time zone is refused by name."""
     days = ["2019-12-31", "2020-02-29", None, "2030-01-01"]
     seen = ["2020-01-31 14:05:00", "2020-02-01 00:00:00", "2020-02-01 00:00:00.5", None]
-    facts = {"lower": "2020-01-01", "upper": "2029-12-31"}
-    columns = {"born": Column(kind="date", **facts), "seen": Column(kind="datetime", **facts)}
+    columns = {
+        "born": Column(kind="date", lower="2020-01-01", upper="2029-12-31"),
+        "seen": Column(kind="datetime", lower="2020-01-01", upper="2029-12-31"),
+    }
     policy = replace(ROWS, columns=columns)
     values = ", ".join(
         f"({', '.join('NULL' if cell is None else repr(cell) for cell in row)})"

@@ -146,7 +146,7 @@ class Encoder:
         cell = cells_of_frame(cells, [name], source)[name]
         return targets_of(cell, self.columns[name], Place(name, source, before), self.dialect)
 
-    def chunks(self, path: Path, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
+    def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
         """The features of a CSV or Parquet file, so many rows at a time, and the numbers of these rows.
 
         The target need not be in the file.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tacit.errors import InvalidInput
 
-__all__ = ["as_moment", "check_format", "moment_of", "number_of_moment", "reader_of_moments"]
+__all__ = ["as_moment", "check_format", "number_of_moment", "reader_of_moments"]
 
 _FIRST = dt.date(1970, 1, 1).toordinal()
 _START = dt.datetime(1970, 1, 1)
@@ -32,17 +32,6 @@ def number_of_moment(moment: dt.date) -> float:
             moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
         return (moment - _START) / _SECOND
     return float(moment.toordinal() - _FIRST)
-
-
-def moment_of(kind: str, number: float) -> dt.date:
-    """The date or datetime that a number stands for.
-
-    >>> moment_of("date", 2.0)
-    datetime.date(1970, 1, 3)
-    """
-    if kind == "date":
-        return dt.date.fromordinal(_FIRST + math.floor(number))
-    return _START + number * _SECOND
 
 
 def as_moment(name: str, kind: str, value: object) -> dt.date:

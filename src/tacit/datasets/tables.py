@@ -15,7 +15,6 @@ import torch
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import no_data_bounds
-from tacit.columns.moments import moment_of
 from tacit.columns.tables import whole_table
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
@@ -140,12 +139,9 @@ def with_missing_constant(schema: Mapping[str, Column], target: str, missing: st
 def _with_constant(column: Column) -> Column:
     if column.kind == "category":
         return dataclasses.replace(column, missing="")
-    if column.missing != "refuse" or column.low is None or column.high is None:
+    if column.kind != "number" or column.low is None or column.high is None:
         return column
-    middle = (column.low + column.high) / 2
-    if column.is_moment:
-        return dataclasses.replace(column, missing=moment_of(column.kind, middle))
-    return dataclasses.replace(column, missing=float(int(middle)) if column.kind == "integer" else middle)
+    return dataclasses.replace(column, missing=(column.low + column.high) / 2)
 
 
 def _split(pair: TensorPair, test_fraction: float) -> tuple[TensorPair, TensorPair]:
