@@ -39,7 +39,7 @@ svg.chart .three { stroke: var(--three); } svg.chart .shut { stroke: var(--shut)
 svg.chart .area { stroke: none; opacity: 0.22; } svg.chart .solid { stroke: none; }
 svg.chart .fill-one { fill: var(--one); } svg.chart .fill-two { fill: var(--two); }
 svg.chart .key { fill: var(--paper); opacity: 0.8; }
-@media (max-width: 30rem) { svg.chart { font-size: 16px; } }
+@media (max-width: 30rem) { svg.chart { font-size: 18px; } }
 svg.chart .fill-three { fill: var(--three); } svg.chart .fill-shut { fill: var(--shut); }
 """
 
@@ -170,7 +170,7 @@ class Chart:
     def _behind_key(self) -> str:
         """A background, so that lines behind the words do not make them hard to read."""
         height = 19 * len(self._legend) + 4
-        width = 44 + 7.0 * max(len(label) for _, label in self._legend)
+        width = 44 + 7.5 * max(len(label) for _, label in self._legend)
         y = _TOP + 2 if self.legend_above else _HEIGHT - _BOTTOM - 2 - height
         return (
             f'<rect class="key" x="{_WIDTH - _RIGHT - width - 2:.0f}" y="{y:.0f}" width="{width:.0f}" '

@@ -24,7 +24,7 @@ ol.short b, ol.short span { display: block; } ol.short p { margin: 0; }
 ol.short span { font-size: 1.35rem; line-height: 1.25; }
 ol.short li:has(div) { display: grid; grid-template-columns: 10rem 1fr; gap: .4rem 1rem; }
 .verdict { font-size: 1.12rem; border-left: 5px solid var(--three); padding: .5rem .9rem;
-  background: var(--card); } .verdict.bad { border-color: var(--two); color: inherit; }
+  background: var(--card); } .verdict.bad { border-color: var(--two); color: inherit; font-weight: 400; }
 .evidence { display: flex; gap: 1rem; align-items: flex-start; } .evidence > div { flex: 1; min-width: 0; }
 .evidence img { width: 7rem; image-rendering: pixelated; border: 1px solid var(--line); border-radius: 4px; }
 details { margin: .8rem 0; } summary { cursor: pointer; font-weight: 600; padding: .3rem 0; }
@@ -37,11 +37,12 @@ th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(-
 th:first-child, td:first-child { text-align: left; }
 .bar { height: 1.5rem; border-radius: 4px; background: var(--line); margin: .15rem 0 .5rem; }
 .bar i { display: block; height: 100%; border-radius: 4px; }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.2rem, 1fr)); gap: .6rem; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.3rem, 1fr)); gap: .6rem; }
 .gallery figure { margin: 0; text-align: center; } .gallery img { width: 100%; image-rendering: pixelated;
   border: 1px solid var(--line); border-radius: 4px; background: #fff; }
 .drawn { width: auto; } .drawn img { width: 4.5rem; image-rendering: pixelated; border-radius: 4px; }
-.gallery figcaption { font-size: .86rem; line-height: 1.3; color: var(--ink); }
+.gallery figcaption { font-size: .82rem; line-height: 1.3; color: var(--ink); white-space: nowrap; }
+.gallery b { white-space: normal; overflow-wrap: anywhere; }
 dt { font-weight: 600; margin-top: .6rem; }
 dd { margin: 0; } .typed { font-family: ui-monospace, monospace; white-space: pre; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: .6rem; }

@@ -39,11 +39,10 @@ def _worlds(risk: Data) -> Chart:
 def _roc(membership: Data, risk: Data) -> Chart:
     fewest = max(attack["non_members"] for model in membership["models"] for attack in model["attacks"])
     least = max(1e-5, 10.0 ** -(len(str(fewest)) - 1)) / 1.0001
-    share = "share of {} (both axes logarithmic)"
     chart = Chart(
         "Members found against false alarms",
-        Axis(share.format("others called members"), least, 1.0, log=True),
-        Axis("share of members found", least, 1.0, log=True),
+        Axis("false alarms (share of others)", least, 1.0, log=True),
+        Axis("members found (share)", least, 1.0, log=True),
     )
     limit = list(zip(risk["limit"]["false_alarms"], risk["limit"]["found"], strict=True))
     chart.area([*limit, (1.0, 1.0), (least, 1.0)], "shut", "no attack gets here with DP")
@@ -65,7 +64,7 @@ def _sorted(exposed: Data) -> Chart:
     values = [value for curve in curves for value in curve["values"]]
     chart = Chart(
         "How exposed each record is",
-        Axis("records, most exposed first (%)", 0.0, 100.0),
+        Axis("records, exposed most first (%)", 0.0, 100.0),
         Axis("exposed by (standard deviations)", min(-1.0, *values), max(3.0, *values)),
     )
     for curve in curves:

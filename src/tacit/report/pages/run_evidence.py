@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-__all__ = ["bar", "strongest_evidence", "tenths"]
+__all__ = ["bar", "strays", "strongest_evidence", "tenths"]
 
 Data = Mapping[str, Any]
 
@@ -37,7 +38,19 @@ def _record(data: Data) -> str:
         bars += bar("with DP", first["with_dp"], top, "one", digits=1)
     return (
         f'<div class="evidence">{picture}<div><p>{escape(sentence)}. By 3, almost anyone can tell that it '
-        f"took part.</p>{bars}</div></div>"
+        f"took part.{strays(data)}</p>{bars}</div></div>"
+    )
+
+
+def strays(data: Data) -> str:
+    """How exact such a figure is, as two standard deviations: it is of K / 4 shadow models with the record
+    and of as many without it, so that one standard deviation is sqrt(8 / K).
+    """
+    shadows = data.get("membership", {}).get("shadows", 0)
+    if not shadows:
+        return ""
+    return (
+        f" With {shadows} shadow models, such a figure is right to about ± {2 * math.sqrt(8 / shadows):.1f}."
     )
 
 
@@ -49,7 +62,7 @@ def _secret(data: Data) -> str:
         return ""
     most = remembered["most_bits"]
     parts, bars = [], ""
-    for model in found["models"]:
+    for model in sorted(found["models"], key=lambda model: bool(model["private"])):
         came = "writes it out" if model["completed"] else "does not write it out"
         parts.append(f"the model {model['model']} {came} (exposure {model['exposure']:.1f} bits)")
         colour = "one" if model["private"] else "two"

@@ -12,7 +12,7 @@ from typing import Any
 from tacit.report.pages.document import document
 from tacit.report.pages.remembered_page import remembered_section
 from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_evidence import bar, strongest_evidence, tenths
+from tacit.report.pages.run_evidence import bar, strays, strongest_evidence, tenths
 from tacit.report.pages.run_summary import epsilon_of, figures, percent, summary, verdict
 from tacit.report.rounding import round_up
 
@@ -36,9 +36,9 @@ _WORLDS = (
     "the attacker cannot tell which it is."
 )
 _ATTACKS = (
-    "The attack {attack}, chosen beforehand, with {percent} % bands. The left edge matters most: members "
-    "found with hardly a false alarm. Where the promise is kept, no attack gets into the shaded region, but "
-    "by chance."
+    "The attack {attack}, chosen beforehand, with {percent} % bands; both axes are logarithmic. The left "
+    "edge matters most: members found with hardly a false alarm. Where the promise is kept, no attack gets "
+    "into the shaded region, but by chance."
 )
 _EXPOSED = (
     "All records, those exposed most on the left. Half of the shadow models ranked them, the other half gave "
@@ -166,17 +166,17 @@ def _exposed(data: Data, charts: Mapping[str, str]) -> str:
     if not found:
         return ""
     unit = escape(data["run"]["unit"])
-    galleries = []
-    for title, records in (("most", found["most"]), ("least", found["least"])):
-        cards = "".join(_card(record) for record in records)
-        galleries.append(f'<h3>Exposed {title} without DP</h3><div class="gallery">{cards}</div>')
+    most, least = (
+        f'<div class="gallery">{"".join(map(_card, found[which]))}</div>' for which in ("most", "least")
+    )
     return (
         "<h2>Who is exposed most</h2><p>Training on a record moves the score of that very record. How far it "
         f"is moved, in standard deviations of what chance does, is by how much this {unit} is exposed: by 0 "
         "nobody can tell that it took part, by 3 almost anyone can. Averages hide this: odd and mislabelled "
-        "records are exposed first.</p>"
+        f"records are exposed first.{strays(data)}</p>"
         f"{_figure(charts['exposed'], _EXPOSED)}"
-        f"{''.join(galleries)}"
+        f"<h3>Exposed most without DP</h3>{most}"
+        f"<details><summary>Exposed least without DP</summary>{least}</details>"
     )
 
 
