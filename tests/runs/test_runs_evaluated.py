@@ -79,6 +79,7 @@ def trained(capsys: pytest.CaptureFixture[str], out: str = "out") -> tuple[list[
     return printed[announced:].splitlines(), json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_useless_model_of_an_imbalanced_table_is_called_useless_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

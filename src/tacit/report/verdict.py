@@ -230,4 +230,4 @@ def _with_advice(useless: bool, sentence: str, advice: Sequence[str]) -> Verdict
         return Verdict(useless, sentence)
     *first, last = advice
     listed = f"{', '.join(first)} or {last}" if first else last
-    return Verdict(useless, f"{sentence} Try {listed}.", tuple(advice))
+    return Verdict(useless, f"{sentence} Try {listed}. Each further run costs epsilon again.", tuple(advice))

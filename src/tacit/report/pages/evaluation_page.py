@@ -26,7 +26,7 @@ _NOISY = (
 )
 _MATRIX = (
     "Rows are the true classes, columns the predicted ones: a number off the diagonal counts records that "
-    "the model takes for another class. The darker, the larger the share of the row."
+    "the model takes for another class. The stronger the colour, the larger the share of the row."
 )
 
 
@@ -68,7 +68,7 @@ def _scores(data: Data) -> str:
         name = data["positive_class"]
         rows += [
             (
-                f"AUC: how often a record of “{name}” is ranked above another",
+                f"AUC: how often a record of “{name}” is ranked above one of “{data['classes'][0]['class']}”",
                 _four(data["auc"]),
                 _four(0.5),
             ),
