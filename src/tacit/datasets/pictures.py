@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
-__all__ = ["load_image_folder"]
+__all__ = ["Progress", "load_image_folder", "read_picture"]
 
 _MODES = {1: "L", 3: "RGB"}
 
@@ -65,7 +67,7 @@ def load_image_folder(
         pixels = np.empty((len(part), height, width, colours), dtype=np.uint8)
         for number, (file, _) in enumerate(part):
             where = partial(_whereabouts, folder, part, number, tuple(classes))
-            pixels[number] = _read_picture(file, (height, width), colours, where)
+            pixels[number] = read_picture(file, (height, width), colours, where)
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -100,15 +102,25 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
     return files
 
 
-def _read_picture(
-    file: Path, size: tuple[int, int], colours: int, where: Callable[[], str]
+def read_picture(
+    given: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
+    """The pixels (height, width, colours) of one picture: a file, or a picture of Pillow's.
+
+    ``where()`` names it in an error.
+
+    Errors: :class:`InvalidInput` if it cannot be read; :class:`MissingExtra` without Pillow.
+    """
     try:
         from PIL import Image, ImageOps
     except ImportError:
         raise MissingExtra("pillow", "images", "Reading pictures") from None
+    if not isinstance(given, str | Path | Image.Image):
+        raise InvalidInput(
+            f"{where()} is a {type(given).__name__}. Give the path of a file, or a picture of Pillow's."
+        )
     try:
-        with Image.open(file) as picture:
+        with nullcontext(given) if isinstance(given, Image.Image) else Image.open(given) as picture:
             upright = ImageOps.exif_transpose(picture).convert(_MODES[colours])
             pixels = np.asarray(upright.resize((size[1], size[0]), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:

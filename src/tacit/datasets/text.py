@@ -9,7 +9,8 @@ Letters: n records; L characters of the longest with its end.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -21,7 +22,16 @@ from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, check_integer, without_values
 
-__all__ = ["END", "PADDING", "Alphabet", "load_text", "read_lines", "text_dataset", "token_pair"]
+__all__ = [
+    "END",
+    "PADDING",
+    "Alphabet",
+    "load_text",
+    "read_lines",
+    "stream_records",
+    "text_dataset",
+    "token_pair",
+]
 
 END = 0
 """The number that ends a record, and that stands before its start."""
@@ -126,8 +136,8 @@ def load_text(
         raise InvalidInput(
             "give exactly one of test_fraction and test_path, to say where the test records come from."
         )
-    lines = _checked(path, letters, longest)
-    others = None if test_path is None else _checked(test_path, letters, longest)
+    lines = list(stream_records(path, letters, longest))
+    others = None if test_path is None else list(stream_records(test_path, letters, longest))
     return text_dataset(
         lines,
         others,
@@ -179,27 +189,37 @@ def read_lines(path: Path) -> list[str]:
 
     Errors: :class:`InvalidInput` if it cannot be read, is not UTF-8, or holds nothing.
     """
+    return list(stream_lines(path))
+
+
+def stream_lines(path: Path) -> Iterator[str]:
+    """The same one by one, without the file in memory."""
+    number = 0
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        line = problem.object.count(b"\n", 0, problem.start) + 1
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line
+                if not text:
+                    number = 0  # the mark of UTF-8 and nothing else
+                    break
+                yield text.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
         raise InvalidInput(
-            f"{path} is not UTF-8 in line {line}. Save it as UTF-8, one record a line."
+            f"{path} is not UTF-8 in line {number}. Save it as UTF-8, one record a line."
         ) from None
     except (OSError, EOFError) as problem:
         raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    if lines[-1] == "":
-        lines.pop()
-    if not lines:
+    if not number:
         raise InvalidInput(f"{path} holds no line; it should hold one record a line.")
-    return lines
 
 
-def _checked(path: Path, alphabet: Alphabet, longest: int) -> list[str]:
-    lines = read_lines(path)
-    for number, line in enumerate(lines, 1):
+def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str]:
+    """The records of a text file one by one, each a line that fits what was declared.
+
+    Errors: :class:`InvalidInput` for a file that cannot be read or is not UTF-8, and for an empty line, one
+    that is too long or one with another character, by its number.
+    """
+    for number, line in enumerate(stream_lines(path), 1):
         if not line:
             raise InvalidInput(
                 f"line {number} of {path} is empty: is it a record, or not? Remove it, and every other one."
@@ -214,4 +234,4 @@ def _checked(path: Path, alphabet: Alphabet, longest: int) -> list[str]:
                 f"character {place} of line {number} of {path} is not in the declared alphabet. Add it "
                 "there, or replace it in the file."
             )
-    return lines
+        yield line
