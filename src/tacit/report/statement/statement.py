@@ -23,7 +23,7 @@ from tacit.ledger import ChargedRun
 from tacit.plan import Plan
 from tacit.report.rounding import round_up
 
-__all__ = ["Statement", "group_epsilon", "make_statement"]
+__all__ = ["Statement", "group_epsilon", "make_statement", "promise"]
 
 _FORMAT = 1
 _GROUPS = (2, 4)
@@ -213,7 +213,7 @@ def _text(data: dict[str, Any]) -> str:
     lines = ["PRIVACY STATEMENT", ""]
     if not data["private"]:
         lines += [*_wrap(_NOT_PRIVATE), ""]
-    for paragraph in _promise(data["guarantee"]):
+    for paragraph in promise(data["guarantee"]):
         lines += [*_wrap(paragraph), ""]
     lines.append("For those who check:")
     for name, value in _details(data):
@@ -236,7 +236,7 @@ _NOT_PRIVATE = (
 )
 
 
-def _promise(guarantee: dict[str, Any]) -> list[str]:
+def promise(guarantee: dict[str, Any]) -> list[str]:
     """The guarantee as a definition, and again in plain words."""
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]

@@ -1,0 +1,223 @@
+"""What should lie beside a released model? A card: its guarantee, what is not covered, and how to use it.
+
+The card is a page of Markdown that begins with YAML, as hubs for models read it.  Every figure of the
+guarantee comes from the privacy statement of the run.
+
+**Guarantee**
+
+* The card says of the training records what the statement says, and nothing else.
+* A test score is exact where the run gave an exact one, and is said to be outside of the guarantee; where it
+  gave a noisy one, the card has that and its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.report.rounding import round_up
+from tacit.report.statement.statement import promise
+from tacit.training.evaluation import Evaluation
+
+__all__ = ["CardFacts", "model_card"]
+
+_PIPELINES = {
+    ("table", "classes"): "tabular-classification",
+    ("table", "numbers"): "tabular-regression",
+    ("pictures", "classes"): "image-classification",
+    ("text", "text"): "text-generation",
+}
+"""What hubs call a kind of records and what is predicted of them."""
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What the card says beside the statement: public facts about the model's use.
+
+    Attributes:
+        kind: of the records: "table", "pictures", "text" or "arrays".
+        task: what is predicted: "classes", "numbers" or "text".
+        classes: their names.
+        records: one sentence on the data that the model takes.
+        columns: of a table, a line on each column that it reads.
+        factory: of a model of the user's own, "module:function".
+        example: the name of a file with such data, for the commands.
+    """
+
+    kind: str
+    task: str
+    classes: Sequence[str]
+    records: str
+    columns: Sequence[str] = ()
+    factory: str | None = None
+    example: str = "new.csv"
+
+
+def model_card(statement: Mapping[str, Any], facts: CardFacts, evaluation: Evaluation) -> str:
+    """The card of a model as text.
+
+    Args:
+        statement: the data of the run's privacy statement.
+        evaluation: the score that the run gave for its test records.
+    """
+    parts = [
+        _front_matter(statement, facts),
+        f"# Model trained with differential privacy\n\n{_first_words(statement)}",
+        f"## Guarantee\n\n{_guarantee(statement)}",
+        f"## Not covered\n\n{_bullets(statement['not_covered'])}",
+        f"## Model and data\n\n{_model(statement, facts)}",
+        f"## Test score\n\n{_score(evaluation)}",
+        f"## Use\n\n{_use(facts)}",
+    ]
+    return "\n".join(parts)
+
+
+def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> str:
+    guarantee, accountant = statement["guarantee"], statement["accountant"]
+    mechanism = statement["mechanism"]
+    lines = ["library_name: tacit"]
+    if statement["private"]:
+        lines += ["tags:", "- differential_privacy", "- dp-sgd"]
+    if pipeline := _PIPELINES.get((facts.kind, facts.task)):
+        lines.append(f"pipeline_tag: {pipeline}")
+    lines += ["# license: add the one under which you release the model", "differential_privacy:"]
+    figures: dict[str, str | float | bool | None] = {
+        "private": statement["private"],
+        "epsilon": guarantee["epsilon"],
+        "delta": guarantee["delta"],
+        "unit": guarantee["unit"],
+        "adjacency": guarantee["adjacency"],
+        "accountant": "{name} {version}, method {method}".format(**accountant),
+        "mechanism": mechanism["name"],
+        "noise_multiplier": mechanism["noise_multiplier"],
+        "clipping": mechanism["clipping"],
+        "steps": mechanism["steps"],
+        "sampler": mechanism["sampler"],
+    }
+    lines += [f"  {name}: {_yaml(value)}" for name, value in figures.items()]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _yaml(value: str | float | bool | None) -> str:
+    """A value that all readers of YAML take for the same: 1e-05 would be a text, a bare text may be none."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case float():
+            digits, mark, power = repr(value).partition("e")
+            return (digits if "." in digits else f"{digits}.0") + mark + power
+    return '"' + "".join(map(_yaml_character, value)) + '"'
+
+
+def _yaml_character(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
+
+
+def _first_words(statement: Mapping[str, Any]) -> str:
+    if not statement["private"]:
+        return (
+            "**NOT PRIVATE**: the random numbers of this run came from a fixed test key, and whoever knows "
+            "it can take the noise off. Nothing below is promised. Do not release this model.\n"
+        )
+    return "\n\n".join(promise(statement["guarantee"])) + "\n"
+
+
+def _guarantee(statement: Mapping[str, Any]) -> str:
+    guarantee, mechanism = statement["guarantee"], statement["mechanism"]
+    groups = "; ".join(f"{size} of them: {_shown(value)}" for size, value in guarantee["groups"].items())
+    lines = [
+        f"Epsilon: {_shown(guarantee['epsilon'])} at delta {guarantee['delta']:.15g}",
+        f"Unit of privacy: one {guarantee['unit']}; adjacency {guarantee['adjacency']}",
+        f"Epsilon of groups, at the same delta: {groups}",
+        f"Mechanism: {mechanism['name']}",
+        f"Clipping: {mechanism['clipping']}; noise multiplier {mechanism['noise_multiplier']:.6g}",
+        f"Steps: {mechanism['steps']}; {mechanism['sampler']}",
+        "Accountant: {name} {version}, method {method}".format(**statement["accountant"]),
+        f"Random numbers: {statement['randomness']}",
+    ]
+    ledger = statement.get("ledger", "none")
+    if ledger != "none":
+        lines.append(
+            f"Charged to the ledger {ledger['ledger']}, data set {ledger['dataset']}, run {ledger['run']}"
+        )
+    text = _bullets(lines) + "\nCovered are:\n\n" + _bullets(statement["covered"])
+    return (
+        f"{text}\nThe whole statement is in `statement.txt` and `statement.json`; `tacit verify "
+        "statement.json` checks that its epsilon is enough.\n"
+    )
+
+
+def _model(statement: Mapping[str, Any], facts: CardFacts) -> str:
+    lines = [
+        f"Model: {statement['model']}",
+        f"Trained on: {statement['data']}",
+        f"Public data used: {', '.join(statement['public_data'])}",
+        f"Takes: {facts.records}",
+    ]
+    if facts.classes:
+        lines.append(f"Tells apart: {', '.join(map(_code, facts.classes))}")
+    text = _bullets([*lines, *statement["notes"]])
+    if facts.columns:
+        text += f"\nThe columns, with what is declared of them:\n\n{_bullets(facts.columns)}"
+    return text
+
+
+def _score(evaluation: Evaluation) -> str:
+    if evaluation.interval is None:
+        return (
+            f"Test {evaluation.measure}: {evaluation.score:.4f}. It is an exact figure of the test records, "
+            "which the guarantee does not cover.\n"
+        )
+    low, high = evaluation.interval
+    return (
+        f"Test {evaluation.measure}: {evaluation.score:.3f} ({low:.3f} to {high:.3f}), of the model after "
+        f"{evaluation.steps} steps. The score has noise, and its price is part of epsilon; the interval "
+        "holds the score without noise in 95 % of all runs.\n"
+    )
+
+
+def _use(facts: CardFacts) -> str:
+    own = "" if facts.factory is None else f', factory="{facts.factory}"'
+    option = "" if facts.factory is None else f" --factory {facts.factory}"
+    then = "predict" if facts.task == "numbers" else "predict_proba"
+    note = (
+        ""
+        if facts.factory is None
+        else f"\nThe code of the model is not in this folder: `{facts.factory}`.\n"
+    )
+    return f"""\
+```sh
+pip install 'tacit-dp[cli]'
+tacit predict . {facts.example} --out predictions.csv{option}
+```
+
+```python
+import tacit
+
+predictor = tacit.load("."{own})
+print(predictor.{then}("{facts.example}"))
+network = predictor.model  # a plain torch module, in evaluation mode
+```
+{note}
+Predictions are for the records that people give. They cost no further privacy of those that the model was
+trained on.
+"""
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "".join(f"* {' '.join(line.split())}\n" for line in lines)
+
+
+def _code(name: str) -> str:
+    return f"`{name}`" if "`" not in name else name
+
+
+def _shown(epsilon: float | None) -> str:
+    return "no finite bound" if epsilon is None else round_up(epsilon, 6)

@@ -1,0 +1,156 @@
+"""The model card says what the statement says, and its YAML is what a reader of YAML takes it for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tacit.plan import Plan, ScoreReport
+from tacit.report import Statement, make_statement
+from tacit.report.model_card import CardFacts, model_card
+from tacit.report.rounding import round_up
+from tacit.sampling import FullBatch
+from tacit.training import Evaluation
+
+yaml: Any = pytest.importorskip("yaml")
+
+EXACT = Evaluation(0.9128, 0.3, (0.9, 0.92))
+FACTS = CardFacts(
+    "table", "classes", ("no", "yes"), "Tables with the column age.", ["`age`: integer; 0 to 120"]
+)
+
+
+def statement(**changes: Any) -> Statement:
+    return Statement(copy.deepcopy(made(**changes).data))
+
+
+@functools.cache
+def made(**changes: Any) -> Statement:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 3.0, "delta": 1e-5, "records": 10_000, "steps": 5, "clipping": 1.0,
+        "adjacency": "add-remove", "unit": "patient",
+    }  # fmt: skip
+    plan = Plan.with_noise(sampling=FullBatch(), **(settings | changes))
+    return make_statement(
+        plan, steps_done=plan.steps, randomness="AES", private=True, model="mlp, 9 parameters"
+    )
+
+
+def front(card: str) -> dict[str, Any]:
+    _, head, _ = card.split("---\n", 2)
+    data: dict[str, Any] = yaml.safe_load(head)
+    return data
+
+
+def test_the_figures_are_those_of_the_statement() -> None:
+    stated = statement()
+    card = model_card(stated.data, FACTS, EXACT)
+    guarantee, mechanism = stated.data["guarantee"], stated.data["mechanism"]
+    found = front(card)
+    assert found["tags"] == ["differential_privacy", "dp-sgd"]
+    assert found["library_name"] == "tacit"
+    assert found["pipeline_tag"] == "tabular-classification"
+    assert "license" not in found
+    assert found["differential_privacy"] == {
+        "private": True,
+        **{name: guarantee[name] for name in ("epsilon", "delta", "unit", "adjacency")},
+        "accountant": "{name} {version}, method {method}".format(**stated.data["accountant"]),
+        "mechanism": mechanism["name"],
+        **{name: mechanism[name] for name in ("noise_multiplier", "clipping", "steps", "sampler")},
+    }
+    for name in ("epsilon", "delta", "noise_multiplier"):
+        assert isinstance(found["differential_privacy"][name], float), "a figure, no text"
+    assert f"Epsilon: {round_up(stated.epsilon, 6)} at delta 1e-05" in card
+    assert f"({round_up(stated.epsilon)}, 1e-05)-differential privacy" in card
+    flat = " ".join(card.split())
+    for line in (*stated.data["covered"], *stated.data["not_covered"]):
+        assert line in flat
+    assert mechanism["clipping"] in card
+    assert "`no`, `yes`" in card
+    assert "`age`: integer; 0 to 120" in card
+
+
+def test_planted_bug_another_epsilon_would_be_seen() -> None:
+    """Every figure of the guarantee comes from the statement: change it there, and the card changes."""
+    data = json.loads(statement().to_json())
+    before = model_card(data, FACTS, EXACT)
+    for part, name, value in (
+        ("guarantee", "epsilon", 7.25),
+        ("guarantee", "delta", 0.002),
+        ("mechanism", "steps", 77),
+        ("mechanism", "noise_multiplier", 5.5),
+        ("guarantee", "adjacency", "zero-out"),
+    ):
+        other = json.loads(json.dumps(data))
+        other[part][name] = value
+        card = model_card(other, FACTS, EXACT)
+        assert front(card)["differential_privacy"][name] == value
+        body = card.split("---\n", 2)[2]
+        assert body != before.split("---\n", 2)[2], f"{name} stands in the text as well"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["person", "yes", "1e5", "a: b", 'the "person"', "back\\slash", "Zürich #1", "two\nlines", "😀", "\x7f"],
+)
+def test_any_unit_is_a_text_in_yaml(unit: str) -> None:
+    data = statement().data
+    data["guarantee"]["unit"] = unit
+    assert front(model_card(data, FACTS, EXACT))["differential_privacy"]["unit"] == unit
+
+
+def test_without_a_finite_epsilon_none_is_claimed() -> None:
+    data = statement().data
+    data["guarantee"]["epsilon"] = None
+    card = model_card(data, FACTS, EXACT)
+    assert front(card)["differential_privacy"]["epsilon"] is None
+    assert "no finite bound" in card
+    assert "nothing is promised" in card
+
+
+def test_a_run_with_a_test_key_is_not_called_private() -> None:
+    data = statement().data | {"private": False}
+    card = model_card(data, FACTS, EXACT)
+    found = front(card)
+    assert "tags" not in found
+    assert found["differential_privacy"]["private"] is False
+    assert "**NOT PRIVATE**" in card
+    assert "differential privacy. The unit" not in card
+
+
+def test_an_exact_score_is_said_to_be_outside_of_the_guarantee() -> None:
+    text = section(model_card(statement().data, FACTS, EXACT), "Test score")
+    assert "Test accuracy: 0.9128" in text
+    assert "the guarantee does not cover" in text
+
+
+def test_a_noisy_score_comes_with_its_interval_and_not_as_exact() -> None:
+    data = statement(score_report=ScoreReport(20.0)).data
+    noisy = Evaluation(0.91284, None, (), interval=(0.8812, 0.9444), noise=20.0, steps=5)
+    text = section(model_card(data, FACTS, noisy), "Test score")
+    assert "0.913 (0.881 to 0.944), of the model after 5 steps" in text
+    assert "part of epsilon" in text
+    assert "exact" not in text
+
+
+def section(card: str, heading: str) -> str:
+    found = re.split(r"^## ", card, flags=re.MULTILINE)
+    (text,) = [part for part in found if part.startswith(f"{heading}\n")]
+    return " ".join(text.split())
+
+
+def test_the_use_fits_the_model() -> None:
+    plain = section(model_card(statement().data, FACTS, EXACT), "Use")
+    assert "tacit predict . new.csv --out predictions.csv" in plain
+    assert 'tacit.load(".")' in plain
+    own = dataclasses.replace(FACTS, factory="net:make", task="numbers", classes=())
+    text = section(model_card(statement().data, own, EXACT), "Use")
+    assert 'tacit.load(".", factory="net:make")' in text
+    assert "--factory net:make" in text
+    assert "predictor.predict(" in text
