@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tacit.models import make_private_ready
     from tacit.plan import LossReport, Plan, ScoreReport
     from tacit.report import make_statement
+    from tacit.runs.predict import Predictor, load
     from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches
     from tacit.training import PrivateSession, evaluate, train
 
@@ -39,6 +40,7 @@ __all__ = [
     "Plan",
     "PoissonSampled",
     "PoissonSampling",
+    "Predictor",
     "PrivacyCurve",
     "PrivateSession",
     "Repeat",
@@ -49,6 +51,7 @@ __all__ = [
     "account",
     "calibrate",
     "evaluate",
+    "load",
     "make_private_ready",
     "make_statement",
     "train",
@@ -64,6 +67,7 @@ _HOMES = {
     "models": ("make_private_ready",),
     "plan": ("LossReport", "Plan", "ScoreReport"),
     "report": ("make_statement",),
+    "runs.predict": ("Predictor", "load"),
     "sampling": ("FullBatch", "PoissonSampling", "ShuffledBatches"),
     "training": ("PrivateSession", "evaluate", "train"),
 }

@@ -259,7 +259,7 @@ def test_released_files_have_no_key_and_no_state() -> None:
     needles = (key, key.hex().encode(), state["run"].encode())
     assert any(needle in Path("out/private/resume.pt").read_bytes() for needle in needles)
     released = [path for path in Path("out").rglob("*") if path.is_file() and "private" not in path.parts]
-    assert len(released) == 11
+    assert len(released) == 12
     for path in released:
         assert not any(needle in path.read_bytes() for needle in needles), path
 

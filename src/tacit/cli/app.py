@@ -30,6 +30,8 @@ _GROUPS = ("ledger",)  # verbs with subcommands
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "train": "Train a model with differential privacy, from a configuration file.",
+    "predict": "Predict for new records with the model of a run.",
+    "export": "Write the model of a run for other programs: ONNX, TorchScript, torch.export.",
     "demo": "Train a private model on bundled data and show the guarantee.",
     "check": "Check every cell of a table against its policy, before questions are asked.",
     "query": "Ask a private table in SQL, charged to its budget.",
@@ -122,7 +124,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as problem:
-        return _fail("error", _about_files(problem), 2)
+        return _fail("error", _about_files(problem, arguments), 2)
     except (MemoryError, RuntimeError) as problem:
         if not _lacks_memory(problem):
             raise
@@ -163,13 +165,14 @@ def _about_stop(arguments: list[str]) -> str:
     )
 
 
-def _about_files(problem: OSError) -> str:
+def _about_files(problem: OSError, arguments: list[str]) -> str:
     reason = problem.strerror or str(problem)
     where = f" ({problem.filename})" if problem.filename else ""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        then = "go on with --resume" if arguments[:1] == ["train"] else "start again"
         return (
             f"{reason}{where}: a file could not be written. What was saved before is untouched. Free some "
-            "space, then go on with --resume."
+            f"space, then {then}."
         )
     return f"{reason}{where}. What was saved before is untouched. Correct the path, or its permissions."
 

@@ -7,6 +7,9 @@
 * ``charging``: what the run charges to a ledger.
 * ``canaries``: planted lines of text.
 * ``train``: one run from its configuration to its folder.
+* ``saved_model``: the file of a trained model, and what it says of itself.
+* ``predict``: the model of a run put to use; ``preprocessing``: what makes its inputs; ``prediction_files``:
+  from a file of records to a table of predictions; ``export``: for other programs.
 * ``folder``: the folder of a run; ``watchers``: its metrics.
 * ``finished``: what a run left in its folder.
 * ``attack``: a finished run under attack; ``stacking``: its shadow models, trained at once.

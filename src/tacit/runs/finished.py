@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from tacit.attacks.memorisation import Canary
@@ -25,6 +23,7 @@ from tacit.runs.config import Config, read_config
 from tacit.runs.folder import canary_file
 from tacit.runs.load import Progress, prepared_data
 from tacit.runs.model import new_model
+from tacit.runs.saved_model import load_weights
 
 __all__ = ["FinishedRun", "open_run"]
 
@@ -85,28 +84,10 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress)
     model = new_model(config, data, Generator.from_os())
-    _load(model, weights)
+    load_weights(model, weights)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
 
 
 def _performed(plan: Plan, steps: int) -> Plan:
     """The part of the plan that was performed: a ledger may have ended the run before its end."""
     return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
-
-
-def _load(model: nn.Module, weights: Path) -> None:
-    try:
-        model.load_state_dict(load_file(weights))
-    except (SafetensorError, OSError) as problem:
-        raise InvalidInput(f"{weights} cannot be read as a model: {problem}. Train the run again.") from None
-    except RuntimeError as problem:
-        reason = " ".join(str(problem).split())[:300]
-        raise InvalidInput(
-            f"{weights} does not fit the model of its configuration: {reason}. Was a file copied from "
-            "another run?"
-        ) from None
-    broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
-    if broken:
-        raise InvalidInput(
-            f"{weights} holds numbers that are not finite, in {', '.join(broken)}: training diverged."
-        )

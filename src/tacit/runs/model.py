@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,20 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.runs.config import Config, ModelSection, OptimizerSection
 from tacit.training.evaluation import evaluation_mode
 
-__all__ = ["check_shapes", "device_of", "new_model", "new_optimizer"]
+__all__ = [
+    "Factory",
+    "build_model",
+    "check_shapes",
+    "device_of",
+    "import_factory",
+    "new_model",
+    "new_optimizer",
+    "outputs_of",
+]
+
+Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
+"""A user's own function: the shape of one record and the number of outputs, to a module."""
+
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -68,7 +81,7 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
             f"{name} does not work on a batch of records of shape {data.input_shape}: "
             f"{type(problem).__name__}: {reason}. Make the model fit the records."
         ) from problem
-    wanted = (2, *data.input_shape, _outputs(data)) if data.alphabet else (2, _outputs(data))
+    wanted = (2, *data.input_shape, outputs_of(data)) if data.alphabet else (2, outputs_of(data))
     shape = tuple(found.shape) if isinstance(found, Tensor) else None
     numbers = not data.classes and not data.alphabet
     fits = shape == wanted or (numbers and shape is not None and math.prod(shape) == math.prod(wanted))
@@ -82,7 +95,8 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
         )
 
 
-def _outputs(data: Dataset) -> int:
+def outputs_of(data: Dataset) -> int:
+    """How many numbers the model gives for a record, or of text for each character."""
     if data.alphabet:
         return 1 + len(data.alphabet)
     return len(data.classes) or math.prod(data.train.targets.shape[1:])
@@ -90,32 +104,45 @@ def _outputs(data: Dataset) -> int:
 
 def _model(section: ModelSection, data: Dataset, generator: Generator) -> nn.Module:
     """The model, initialised from the run's own key so that a resumed run starts from the same weights."""
-    if (section.name is None) == (section.factory is None):
-        got = "neither" if section.name is None else "both"
-        raise InvalidInput(f"[model] needs exactly one of name and factory; got {got}.")
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if section.factory is not None:
-            model = _from_factory(section, data.input_shape, _outputs(data))
-        else:
-            model = models.build(
-                cast(str, section.name),
-                input_shape=data.input_shape,
-                classes=_outputs(data),
-                activation=section.activation,
-                temper=section.temper,
-                hidden=section.hidden,
-                groups=section.groups,
-                normalise=section.normalise,
-            )
+        return build_model(section, data.input_shape, outputs_of(data))
+
+
+def build_model(
+    section: ModelSection, input_shape: tuple[int, ...], outputs: int, factory: Factory | None = None
+) -> nn.Module:
+    """The model of a section, with weights from torch's own generator.
+
+    Args:
+        factory: the function to call in place of the one that the section refers to.
+    """
+    if (section.name is None) == (section.factory is None):
+        got = "neither" if section.name is None else "both"
+        raise InvalidInput(f"[model] needs exactly one of name and factory; got {got}.")
+    if section.factory is not None:
+        model = _from_factory(section, input_shape, outputs, factory)
+    else:
+        model = models.build(
+            cast(str, section.name),
+            input_shape=input_shape,
+            classes=outputs,
+            activation=section.activation,
+            temper=section.temper,
+            hidden=section.hidden,
+            groups=section.groups,
+            normalise=section.normalise,
+        )
     return models.make_private_ready(model) if section.make_private_ready else model
 
 
 _BUILT_IN_OPTIONS = ("activation", "temper", "hidden", "groups", "normalise")
 
 
-def _from_factory(section: ModelSection, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+def _from_factory(
+    section: ModelSection, input_shape: tuple[int, ...], outputs: int, factory: Factory | None
+) -> nn.Module:
     reference = section.factory or ""
     unused = [name for name in _BUILT_IN_OPTIONS if getattr(section, name) is not None]
     if unused:
@@ -123,7 +150,7 @@ def _from_factory(section: ModelSection, input_shape: tuple[int, ...], outputs: 
             f"[model] {', '.join(unused)} would not reach the factory {reference}: such settings are for "
             "models by name. Set them inside the function."
         )
-    factory = _import_factory(reference)
+    factory = import_factory(reference) if factory is None else factory
     try:
         model = factory(input_shape, outputs)
     except TacitError:
@@ -141,7 +168,11 @@ def _from_factory(section: ModelSection, input_shape: tuple[int, ...], outputs: 
     return model
 
 
-def _import_factory(reference: str) -> Callable[..., object]:
+def import_factory(reference: str) -> Factory:
+    """The function at "module:function", imported from the current folder or where Python finds it.
+
+    :raises InvalidInput: if there is none.
+    """
     module_name, _, function = reference.partition(":")
     wanted = 'It must be "module:function", with the module in the current folder or installed.'
     sys.path.insert(0, str(Path.cwd()))
@@ -155,7 +186,7 @@ def _import_factory(reference: str) -> Callable[..., object]:
         sys.path.pop(0)
     if not callable(factory):
         raise InvalidInput(f'[model] factory = "{reference}" is not a function. {wanted}')
-    return cast("Callable[..., object]", factory)
+    return cast("Factory", factory)
 
 
 def _where(problem: BaseException) -> str:

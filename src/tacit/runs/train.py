@@ -2,9 +2,10 @@
 
 The folder of a run::
 
-    model.safetensors     the weights, to be released
+    model.safetensors     the weights, to be released, with all that is needed to predict
     config.toml           the configuration, as it was given
     statement.txt, .json  what is guaranteed, and what is not
+    README.md             the model card: guarantee, what is not covered, how to use the model
     metrics.csv           steps, epsilon, noisy loss, test figures
     evaluation.json, .html  how good the model is beside a constant answer: confusion matrix, AUC, errors
     confusion.png         the confusion matrix, for classes
@@ -24,7 +25,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
 from torch import nn
 
 from tacit.accounting import account
@@ -33,6 +33,7 @@ from tacit.datasets import Dataset
 from tacit.errors import MissingExtra, PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
+from tacit.report.model_card import model_card
 from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
 from tacit.runs.build import make_plan, make_session
@@ -66,6 +67,7 @@ from tacit.runs.folder import (
     sole_user,
 )
 from tacit.runs.load import Progress
+from tacit.runs.saved_model import card_facts, describe, save_model
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
 from tacit.training.checkpointing import saved_generator
 from tacit.training.evaluation import Evaluation, evaluate
@@ -78,7 +80,9 @@ from tacit.training.session import PrivateSession
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare"]
 
-_OUTPUTS = ("model.safetensors", "config.toml", "statement.txt", "statement.json", "metrics.csv", DATA, PAGE)
+_OUTPUTS = (
+    "model.safetensors", "config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA, PAGE,
+)  # fmt: skip
 _PICTURES = ("progress.png", "privacy.png")
 
 
@@ -185,10 +189,12 @@ class Run:
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
         )
-        _save_weights(model, self.folder / "model.safetensors")
+        description = describe(self.config, self.data, statement.to_json())
+        save_model(model, description, self.folder / "model.safetensors")
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         evaluation = self._score(model)
+        _write(self.folder / "README.md", model_card(statement.data, card_facts(description), evaluation))
         if evaluation.interval is not None:  # exact scores are in the rows already
             rows = _with_score(rows, evaluation)
             CsvWatcher(self.folder / "metrics.csv", rows)
@@ -340,11 +346,3 @@ def _canaries_line(canaries: Sequence[Canary]) -> tuple[str, ...]:
 
 def _write(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def _save_weights(model: nn.Module, path: Path) -> None:
-    """safetensors refuses tensors that share memory, as tied weights do: each name gets a separate copy."""
-    weights = {
-        name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()
-    }
-    write_atomically(path, lambda file: file.write(save(weights)))

@@ -1,0 +1,68 @@
+"""``tacit predict``: the model of a run on new records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.show import console, progress_bar
+from tacit.cli.train import print_json
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a copy of it.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(help="New records, as the model was trained on.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="The table of predictions, in CSV.")] = Path("predictions.csv"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table that is there.")] = False,
+    factory: Annotated[
+        str | None,
+        typer.Option(help='For a model of your own: "module:function" that makes it.', show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the model computes, such as cuda.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Predict for new records with the model of a run.
+
+    The records are as those of the training: a table (CSV, also .csv.gz, or Parquet) with the same columns,
+    of which the one that is predicted may be missing; a folder of pictures, or one picture; text, one record
+    a line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be
+    larger than memory. The table has a line for each record: its number or file name, the class, and the
+    probability of each class.
+
+    Neither the training data nor a ledger is needed, and nothing is charged. A record that cannot be read
+    ends the command with its place; then, and after a Ctrl-C, no table is written.
+
+    Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
+
+    Example:  tacit predict runs/patients new_patients.csv --out predictions.csv
+    """
+    from tacit.runs.predict import load
+    from tacit.runs.prediction_files import check_out, write_predictions
+
+    check_out(out, data, overwrite=overwrite)
+    predictor = load(run, factory=factory, device=device)
+    with progress_bar() as bar:
+        task = bar.add_task("predicting", total=None)
+        try:
+            count = write_predictions(
+                predictor,
+                data,
+                out,
+                overwrite=overwrite,
+                progress=lambda done, total: bar.update(
+                    task, completed=done, total=total and max(done, total)
+                ),
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Stopped at once. {out} was not written.") from None
+    if as_json:
+        print_json({"run": str(run), "data": str(data), "out": str(out), "records": count})
+    else:
+        console.print(f"Predictions for {count:,} records: {out}", soft_wrap=True)
+    return 0

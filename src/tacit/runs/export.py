@@ -1,0 +1,179 @@
+"""How does a model get into programs without Tacit? As ONNX, TorchScript, or a program of torch.export.
+
+What is exported is the network: the inputs are those of ``Predictor.model``, encoded as in training.  The
+batch axis is free.  The file carries, as metadata under the name ``tacit``, the description of the model and
+its guarantee.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, MissingExtra, check_in
+from tacit.runs.saved_model import Description
+from tacit.training.files import write_atomically
+
+__all__ = ["FORMATS", "INPUT", "METADATA", "OUTPUT", "export_model"]
+
+FORMATS = ("onnx", "torchscript", "torch-export")
+INPUT, OUTPUT = "inputs", "outputs"
+"""What the input and the output are called in the file."""
+METADATA = "tacit"
+"""The name of the metadata in the file."""
+_ROWS = 2  # of the example that the network is followed with; one row would be taken for a constant
+_OTHER_ROWS = (1, 5)
+_TOLERANCE = 1e-6
+
+
+def export_model(
+    model: nn.Module,
+    description: Description,
+    statement: Mapping[str, Any] | None,
+    path: Path,
+    *,
+    format: str,  # noqa: A002
+    overwrite: bool = False,
+) -> None:
+    """Write the network to ``path``, checked on rows of zeros and of ones against the model itself.
+
+    Args:
+        statement: the privacy statement of the run, for the metadata; None if it is not known.
+        format: "onnx", which needs the extra of that name; "torchscript"; or "torch-export".
+        overwrite: replace a file that is there.
+
+    Raises:
+        InvalidInput: ``path`` exists; or the network cannot be exported, or the exported one computes
+            something else.
+        MissingExtra: a package is not installed.
+    """
+    check_in("format", format, FORMATS)
+    if path.exists() and not overwrite:
+        raise InvalidInput(
+            f"{path} exists already. Name another file, or allow to replace it by --overwrite."
+        )
+    network = copy.deepcopy(model).cpu().eval()
+    example = _rows(description, _ROWS)
+    metadata = json.dumps(_metadata(description, statement), allow_nan=False)
+    write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[format]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        made = Path(folder) / "model.pt2"  # torch warns of other endings
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about its own future
+            again = _understood(write, network, example, made, metadata, format)
+        for rows in (_ROWS, *_OTHER_ROWS):
+            _check_same(network, again, _rows(description, rows), format)
+        write_atomically(path, lambda file: file.write(made.read_bytes()))
+
+
+Run = Callable[[Tensor], Tensor]
+
+
+def _understood(
+    write: Callable[[nn.Module, Tensor, Path, str], Run],
+    network: nn.Module,
+    example: Tensor,
+    path: Path,
+    metadata: str,
+    kind: str,
+) -> Run:
+    try:
+        return write(network, example, path, metadata)
+    except (MissingExtra, MemoryError, OSError):
+        raise
+    except Exception as problem:  # torch raises anything about a network that it cannot follow
+        reason = " ".join(str(problem).split())[:300]
+        raise InvalidInput(
+            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Try another of "
+            f"{', '.join(FORMATS)}, or take the plain module, Predictor.model."
+        ) from problem
+
+
+def _rows(description: Description, count: int) -> Tensor:
+    """(count, ...) public rows: the first of zeros, the others alike in nothing."""
+    shape = (count, *description.input_shape)
+    if description.task == "text":
+        numbers = torch.arange(shape[1]).repeat(count, 1) * torch.arange(count)[:, None]
+        return numbers % description.outputs
+    size = torch.Size(shape).numel()
+    return torch.linspace(0.0, 1.0, size).reshape(shape)
+
+
+def _metadata(description: Description, statement: Mapping[str, Any] | None) -> dict[str, Any]:
+    guarantee = None if statement is None else statement["guarantee"]
+    known = ("epsilon", "delta", "unit", "adjacency")
+    promised = {} if guarantee is None else {name: guarantee[name] for name in known}
+    private = {} if statement is None else {"private": statement["private"]}
+    return {**description.to_data(), **private, **promised}
+
+
+def _torchscript(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
+    traced = torch.jit.trace(network, example, check_trace=False)  # type: ignore[no-untyped-call]
+    torch.jit.save(traced, str(path), _extra_files={METADATA: metadata})
+    loaded: Run = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+    return loaded
+
+
+def _torch_export(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
+    wrapped = _Named(network)
+    program = torch.export.export(
+        wrapped, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("rows")}}, strict=False
+    )
+    torch.export.save(program, path, extra_files={METADATA: metadata})
+    loaded: Run = torch.export.load(path).module()
+    return loaded
+
+
+def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise MissingExtra(package, "onnx", "Exporting a model as ONNX") from None
+    program = torch.onnx.export(
+        _Named(network),
+        (example,),
+        dynamo=True,
+        verbose=False,
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+        dynamic_shapes={INPUT: {0: torch.export.Dim("rows")}},
+    )
+    assert program is not None  # as with dynamo=True
+    program.model.metadata_props[METADATA] = metadata
+    program.save(path, external_data=False)
+    runtime = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return lambda inputs: torch.from_numpy(session.run([OUTPUT], {INPUT: inputs.numpy()})[0])
+
+
+class _Named(nn.Module):
+    """The network with an input that is called :data:`INPUT`."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.network(inputs)
+        return found
+
+
+def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> None:
+    """Refuse a file that computes something else: tracing follows one path, with one number of rows."""
+    wanted, found = network(inputs), again(inputs)
+    if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise InvalidInput(
+            f"the network exported as {kind} does not compute what the model does on {len(inputs)} rows: it "
+            "decides by the values or the number of its inputs, which such a file cannot hold. Take another "
+            f"of {', '.join(FORMATS)}, or the plain module, Predictor.model."
+        )

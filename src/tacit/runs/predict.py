@@ -1,0 +1,238 @@
+"""How is a trained model used? ``tacit.load`` makes a predictor of the folder of a run, or of a copy.
+
+Neither the training data nor a ledger is needed.  To predict costs no privacy: the guarantee holds for
+whatever is done with the model.
+
+Letters: n records, k outputs, L characters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.columns import Column
+from tacit.errors import InvalidInput
+from tacit.models.scattering import scattering_features
+from tacit.report.statement.described import check_fields, read_statement
+from tacit.runs.export import export_model
+from tacit.runs.model import Factory, device_of
+from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
+from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
+from tacit.training.evaluation import evaluation_mode
+from tacit.training.values import without_numbers
+
+__all__ = ["Predictor", "load"]
+
+_MODEL, _STATEMENT = "model.safetensors", "statement.json"
+_MOST_ROWS = 1024  # as in the evaluation of a run: the number of rows decides how products are rounded
+_NUMBERS = 1 << 24  # of the records that go through the model at once
+_CHUNK = 1 << 16  # rows of a file in memory
+
+
+def load(run: Path | str, *, factory: Factory | str | None = None, device: str = "cpu") -> Predictor:
+    """The model of a finished run, ready to predict.
+
+    Args:
+        run: the folder that ``tacit train`` wrote, or a copy of it; or its ``model.safetensors`` alone.
+        factory: for a model of your own (``[model] factory`` in the run's configuration), the function that
+            made it, or "module:function".  No code is imported because a file names it.
+        device: where the model computes.
+
+    Raises:
+        InvalidInput: there is no finished run; the file is of another format, or damaged; its weights do not
+            fit; or the folder's statement is not that of this model.
+
+    >>> import tacit
+    >>> predictor = tacit.load("runs/first")  # doctest: +SKIP
+    >>> predictor.predict(pictures)  # doctest: +SKIP
+    array(['3', '8'], dtype='<U1')
+    """
+    path = Path(run)
+    weights = path / _MODEL if path.is_dir() else path
+    if not weights.exists():
+        problem = f"{weights} is missing" if path.is_dir() else "there is nothing"
+        raise InvalidInput(
+            f"there is no finished run at {path}: {problem}. Name the folder that tacit train wrote, or a "
+            "copy of it; a run that was stopped is finished by tacit train with --resume."
+        )
+    description = read_description(weights)
+    statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
+    model = rebuild(weights, description, factory).to(device_of(device))
+    return Predictor(model, description, statement)
+
+
+def _statement(path: Path, digest: str) -> dict[str, Any] | None:
+    """The statement beside a model; None if there is none."""
+    if not path.exists():
+        return None
+    if statement_digest(path.read_bytes()) != digest:
+        raise InvalidInput(
+            f"{path} is not the privacy statement that the model beside it was released with: one of the two "
+            "was changed, or copied from another run. Copy both again from the run's folder, or leave the "
+            "statement away to use the model without it."
+        )
+    statement = read_statement(path)
+    check_fields(statement)
+    return statement
+
+
+@final
+class Predictor:
+    """A trained model with what it needs to read a user's records; made by :func:`load`.
+
+    Records are given as what the model was trained on:
+
+    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns;
+    * pictures: the path of a folder or a picture, a list of files or of Pillow's pictures, or an array;
+    * text: the path of a file with one record a line, or a list of texts;
+    * a standard data set: an array, scaled as that data set is, or the path of a .npy, .npz or CSV file.
+
+    **Guarantee**
+
+    * A record's prediction depends on that record and the model alone, up to the rounding of a product in
+      which other rows stand beside it.
+
+    Attributes:
+        model: the network, a plain module in evaluation mode: inputs (n, ...) to (n, k).
+        description: what the file of the model says of it.
+        statement: the privacy statement of the run; None if it was not beside the model.
+    """
+
+    def __init__(self, model: nn.Module, description: Description, statement: dict[str, Any] | None) -> None:
+        self.model = model
+        self.description = description
+        self.statement = statement
+
+    def __repr__(self) -> str:
+        known = self.description.model
+        found = (
+            f"{known.name or known.factory}, {self.description.preprocessing.kind} to {self.description.task}"
+        )
+        return f"Predictor({found})"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What is told apart, in the order of the probabilities; of text the end ("") and the characters.
+
+        Empty for numbers.
+        """
+        preprocessing = self.description.preprocessing
+        if isinstance(preprocessing, TextInputs):
+            return ("", *preprocessing.alphabet)
+        return self.description.classes
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The declared columns of a table, also that which is predicted; empty for other data."""
+        preprocessing = self.description.preprocessing
+        return preprocessing.encoder.columns if isinstance(preprocessing, TableInputs) else {}
+
+    def outputs(self, data: Any) -> Tensor:
+        """(n, k) float32 outputs of the model, of text (n, L, k): logits of classes, or scaled numbers."""
+        return torch.cat([self.outputs_of(piece) for piece in self._pieces(data)])
+
+    def predict(self, data: Any) -> NDArray[Any]:
+        """(n,) the most probable class of each record, by name; or its number, in the target's unit.
+
+        Several numbers come as (n, k).  Of text: the most probable character after each, "" for the end.
+        """
+        return np.concatenate(
+            [self.predictions(self.outputs_of(piece), piece) for piece in self._pieces(data)]
+        )
+
+    def predict_proba(self, data: Any) -> NDArray[np.float64]:
+        """(n, k) the probability of each of :attr:`classes`; of text, of the character after each record.
+
+        :raises InvalidInput: if the model predicts numbers, which have no probabilities.
+        """
+        return np.concatenate(
+            [self.probabilities(self.outputs_of(piece), piece) for piece in self._pieces(data)]
+        )
+
+    def log_probability(self, data: Any) -> NDArray[np.float64]:
+        """(n,) the natural logarithm of each text's probability, with its end, under a language model.
+
+        :raises InvalidInput: if the model is none of text.
+        """
+        return np.concatenate(
+            [self.log_probabilities(self.outputs_of(piece), piece) for piece in self._pieces(data)]
+        )
+
+    def export(self, path: Path | str, *, format: str, overwrite: bool = False) -> None:  # noqa: A002
+        """Write the network for other programs; see :func:`tacit.runs.export.export_model`."""
+        export_model(
+            self.model, self.description, self.statement, Path(path), format=format, overwrite=overwrite
+        )
+
+    # --- one piece at a time, for files larger than memory -------------------------------------------------
+
+    @property
+    def rows_at_once(self) -> int:
+        """How many records go through the model at once: the same for data in memory and in files."""
+        each = math.prod(self.description.input_shape) * (len(self.classes) if self._text else 1)
+        return min(_MOST_ROWS, 1 << max(0, (_NUMBERS // max(1, each)).bit_length() - 1))
+
+    def pieces(self, path: Path) -> Iterator[Piece]:
+        """The records of a file, as the model reads them, piece by piece."""
+        large = math.prod(self.description.preprocessing.shape) * _CHUNK > _NUMBERS
+        yield from self.description.preprocessing.pieces(path, self.rows_at_once if large else _CHUNK)
+
+    def outputs_of(self, piece: Piece) -> Tensor:
+        """The outputs of the model for the records of a piece."""
+        device = next(self.model.parameters()).device
+        found = []
+        with evaluation_mode(self.model), torch.no_grad(), without_numbers():
+            for part in torch.split(piece.inputs, self.rows_at_once):
+                features = scattering_features(part) if self.description.features == "scattering" else part
+                found.append(self.model(features.to(device)).float().cpu())
+        outputs = torch.cat(found)
+        return outputs if self._text else outputs.reshape(len(outputs), -1)
+
+    def predictions(self, outputs: Tensor, piece: Piece) -> NDArray[Any]:
+        """What :meth:`predict` gives for the records of a piece with these outputs."""
+        if self.description.task == "numbers":
+            low, high = np.asarray(self.description.target_bounds or [(-1.0, 1.0)], dtype=np.float64).T
+            values = low + (outputs.double().clamp(-1.0, 1.0).numpy() + 1.0) / 2.0 * (high - low)
+            found: NDArray[Any] = values[:, 0] if values.shape[1] == 1 else values
+        else:
+            found = np.array(self.classes)[self.probabilities(outputs, piece).argmax(axis=1)]
+        return found
+
+    def probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
+        """What :meth:`predict_proba` gives for the records of a piece with these outputs."""
+        if self.description.task == "numbers":
+            raise InvalidInput("the model predicts numbers, which have no probabilities: call predict.")
+        if self._text is not None:
+            outputs = outputs[torch.arange(len(outputs)), self._text.lengths(piece.inputs)]
+        return torch.softmax(outputs.double(), dim=1).numpy()
+
+    def log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
+        """What :meth:`log_probability` gives for the records of a piece with these outputs."""
+        if self._text is None:
+            raise InvalidInput(
+                "only a language model gives texts a probability: call predict or predict_proba."
+            )
+        following = torch.cat([piece.inputs[:, 1:], torch.zeros_like(piece.inputs[:, :1])], dim=1)
+        each = torch.log_softmax(outputs.double(), dim=2).gather(2, following[..., None]).squeeze(2)
+        counted = torch.arange(each.shape[1]) <= self._text.lengths(piece.inputs)[:, None]
+        return (each * counted).sum(dim=1).numpy()
+
+    @property
+    def _text(self) -> TextInputs | None:
+        preprocessing = self.description.preprocessing
+        return preprocessing if isinstance(preprocessing, TextInputs) else None
+
+    def _pieces(self, data: Any) -> Iterator[Piece]:
+        if isinstance(data, str | Path):
+            yield from self.pieces(Path(data))
+        else:
+            inputs = self.description.preprocessing.inputs(data)
+            yield Piece([str(number) for number in range(1, len(inputs) + 1)], inputs)

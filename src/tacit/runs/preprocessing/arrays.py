@@ -1,0 +1,164 @@
+"""How do a standard data set's numbers become records? They are scaled already; shape and range are checked.
+
+Letters: n records.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.columns import Column
+from tacit.columns.cells import CsvFile, is_csv, row_numbers
+from tacit.columns.reading import Cells, numbers_of
+from tacit.columns.tables import cells_of_frame
+from tacit.errors import InvalidInput, without_values
+from tacit.runs.preprocessing.base import Piece, Preprocessing, about_lines, as_array, in_range, numbered
+
+__all__ = ["ArrayInputs"]
+
+_NUMBER = Column(kind="number")
+
+
+@final
+@dataclass(frozen=True)
+class ArrayInputs(Preprocessing):
+    """Records of ``record_shape``, each number in [``low``, ``high``].
+
+    ``source`` says in words how the data set's numbers were scaled; ``features`` names the columns of a
+    table.
+    """
+
+    kind: ClassVar[str] = "arrays"
+    example: ClassVar[str] = "new.npy"
+    record_shape: tuple[int, ...]
+    low: float
+    high: float
+    source: str
+    features: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.record_shape
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "shape": list(self.record_shape),
+            "low": self.low,
+            "high": self.high,
+            "source": self.source,
+            "features": list(self.features),
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ArrayInputs:
+        """The same from plain data."""
+        shape, features = tuple(map(int, data["shape"])), tuple(map(str, data["features"]))
+        return cls(shape, float(data["low"]), float(data["high"]), str(data["source"]), features)
+
+    def describe(self) -> str:
+        columns = f" ({', '.join(self.features)})" if self.features else ""
+        return (
+            f"Arrays of shape (n, {', '.join(map(str, self.shape))}){columns}, of numbers in [{self.low:g}, "
+            f"{self.high:g}], scaled as in training ({self.source})."
+        )
+
+    def inputs(self, records: Any) -> Tensor:
+        if self.features and (isinstance(records, Mapping) or hasattr(records, "columns")):
+            found = cells_of_frame(records, self.features)
+            return self._scaled(self._numbers(found, "the table", 0))
+        values = as_array(records, "records")
+        if values.ndim < 2 or values.shape[1:] not in (self.shape, (math.prod(self.shape),)):
+            raise InvalidInput(
+                f"the model takes records of shape {self.shape}, so an array (n, "
+                f"{', '.join(map(str, self.shape))}), or rows of {math.prod(self.shape)} numbers; got shape "
+                f"{values.shape}. Give the features of the training, in the same order."
+            )
+        return self._scaled(values)
+
+    def _scaled(self, values: NDArray[Any]) -> Tensor:
+        return in_range(values, self.low, self.high, self.source).reshape(-1, *self.shape)
+
+    def count(self, path: Path) -> int | None:
+        return about_lines(path) if is_csv(path) else len(_load(path))
+
+    def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
+        done = 0
+        for values in self._csv(path, rows) if is_csv(path) else _parts(_load(path), rows):
+            if len(values):
+                yield numbered(done, self.inputs(values))
+                done += len(values)
+        if not done:
+            raise InvalidInput(f"{path} holds no rows to predict for.")
+
+    def _csv(self, path: Path, rows: int) -> Iterator[NDArray[np.float64]]:
+        """By the names of the features where there are any, else all columns in their order."""
+        names = list(self.features) or CsvFile(path, ()).header
+        if len(names) != math.prod(self.shape):
+            raise InvalidInput(
+                f"{path} has {len(names)} columns, and a record of the model has {math.prod(self.shape)} "
+                "numbers. Give one column for each, in their order, below a line of names."
+            )
+        done = 0
+        for chunk in CsvFile(path, names).chunks(rows):
+            values = self._numbers({name: chunk[name] for name in names}, str(path), done)
+            yield values
+            done += len(values)
+
+    def _numbers(self, table: Mapping[str, Cells], source: str, before: int) -> NDArray[np.float64]:
+        columns = []
+        for name, cells in table.items():
+            numbers, _ = numbers_of(cells, _NUMBER)
+            if len(wrong := np.flatnonzero(np.isnan(numbers))):
+                raise InvalidInput(
+                    f"{len(wrong):,} cells in column {name!r} of {source} hold no number "
+                    f"({row_numbers((wrong + 1 + before).tolist())}). Mend or remove these rows."
+                )
+            columns.append(numbers)
+        return np.stack(columns, axis=1)
+
+
+def _load(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, which is read where it is used; the only one of a .npz file, or its ``x``."""
+    if not path.is_file():
+        raise InvalidInput(f"there is no file at {path}. Check the path.")
+    if path.suffix not in (".npy", ".npz"):
+        raise InvalidInput(
+            f"{path} is none of .npy, .npz and .csv, which this model reads. Save its array by numpy.save."
+        )
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        if path.suffix == ".npz":
+            with values as archive:
+                values = archive[_the_only(path, list(archive))]
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as problem:
+        if isinstance(problem, InvalidInput):
+            raise
+        raise InvalidInput(
+            f"cannot read {path} as an array of numbers ({without_values(problem)}). Save it by numpy.save; "
+            "arrays of Python objects are not read."
+        ) from None
+    found: NDArray[Any] = values
+    return found
+
+
+def _the_only(path: Path, names: list[str]) -> str:
+    if len(names) != 1 and "x" not in names:
+        raise InvalidInput(
+            f"{path} holds {len(names)} arrays, and none is called x. Save the records alone, or as x."
+        )
+    return names[0] if len(names) == 1 else "x"
+
+
+def _parts(values: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
+    if values.ndim == 0:
+        raise InvalidInput("the file holds a single number, and no records.")
+    return (values[start : start + rows] for start in range(0, len(values), rows))

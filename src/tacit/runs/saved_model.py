@@ -1,0 +1,275 @@
+"""What does the file of a trained model say of itself? Enough to use it where its data are not.
+
+``model.safetensors`` holds the weights, and as metadata, under the name ``tacit``, a description in JSON:
+which model it is, what its records are and how they are encoded, which classes it tells apart, and the digest
+of the privacy statement that it was released with.
+
+**Guarantee**
+
+* The description holds public facts alone: of the configuration, of a standard data set, and the digest of
+  the statement, which is released as well.
+* Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and the
+  user's own factory is called only if the caller gives it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from tacit import __version__
+from tacit.datasets import Dataset
+from tacit.errors import InvalidInput
+from tacit.report.model_card import CardFacts
+from tacit.runs.config import Config, ModelSection
+from tacit.runs.model import Factory, build_model, import_factory, outputs_of
+from tacit.runs.preprocessing import Preprocessing, TableInputs, preprocessing_from, preprocessing_of
+from tacit.training.files import write_atomically
+
+__all__ = [
+    "Description",
+    "card_facts",
+    "describe",
+    "load_weights",
+    "read_description",
+    "rebuild",
+    "save_model",
+    "statement_digest",
+]
+
+_FORMAT = 1
+_NAME = "tacit"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the file says of its model.
+
+    Attributes:
+        model: the [model] section of the run; its factory is a reference, "module:function".
+        input_shape: the shape of one record as the model gets it, after features are computed.
+        outputs: numbers that the model gives for a record, of text for each character.
+        task: "classes", "numbers" or "text".
+        classes: their names, in the order of the outputs; none for numbers and text.
+        target_bounds: of numbers, what -1 and 1 stand for.
+        preprocessing: what makes a record of the user's data.
+        features: "raw", or "scattering" features of pictures.
+        statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
+        version: of Tacit that wrote the file.
+    """
+
+    model: ModelSection
+    input_shape: tuple[int, ...]
+    outputs: int
+    task: str
+    classes: tuple[str, ...]
+    target_bounds: tuple[tuple[float, float], ...]
+    preprocessing: Preprocessing
+    features: str
+    statement_digest: str
+    version: str = __version__
+
+    def to_data(self) -> dict[str, Any]:
+        """The description as plain data."""
+        return {
+            "format": _FORMAT,
+            "version": self.version,
+            "model": self.model.model_dump(exclude_none=True),
+            "input_shape": list(self.input_shape),
+            "outputs": self.outputs,
+            "task": self.task,
+            "classes": list(self.classes),
+            "target_bounds": [list(pair) for pair in self.target_bounds],
+            "preprocessing": {"kind": self.preprocessing.kind, **self.preprocessing.to_data()},
+            "features": self.features,
+            "statement_digest": self.statement_digest,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Description:
+        """The same from plain data; ValueError, KeyError or TypeError where it is not of this form."""
+        task, features = data["task"], data["features"]
+        if task not in ("classes", "numbers", "text") or features not in ("raw", "scattering"):
+            raise ValueError(f"task {task!r} with features {features!r}")
+        return cls(
+            model=ModelSection.model_validate(data["model"]),
+            input_shape=tuple(map(int, data["input_shape"])),
+            outputs=int(data["outputs"]),
+            task=task,
+            classes=tuple(map(str, data["classes"])),
+            target_bounds=tuple((float(low), float(high)) for low, high in data["target_bounds"]),
+            preprocessing=preprocessing_from(data["preprocessing"]),
+            features=features,
+            statement_digest=str(data["statement_digest"]),
+            version=str(data["version"]),
+        )
+
+
+def describe(config: Config, data: Dataset, statement: str) -> Description:
+    """The description of the model of a run, whose statement's JSON is ``statement``."""
+    task = "text" if data.alphabet else "classes" if data.classes else "numbers"
+    return Description(
+        model=config.model,
+        input_shape=data.input_shape,
+        outputs=outputs_of(data),
+        task=task,
+        classes=data.classes,
+        target_bounds=data.target_bounds,
+        preprocessing=preprocessing_of(config, data),
+        features=config.data.features,
+        statement_digest=statement_digest(statement.encode()),
+    )
+
+
+def card_facts(description: Description) -> CardFacts:
+    """What the model card says of the model's use."""
+    preprocessing = description.preprocessing
+    return CardFacts(
+        kind=preprocessing.kind,
+        task=description.task,
+        classes=description.classes,
+        records=preprocessing.describe(),
+        columns=preprocessing.lines() if isinstance(preprocessing, TableInputs) else (),
+        factory=description.model.factory,
+        example=preprocessing.example,
+    )
+
+
+def statement_digest(statement: bytes) -> str:
+    """SHA-256 of a statement's bytes, in hexadecimal."""
+    return hashlib.sha256(statement).hexdigest()
+
+
+def save_model(model: nn.Module, description: Description, path: Path) -> None:
+    """Write weights and description.
+
+    safetensors refuses tensors that share memory, as tied weights do: each name gets a separate copy.
+    """
+    weights = {
+        name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()
+    }
+    # One name alone: of several, safetensors writes any order, and the same model would be other bytes.
+    metadata = {_NAME: json.dumps(description.to_data(), allow_nan=False)}
+    write_atomically(path, lambda file: file.write(save(weights, metadata)))
+
+
+def read_description(path: Path) -> Description:
+    """What the file of a model says of it.
+
+    Raises:
+        InvalidInput: the file cannot be read, does not describe its model, or has another format.
+    """
+    if not path.is_file():
+        raise InvalidInput(
+            f"there is no model at {path}. Name the folder of a finished run, or copy the file into it."
+        )
+    try:
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get(_NAME)
+    except (SafetensorError, OSError) as problem:
+        raise _unreadable(path, problem) from None
+    if text is None:
+        raise InvalidInput(
+            f"{path} holds weights and does not say of which model: an earlier version of Tacit wrote it, or "
+            "another program. Where the data and the folder private/ are, write the folder of the run anew, "
+            "without a further step: tacit train RUN/config.toml --out RUN --resume. Else train again."
+        )
+    try:
+        data = json.loads(text)
+        if data["format"] != _FORMAT:
+            raise InvalidInput(
+                f"{path} was written by Tacit {data.get('version', 'of another version')!s:.20} in format "
+                f"{data['format']!r:.20}; this is Tacit {__version__}, which reads format {_FORMAT}. Install "
+                "that version, or a later one."
+            )
+        return Description.from_data(data)
+    except InvalidInput:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise InvalidInput(
+            f"the description of the model in {path} cannot be read ({type(problem).__name__}): it was "
+            "changed after the run, or the file is damaged. Copy it again from the run's folder."
+        ) from None
+
+
+def rebuild(path: Path, description: Description, factory: Factory | str | None = None) -> nn.Module:
+    """The model of a file, in evaluation mode; torch's generator is left as it was.
+
+    Args:
+        factory: for a model of the user's own, the function that makes it, or its "module:function".
+
+    Raises:
+        InvalidInput: the model is the user's own and ``factory`` is missing, or cannot be imported; or the
+            weights do not fit.
+    """
+    section = description.model
+    if section.factory is not None and factory is None:
+        raise InvalidInput(
+            f'{path} holds the weights of a model of your own, made by "{section.factory}". A file must not '
+            "decide which code runs, so name the function yourself: tacit.load(..., "
+            f'factory="{section.factory}"), or '
+            f"--factory {section.factory}; its module lies in the current folder, or is installed."
+        )
+    if section.factory is None and factory is not None:
+        raise InvalidInput(
+            f"factory is for models of your own; {path} holds the network {section.name!r} of Tacit."
+        )
+    made = import_factory(factory) if isinstance(factory, str) else factory
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(section, description.input_shape, description.outputs, made)
+    load_weights(model, path)
+    return model.eval()
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give a model the weights of a file.
+
+    Raises:
+        InvalidInput: the file cannot be read, its weights are those of another model, by name, or not finite.
+    """
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as problem:
+        raise _unreadable(path, problem) from None
+    if misfits := _misfits(model.state_dict(), weights):
+        raise InvalidInput(
+            f"{path} does not fit the model that it is for: {'; '.join(misfits)}. Was a file copied from "
+            "another run, or the code of the model changed? Take the file and the code that belong together."
+        )
+    if broken := [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]:
+        raise InvalidInput(
+            f"{path} holds numbers that are not finite, in {_some(broken)}: training diverged. Train again, "
+            "with a lower learning rate."
+        )
+    model.load_state_dict(weights)
+
+
+def _misfits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    missing = [name for name in wanted if name not in found]
+    strange = [name for name in found if name not in wanted]
+    other = [
+        f"{name} {tuple(found[name].shape)} instead of {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    parts = (("the file lacks ", missing), ("the model lacks ", strange), ("other shapes: ", other))
+    return [said + _some(names) for said, names in parts if names]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _unreadable(path: Path, problem: BaseException) -> InvalidInput:
+    return InvalidInput(
+        f"{path} cannot be read as a model: {problem}. Copy it again, or train the run again."
+    )
