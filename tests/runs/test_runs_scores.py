@@ -28,11 +28,11 @@ from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.runs import Run, prepare
 from tacit.runs import train as runner
-from tacit.runs.build import make_plan
 from tacit.runs.config import parse_config
 from tacit.runs.evaluated import figures_of
 from tacit.runs.finished import open_run
 from tacit.runs.load import prepared_data
+from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 from tacit.training import Evaluation, Row, evaluate, train
 

@@ -60,11 +60,14 @@ def command(
 
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
-    from tacit.runs import prepare
+    from tacit.runs.checks import check_run
+
+    section = _ledger_section(ledger, dataset, chunk)
+    checked = check_run(config, out=out, resume=resume, ledger=section)
+    from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
     with Preparations() as progress:
-        section = _ledger_section(ledger, dataset, chunk)
-        run = prepare(config, out=out, resume=resume, ledger=section, progress=progress)
+        run = prepare_checked(checked, progress=progress)
     if not as_json:
         _announce(run)
     outcome = run_to_end(run, config, config.stem, _options(ledger, dataset, chunk))

@@ -1,27 +1,25 @@
-"""Which plan and session does a configuration describe?"""
+"""Which session does a configuration describe?"""
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
-from tacit.plan import LossReport, Plan, ScoreReport
+from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.charging import check_test_records
 from tacit.runs.config import Config, TrainingSection
 from tacit.runs.load import Progress, prepared_data
 from tacit.runs.losses import losses_of
 from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer
-from tacit.sampling import FullBatch, Sampling, ShuffledBatches
+from tacit.runs.plan import make_plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.records import as_records
 from tacit.training.session import PrivateSession
 
-__all__ = ["make_plan", "make_session", "session_on"]
+__all__ = ["make_session", "session_on"]
 
 
 def make_session(
@@ -87,44 +85,6 @@ def session_on(
     )
     check_shapes(config.model, model, data)
     return session
-
-
-def make_plan(config: Config) -> Plan:
-    """The plan that the configuration describes."""
-    privacy, training = config.privacy, config.training
-    if privacy.epsilon is None and privacy.noise_multiplier is None:
-        raise InvalidInput(
-            "[privacy] needs epsilon, or noise_multiplier, or both (epsilon is then the limit)."
-        )
-    if (training.epochs is None) == (training.steps is None):
-        got = "neither" if training.steps is None else "both"
-        raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
-    batch = None if training.batch_size == "full" else training.batch_size
-    sampling: Sampling | None = None
-    if privacy.sampling == "shuffled" and batch is not None:
-        sampling = ShuffledBatches(batch, privacy.records)
-    elif privacy.sampling == "full" or privacy.sampling == "shuffled":
-        sampling, batch = FullBatch(), None
-    common: dict[str, Any] = {
-        "delta": privacy.delta,
-        "records": privacy.records,
-        "clipping": privacy.rule(),
-        "adjacency": privacy.adjacency,
-        "unit": privacy.unit,
-        "batch_size": batch,
-        "epochs": training.epochs,
-        "steps": training.steps,
-        "sampling": sampling,
-        "views": training.views,
-        "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
-        "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
-        "allow_large_delta": privacy.allow_large_delta,
-    }
-    if privacy.noise_multiplier is not None:
-        return Plan.with_noise(
-            noise_multiplier=privacy.noise_multiplier, epsilon_budget=privacy.epsilon, **common
-        )
-    return Plan.calibrate(epsilon=cast(float, privacy.epsilon), **common)
 
 
 def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndCrop | None:

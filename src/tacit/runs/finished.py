@@ -17,12 +17,12 @@ from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.statement.described import check_fields, read_event, read_statement
-from tacit.runs.build import make_plan
 from tacit.runs.canaries import read_canaries
 from tacit.runs.config import Config, read_config
 from tacit.runs.folder import canary_file
 from tacit.runs.load import Progress, prepared_data
 from tacit.runs.model import new_model
+from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights
 
 __all__ = ["FinishedRun", "open_run"]

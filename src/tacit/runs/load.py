@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table, load_text
-from tacit.errors import InvalidInput
 from tacit.models.scattering import scattering_features
+from tacit.runs.checks import check_data
 from tacit.runs.config import Config, DataSection
 
 __all__ = ["Progress", "load_data", "prepared_data"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called during long work, with (title, done, total)."""
-
-_SOURCES = ("name", "table", "images", "text")
 
 
 def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
@@ -29,19 +27,13 @@ def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
 def load_data(config: Config, progress: Progress | None = None) -> Dataset:
     """The data that the configuration names, before any features are computed."""
     section, unit = config.data, config.privacy.unit
-    given = [name for name in _SOURCES if getattr(section, name) is not None]
-    if len(given) != 1:
-        raise InvalidInput(
-            f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(given) or 'none of them'}."
-        )
+    check_data(section)
     if section.text is not None:
         return _load_text(section, unit)
     if section.table is not None:
-        if section.target is None:
-            raise InvalidInput("[data] target is missing: the column to be predicted.")
         return load_table(
             Path(section.table),
-            target=section.target,
+            target=str(section.target),
             schema=config.read_columns(),
             dialect=config.read_dialect(),
             test_fraction=section.test_fraction,
@@ -50,8 +42,6 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
             unit=unit,
         )
     if section.images is not None:
-        if len(section.size) != 2:
-            raise InvalidInput("[data] size = [height, width] is needed for images, in pixels.")
         return load_image_folder(
             Path(section.images),
             size=(section.size[0], section.size[1]),
@@ -66,11 +56,8 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
 
 
 def _load_text(section: DataSection, unit: str) -> Dataset:
-    if section.alphabet is None or section.longest is None:
-        raise InvalidInput(
-            "[data] text needs alphabet, every character that a line may hold, and longest, the most "
-            "characters of a line. Declare what is known without the data."
-        )
+    assert section.alphabet is not None  # as ``check_data`` found
+    assert section.longest is not None
     return load_text(
         Path(str(section.text)),
         alphabet=section.alphabet,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -16,6 +15,7 @@ from tacit import models
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, TacitError
 from tacit.noise.generator import Generator, Purpose
+from tacit.runs.checks import check_model, check_optimizer, importing_from_here
 from tacit.runs.config import Config, ModelSection, OptimizerSection
 from tacit.training.evaluation import evaluation_mode
 
@@ -42,7 +42,6 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
-_WITH_MOMENTUM = ("sgd", "rmsprop")
 
 
 def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
@@ -118,9 +117,8 @@ def build_model(
     Args:
         factory: the function to call in place of the one that the section refers to.
     """
-    if (section.name is None) == (section.factory is None):
-        got = "neither" if section.name is None else "both"
-        raise InvalidInput(f"[model] needs exactly one of name and factory; got {got}.")
+    if factory is None:
+        check_model(section)
     if section.factory is not None:
         model = _from_factory(section, input_shape, outputs, factory)
     else:
@@ -137,19 +135,10 @@ def build_model(
     return models.make_private_ready(model) if section.make_private_ready else model
 
 
-_BUILT_IN_OPTIONS = ("activation", "temper", "hidden", "groups", "normalise")
-
-
 def _from_factory(
     section: ModelSection, input_shape: tuple[int, ...], outputs: int, factory: Factory | None
 ) -> nn.Module:
     reference = section.factory or ""
-    unused = [name for name in _BUILT_IN_OPTIONS if getattr(section, name) is not None]
-    if unused:
-        raise InvalidInput(
-            f"[model] {', '.join(unused)} would not reach the factory {reference}: such settings are for "
-            "models by name. Set them inside the function."
-        )
     factory = import_factory(reference) if factory is None else factory
     try:
         model = factory(input_shape, outputs)
@@ -175,15 +164,13 @@ def import_factory(reference: str) -> Factory:
     """
     module_name, _, function = reference.partition(":")
     wanted = 'It must be "module:function", with the module in the current folder or installed.'
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        factory = getattr(importlib.import_module(module_name), function or "model")
+        with importing_from_here():
+            factory = getattr(importlib.import_module(module_name), function or "model")
     except Exception as problem:  # the user's own code may raise anything
         raise InvalidInput(
             f'[model] factory = "{reference}" cannot be imported: {_where(problem)}. {wanted}'
         ) from problem
-    finally:
-        sys.path.pop(0)
     if not callable(factory):
         raise InvalidInput(f'[model] factory = "{reference}" is not a function. {wanted}')
     return cast("Factory", factory)
@@ -201,11 +188,10 @@ def _where(problem: BaseException) -> str:
 
 
 def _optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.Optimizer:
+    check_optimizer(section)
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
-    if section.name in _WITH_MOMENTUM:
+    if section.momentum:
         settings["momentum"] = section.momentum
-    elif section.momentum:
-        raise InvalidInput(f"[optimizer] {section.name} has no momentum; it goes with sgd and rmsprop.")
     try:
         return _OPTIMIZERS[section.name]([p for p in model.parameters() if p.requires_grad], **settings)
     except ValueError as problem:

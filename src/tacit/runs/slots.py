@@ -23,9 +23,9 @@ from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.runs.build import make_plan
 from tacit.runs.config import read_config
 from tacit.runs.folder import slot_files
+from tacit.runs.plan import make_plan
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 
 __all__ = ["FolderAudit", "audit_folder", "rehearse_plan"]

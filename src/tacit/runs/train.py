@@ -30,24 +30,17 @@ from torch import nn
 from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import MissingExtra, PrivacyRefusal
+from tacit.errors import MissingExtra
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.runs.build import make_plan, make_session
+from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, save_canaries
-from tacit.runs.charging import check_scores, make_charges
-from tacit.runs.config import (
-    Config,
-    LedgerSection,
-    ModelSection,
-    differences,
-    parse_config,
-    read_config,
-    read_text,
-)
+from tacit.runs.charging import make_charges
+from tacit.runs.checks import CheckedRun, check_run
+from tacit.runs.config import Config, LedgerSection, ModelSection
 from tacit.runs.evaluated import (
     DATA,
     PAGE,
@@ -57,15 +50,7 @@ from tacit.runs.evaluated import (
     public_loss,
     write_evaluation,
 )
-from tacit.runs.folder import (
-    canary_file,
-    check_empty,
-    check_resumable,
-    check_writable,
-    resume_state,
-    slot_files,
-    sole_user,
-)
+from tacit.runs.folder import canary_file, check_empty, resume_state, slot_files, sole_user
 from tacit.runs.load import Progress
 from tacit.runs.saved_model import card_facts, describe, save_model
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
@@ -78,7 +63,7 @@ from tacit.training.processes import check_one_process
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
-__all__ = ["Interrupted", "Outcome", "Run", "prepare"]
+__all__ = ["Interrupted", "Outcome", "Run", "prepare", "prepare_checked"]
 
 _OUTPUTS = (
     "model.safetensors", "config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA, PAGE,
@@ -258,20 +243,20 @@ def prepare(
         Interrupted: a Ctrl-C, once the ledger may have been charged for the preparation.
     """
     check_one_process()
-    text = read_text(path)
-    config = parse_config(text, str(path))
-    folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
+    checked = check_run(path, out=out, resume=resume, ledger=ledger)
+    return prepare_checked(checked, generator=generator, progress=progress)
+
+
+def prepare_checked(
+    checked: CheckedRun, *, generator: Generator | None = None, progress: Progress | None = None
+) -> Run:
+    """Prepare the run of a configuration that was checked; see :func:`prepare`."""
+    check_one_process()
+    config, folder, plan, resume = checked.config, checked.folder, checked.plan, checked.resume
     if resume:
-        check_resumable(folder)
-        _check_same(folder, config)
         generator = saved_generator(resume_state(folder))
-    else:
-        check_empty(folder, text)
-    check_writable(folder)
-    plan = make_plan(config)
     generator = Generator.from_os() if generator is None else generator
-    charges = make_charges(_merged(config.ledger, ledger), plan, generator)
-    check_scores(config, plan, charges)
+    charges = make_charges(checked.ledger, plan, generator)
     try:
         if charges is not None and not resume:
             charges.check_fits()
@@ -282,7 +267,7 @@ def prepare(
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, generator)
-    return Run(config, text, folder, data, session, history, resumed=resume, canaries=planted)
+    return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
 
 
 def _with_score(rows: list[Row], evaluation: Evaluation) -> list[Row]:
@@ -305,24 +290,6 @@ def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> 
         "the preparation, which may have read the records: the charge stays. Nothing was saved, so "
         "there is nothing to resume; a new run is charged anew."
     )
-
-
-def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
-    """The configured section, with the given settings in place of its own."""
-    changes = (
-        {} if given is None else {name: value for name, value in given if value not in (None, False, "")}
-    )
-    return configured.model_copy(update=changes)
-
-
-def _check_same(folder: Path, config: Config) -> None:
-    changed = differences(read_config(folder / "config.toml"), config)
-    if changed:
-        raise PrivacyRefusal(
-            f"the configuration is not the one that the run in {folder} was started with: "
-            f"{'; '.join(changed)}. Going on would add the same noise to different sums, and their "
-            "difference would have no noise. Go on with the old settings, or start a new run with --out."
-        )
 
 
 def _model_line(section: ModelSection, model: nn.Module) -> str:

@@ -1,0 +1,302 @@
+"""What is wrong with a run? Found before torch is imported and before any record is read.
+
+A typing error thus answers at once.  What needs the model or the records is checked later, when the session
+is made (:mod:`tacit.runs.build`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit import accounting
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
+from tacit.events import Adjacency, Gaussian
+from tacit.plan import Plan
+from tacit.runs.catalogue import DATA_SETS, NETWORKS
+from tacit.runs.config import (
+    Config,
+    DataSection,
+    LedgerSection,
+    ModelSection,
+    OptimizerSection,
+    differences,
+    parse_config,
+    read_config,
+    read_text,
+)
+from tacit.runs.folder import check_empty, check_resumable, check_writable
+from tacit.runs.plan import make_plan
+
+__all__ = [
+    "CheckedRun",
+    "check_data",
+    "check_ledger",
+    "check_model",
+    "check_optimizer",
+    "check_run",
+    "check_scores",
+    "importing_from_here",
+]
+
+_SOURCES = ("name", "table", "images", "text")
+_PATHS = (("table", "table"), ("test_table", "table"), ("text", "text"), ("test_text", "text"))
+_WITH_MOMENTUM = ("sgd", "rmsprop")
+_LESS_THAN_ALL = 5  # times the noise that a whole budget allows: 1/25 of it, as Gaussians compose
+_LARGEST = 50.0  # beyond this epsilon, even less noise makes no difference
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """A run whose configuration is in order: its ``text``, ``folder``, ``plan``, and where it is charged."""
+
+    config: Config
+    text: str
+    folder: Path
+    plan: Plan
+    ledger: LedgerSection
+    resume: bool
+
+
+def check_run(
+    path: Path | str,
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    ledger: LedgerSection | None = None,
+) -> CheckedRun:
+    """Read a configuration and check all of it that can be checked without torch and without records.
+
+    Args:
+        path: the TOML file.
+        out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
+        resume: whether the run in that folder is to go on.
+        ledger: where the run is charged; the configuration gives what it leaves open.
+
+    Raises:
+        InvalidInput: a mistake in the configuration; a file that does not exist; a folder that holds a run.
+        PrivacyRefusal: the plan has no guarantee, costs more than its budget, or is not that of the run that
+            is to go on.
+    """
+    text = read_text(path)
+    config = parse_config(text, str(path))
+    folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
+    if resume:
+        check_resumable(folder)
+        _check_same(folder, config)
+    else:
+        check_empty(folder, text)
+    check_writable(folder)
+    check_data(config.data)
+    check_model(config.model)
+    check_optimizer(config.optimizer)
+    _check_training(config)
+    plan = make_plan(config)
+    charged = _merged(config.ledger, ledger)
+    check_ledger(charged)
+    check_scores(config, plan, charged=charged.url is not None)
+    return CheckedRun(config, text, folder, plan, charged, resume)
+
+
+def check_data(section: DataSection) -> None:
+    """Refuse a section that names no data, or data that do not exist.
+
+    Raises:
+        InvalidInput: several sources or none; a name that does not exist; a file that is missing; a source
+            without the facts that it needs.
+    """
+    given = [name for name in _SOURCES if getattr(section, name) is not None]
+    if len(given) != 1:
+        raise InvalidInput(
+            f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(given) or 'none of them'}."
+        )
+    if section.name is not None:
+        check_in("[data] name", section.name, DATA_SETS)
+    for key, kind in _PATHS:
+        path = getattr(section, key)
+        if path is not None and not Path(path).is_file():
+            raise InvalidInput(f"[data] {key}: there is no {kind} at {path}. {_ABOUT_PATHS}")
+    if section.images is not None and not Path(section.images).is_dir():
+        raise InvalidInput(f"[data] images: there is no folder at {section.images}. {_ABOUT_PATHS}")
+    if section.table is not None and section.target is None:
+        raise InvalidInput("[data] target is missing: the column to be predicted.")
+    if section.images is not None and len(section.size) != 2:
+        raise InvalidInput("[data] size = [height, width] is needed for images, in pixels.")
+    if section.text is not None and (section.alphabet is None or section.longest is None):
+        raise InvalidInput(
+            "[data] text needs alphabet, every character that a line may hold, and longest, the most "
+            "characters of a line. Declare what is known without the data."
+        )
+
+
+_ABOUT_PATHS = "Check the path; it is relative to the folder in which the command is called."
+
+
+def check_model(section: ModelSection) -> None:
+    """Refuse a section that names no model, or settings that the model does not have.
+
+    Raises:
+        InvalidInput: both a name and a factory or neither; an unknown name; an option that does not reach
+            the model; a factory that cannot be found.
+    """
+    if (section.name is None) == (section.factory is None):
+        got = "neither" if section.name is None else "both"
+        raise InvalidInput(f"[model] needs exactly one of name and factory; got {got}.")
+    options = ("activation", "temper", "hidden", "groups", "normalise")
+    given = [name for name in options if getattr(section, name) is not None]
+    if section.factory is not None:
+        if given:
+            raise InvalidInput(
+                f"[model] {', '.join(given)} would not reach the factory {section.factory}: such settings "
+                "are for models by name. Set them inside the function."
+            )
+        _check_factory(section.factory)
+        return
+    known = NETWORKS[check_in("[model] name", section.name, tuple(NETWORKS))]
+    if unknown := [name for name in given if name not in known]:
+        raise InvalidInput(
+            f"[model] name = {section.name!r} has no option {unknown[0]!r}; it has "
+            f"{', '.join(known) or 'none'}. Remove {unknown[0]}, or take another network."
+        )
+
+
+def _check_factory(reference: str) -> None:
+    """Find the module of a factory without importing it: the import of most such modules takes seconds."""
+    top = reference.partition(":")[0].partition(".")[0]
+    try:
+        with importing_from_here():
+            found = importlib.util.find_spec(top) if top else None
+    except (ImportError, ValueError):  # a module without a spec is loaded already
+        return
+    if found is None:
+        raise InvalidInput(
+            f'[model] factory = "{reference}" cannot be imported: No module named {top!r}. It must be '
+            '"module:function", with the module in the current folder or installed.'
+        )
+
+
+@contextmanager
+def importing_from_here() -> Iterator[None]:
+    """Find modules in the current folder first, as ``python -m`` does."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path.pop(0)
+
+
+def check_optimizer(section: OptimizerSection) -> None:
+    """Refuse a setting that the optimizer does not have.
+
+    Raises:
+        InvalidInput: momentum for an optimizer without it.
+    """
+    if section.momentum and section.name not in _WITH_MOMENTUM:
+        raise InvalidInput(f"[optimizer] {section.name} has no momentum; it goes with sgd and rmsprop.")
+
+
+def _check_training(config: Config) -> None:
+    training, data = config.training, config.data
+    if training.ema_decay is not None:
+        check_real("[training] ema_decay", training.ema_decay, low=0.0, high=1.0, open_high=True)
+    kind = next((kind for kind in ("table", "text") if getattr(data, kind) is not None), None)
+    if kind is not None and training.views > 1:
+        raise InvalidInput(
+            f"[training] views = {training.views} makes flipped and shifted copies, which needs pictures; "
+            f"the records are of a {kind}. Take views = 1."
+        )
+    if kind is not None and data.features == "scattering":
+        raise InvalidInput(
+            f'[data] features = "scattering" needs pictures; the records are of a {kind}. Take features = '
+            '"raw", or leave it out.'
+        )
+
+
+def _check_same(folder: Path, config: Config) -> None:
+    changed = differences(read_config(folder / "config.toml"), config)
+    if changed:
+        raise PrivacyRefusal(
+            f"the configuration is not the one that the run in {folder} was started with: "
+            f"{'; '.join(changed)}. Going on would add the same noise to different sums, and their "
+            "difference would have no noise. Go on with the old settings, or start a new run with --out."
+        )
+
+
+def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
+    """The configured section, with the given settings in place of its own."""
+    changes = (
+        {} if given is None else {name: value for name, value in given if value not in (None, False, "")}
+    )
+    return configured.model_copy(update=changes)
+
+
+def check_ledger(section: LedgerSection) -> None:
+    """Refuse a section by which nothing would be charged, though the user means to.
+
+    Raises:
+        InvalidInput: it has settings and no ledger, or no data set.
+    """
+    if section.url is None:
+        given = [name for name, value in section if value not in (None, False, "")]
+        if given:
+            raise InvalidInput(
+                f"[ledger] {', '.join(given)} is given without url, so nothing would be charged. Name the "
+                'ledger: url = "budget.db", or --ledger budget.db.'
+            )
+    elif section.dataset is None:
+        raise InvalidInput(
+            "[ledger] dataset is missing: the name under which the ledger keeps the budget of these records "
+            "(--dataset on the command line). `tacit ledger datasets` lists the names."
+        )
+
+
+def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
+    """Refuse a charged run that would score its held-out records exactly; see :mod:`tacit.training.scoring`.
+
+    Raises:
+        InvalidInput: the configuration has noise for a score, and no ledger; or a baseline and no such noise.
+        PrivacyRefusal: records of the ledger's data set would be scored exactly.
+    """
+    if config.privacy.test_baseline is not None and plan.score_report is None:
+        raise InvalidInput(
+            f"[privacy] test_baseline = {config.privacy.test_baseline:g} is the score of a constant answer, "
+            "for a noisy score to be held against. This run has no test_noise: it counts the score of a "
+            "constant answer from its test records. Leave test_baseline out."
+        )
+    if not charged:
+        if plan.score_report is not None:
+            raise InvalidInput(
+                "[privacy] test_noise is for a run that is charged to a ledger, which makes sure that there "
+                "is one score. Name the ledger, or leave test_noise out."
+            )
+        return
+    if config.data.test_fraction is None or plan.score_report is not None:
+        return
+    another = "or test on records of another data set, from a separate file"
+    if plan.adjacency is not Adjacency.ADD_REMOVE:
+        raise PrivacyRefusal(
+            "[data] test_fraction holds out records of the data set that this run is charged to, so exact "
+            "scores of them would be released and not charged; and a noisy score has no guarantee under "
+            f'{plan.adjacency}. Plan with adjacency = "add-remove" and [privacy] test_noise, {another}.'
+        )
+    raise PrivacyRefusal(
+        "[data] test_fraction holds out records of the data set that this run is charged to, so exact scores "
+        f"of them would be released and not charged. Say [privacy] test_noise = {_advised(plan):g}, for one "
+        "score at the end with noise of that many records (standard deviation), for which "
+        f"training's noise, or epsilon, grows by about 2 %; {another}."
+    )
+
+
+def _advised(plan: Plan) -> float:
+    """Noise for a score at a 25th of what the plan costs, to two digits."""
+    whole = accounting.calibrate(
+        Gaussian, epsilon=min(plan.epsilon, _LARGEST), delta=plan.delta, adjacency=plan.adjacency
+    )
+    noise = _LESS_THAN_ALL * whole
+    digit = 10.0 ** (math.floor(math.log10(noise)) - 1)
+    return math.ceil(noise / digit) * digit

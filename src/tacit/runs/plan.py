@@ -1,0 +1,121 @@
+"""Which plan does a configuration describe? Made without torch; its errors name the keys of the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from tacit.errors import InvalidInput, TacitError
+from tacit.plan import LossReport, Plan, ScoreReport
+from tacit.runs.config import Config
+from tacit.sampling import FullBatch, Sampling, ShuffledBatches
+
+__all__ = ["make_plan"]
+
+_KEYS = {
+    "privacy": (
+        "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "clipping",
+        "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
+    ),
+    "training": ("batch_size", "epochs", "steps", "views"),
+}  # fmt: skip
+_SECTION_OF = {key: section for section, keys in _KEYS.items() for key in keys}
+_STARTS = {  # how errors begin that name an argument of another name, or none
+    "norm ": "[privacy] clipping_norm ",
+    "bound ": "[privacy] loss_bound ",
+    "noise ": "[privacy] test_noise ",
+    "the noise multiplier ": "[privacy] noise_multiplier ",
+    "the noise on the count ": "[privacy] count_noise: the noise on the count ",
+    "no noise multiplier ": "[privacy] epsilon: no noise multiplier ",
+    "Shuffled batches ": '[privacy] sampling = "shuffled": shuffled batches ',
+    "a score report ": "[privacy] test_noise: a score report ",
+}
+
+
+def make_plan(config: Config) -> Plan:
+    """The plan that the configuration describes.
+
+    Raises:
+        TacitError: as :class:`tacit.Plan` does, with the keys of the file in place of its arguments.
+    """
+    privacy, training = config.privacy, config.training
+    if privacy.epsilon is None and privacy.noise_multiplier is None:
+        raise InvalidInput(
+            "[privacy] needs epsilon, or noise_multiplier, or both (epsilon is then the limit)."
+        )
+    if (training.epochs is None) == (training.steps is None):
+        got = "neither" if training.steps is None else "both"
+        raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
+    with _errors_in_keys():
+        return _plan(config)
+
+
+def _plan(config: Config) -> Plan:
+    privacy, training = config.privacy, config.training
+    batch = None if training.batch_size == "full" else training.batch_size
+    sampling: Sampling | None = None
+    if privacy.sampling == "shuffled" and batch is not None:
+        sampling = ShuffledBatches(batch, privacy.records)
+    elif privacy.sampling == "full" or privacy.sampling == "shuffled":
+        sampling, batch = FullBatch(), None
+    common: dict[str, Any] = {
+        "delta": privacy.delta,
+        "records": privacy.records,
+        "clipping": privacy.rule(),
+        "adjacency": privacy.adjacency,
+        "unit": privacy.unit,
+        "batch_size": batch,
+        "epochs": training.epochs,
+        "steps": training.steps,
+        "sampling": sampling,
+        "views": training.views,
+        "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
+        "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
+        "allow_large_delta": privacy.allow_large_delta,
+    }
+    if privacy.noise_multiplier is not None:
+        return Plan.with_noise(
+            noise_multiplier=privacy.noise_multiplier, epsilon_budget=privacy.epsilon, **common
+        )
+    return Plan.calibrate(epsilon=cast(float, privacy.epsilon), **common)
+
+
+@contextmanager
+def _errors_in_keys() -> Iterator[None]:
+    """Raise the errors of the plan with the keys of the file, by which a user finds what to change."""
+    try:
+        yield
+    except TacitError as problem:
+        raise type(problem)(_in_keys(str(problem))) from None
+
+
+def _in_keys(message: str) -> str:
+    """The message of a plan with keys of the file in place of arguments.
+
+    >>> _in_keys("delta must be a real number in (0, 1); got 2.0.")
+    '[privacy] delta must be a real number in (0, 1); got 2.0.'
+    >>> _in_keys("Raise count_noise, or say allow_large_delta=True.")
+    'Raise [privacy] count_noise, or say [privacy] allow_large_delta = true.'
+    """
+    for start, key in _STARTS.items():
+        if message.startswith(start):
+            message = key + message.removeprefix(start)
+    message = re.sub(r"^(?=\d+ steps with noise)", "[privacy] epsilon: ", message)
+    message = re.sub(r"^(\w+)\b", _with_section, message)
+    message = re.sub(r"\b(\w+)=([\w.-]+|\"[^\"]*\")", _as_toml, message)
+    return re.sub(r"(?<!\] )\b(\w+_\w+)\b", _with_section, message)
+
+
+def _with_section(found: re.Match[str]) -> str:
+    key = found[1]
+    return f"[{_SECTION_OF[key]}] {key}" if key in _SECTION_OF else key
+
+
+def _as_toml(found: re.Match[str]) -> str:
+    key, value = found[1], found[2].rstrip(".")
+    rest = found[2][len(value) :]
+    if key not in _SECTION_OF:
+        return found[0]
+    return f"[{_SECTION_OF[key]}] {key} = {value.lower() if value in ('True', 'False') else value}{rest}"

@@ -1,0 +1,119 @@
+"""A mistake in a configuration is found before torch is imported, and the error names the key to change."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit import datasets
+from tacit.errors import TacitError
+from tacit.models import by_name
+from tacit.runs.catalogue import DATA_SETS, NETWORKS
+from tacit.runs.config import parse_config
+from tacit.runs.plan import make_plan
+
+BASE = """
+[data]
+name = "digits"
+[model]
+name = "logistic"
+[privacy]
+epsilon = 3.0
+delta = 1e-4
+unit = "image"
+adjacency = "add-remove"
+records = 1437
+[optimizer]
+learning_rate = 0.5
+[training]
+batch_size = 64
+steps = 40
+"""
+
+PLANS = [
+    ("epsilon = 3.0", "epsilon = -1", "[privacy] epsilon must be"),
+    ("epsilon = 3.0", "epsilon = 1e9", "[privacy] epsilon 1e+09 is more"),
+    ("epsilon = 3.0", "noise_multiplier = 0.0", "[privacy] noise_multiplier must be"),
+    ("epsilon = 3.0", "noise_multiplier = 1e-200", "[privacy] noise_multiplier 1e-200 is too small"),
+    ("epsilon = 3.0", "epsilon = 0.1\nnoise_multiplier = 1.0", "[privacy] epsilon: 40 steps with noise"),
+    ("delta = 1e-4", "delta = 2", "[privacy] delta must be a real number in (0, 1); got 2"),
+    ("delta = 1e-4", "delta = 0.1", "[privacy] delta = 0.1 is not below"),
+    ("delta = 1e-4", "delta = 0.1", "or say [privacy] allow_large_delta = true."),
+    ('unit = "image"', 'unit = ""', "[privacy] unit must say"),
+    ("records = 1437", "records = 0", "[privacy] records must be"),
+    ("records = 1437", "records = 10", "[training] batch_size 64 is larger"),
+    ("records = 1437", "records = 1437\nclipping_norm = -2.0", "[privacy] clipping_norm must be"),
+    ("records = 1437", 'records = 1437\nclipping = "adaptive"\nquantile = 2.0', "[privacy] quantile must be"),
+    (
+        "records = 1437",
+        'records = 1437\nclipping = "adaptive"\ncount_noise = 0.01',
+        "Raise [privacy] count_noise above",
+    ),
+    ("records = 1437", "records = 1437\nloss_bound = 0.0", "[privacy] loss_bound must be"),
+    ("records = 1437", "records = 1437\ntest_noise = -1.0", "[privacy] test_noise must be"),
+    ("records = 1437", 'records = 1437\nsampling = "shuffled"', '[privacy] sampling = "shuffled": '),
+    ('"add-remove"', '"replace-one"\ntest_noise = 9.0', "[privacy] test_noise: a score report"),
+    ('"add-remove"', '"replace-one"\ntest_noise = 9.0', '[privacy] adjacency = "add-remove"'),
+    ("batch_size = 64", "batch_size = 0", "[training] batch_size must be"),
+    ("steps = 40", "steps = 0", "[training] steps must be"),
+    ("steps = 40", "epochs = -1.0", "[training] epochs must be"),
+    ("steps = 40", "", "[training] needs exactly one of epochs and steps"),
+    ("steps = 40", "steps = 40\nviews = 0", "[training] views = 0"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "words"), PLANS)
+def test_errors_of_the_plan_name_the_key(old: str, new: str, words: str) -> None:
+    assert BASE.count(old) == 1
+    with pytest.raises(TacitError) as caught:
+        make_plan(parse_config(BASE.replace(old, new), "run.toml"))
+    assert words in str(caught.value)
+
+
+OTHERS = [
+    ('name = "digits"', 'name = "digitz"', "[data] name must be one of digits"),
+    ('name = "digits"', 'table = "none.csv"', "[data] table: there is no table at none.csv"),
+    ('name = "digits"', 'images = "none"', "[data] images: there is no folder at none"),
+    ('name = "digits"', 'text = "none.txt"', "[data] text: there is no text at none.txt"),
+    ('name = "digits"', 'name = "digits"\ntext = "a.txt"', "[data] needs exactly one of"),
+    ('name = "logistic"', 'name = "logistics"', "[model] name must be one of logistic"),
+    ('name = "logistic"', 'name = "logistic"\nhidden = [3]', "has no option 'hidden'; it has normalise"),
+    ('name = "logistic"', 'factory = "no_such_nets:make"', "No module named 'no_such_nets'"),
+    ("learning_rate = 0.5", "learning_rate = 0.5\nmomentum = 0.9\nname = 'adam'", "adam has no momentum"),
+    ("steps = 40", "steps = 40\nema_decay = 1.0", "[training] ema_decay must be"),
+    ("steps = 40", "steps = 40\n[ledger]\nchunk = 3", "[ledger] chunk is given without url"),
+    ("steps = 40", "stepz = 40", "did you mean 'steps'?"),
+    ("steps = 40", "steps = ", "is not valid TOML"),
+]
+
+CALLS = """
+import json, sys
+from tacit.cli.app import run
+for number in range(int(sys.argv[1])):
+    code = run(["train", f"{number}.toml"])
+    print(json.dumps([code, "torch" in sys.modules]))
+"""
+
+
+def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
+    cases = [*PLANS, *OTHERS]
+    for number, (old, new, _) in enumerate(cases):
+        assert BASE.count(old) == 1
+        (tmp_path / f"{number}.toml").write_text(BASE.replace(old, new))
+    command = [sys.executable, "-c", CALLS, str(len(cases))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    said = done.stderr.splitlines()
+    for (_, new, words), line, complaint in zip(cases, done.stdout.splitlines(), said, strict=True):
+        code, with_torch = json.loads(line)
+        assert code in (1, 2), new
+        assert not with_torch, f"{new} was found after torch was imported"
+        assert words in complaint
+
+
+def test_the_catalogue_names_what_there_is() -> None:
+    assert datasets.names() == DATA_SETS
+    assert {name: network.options for name, network in by_name._NETWORKS.items()} == NETWORKS
