@@ -26,6 +26,8 @@ from tacit.clipping.rules import (
 )
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian
+from tacit.notebook import facts
+from tacit.rounding import round_up
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
 
 __all__ = ["LossReport", "Plan", "ScoreReport"]
@@ -361,6 +363,23 @@ class Plan:
                 f"step may. Raise count_noise above {self.noise_multiplier / 2:g}, or take larger batches."
             )
         return 1 / math.sqrt(precision)
+
+    def _repr_html_(self) -> str:
+        loss, score = self.loss_report, self.score_report
+        rows = [
+            ("Epsilon", f"{round_up(self.epsilon)} at delta {self.delta:.15g}, for the whole run"),
+            ("Protected", f"one {self.unit}, adjacency {self.adjacency}"),
+            ("Steps", f"{self.steps:,} of {self.expected_batch_size:,.6g} expected records"),
+            ("Epochs", f"{self.epochs:.4g} over {self.records:,} records, a public figure"),
+            ("Sampling", self.sampling.describe()),
+            ("Clipping", repr(self.clipping)),
+            ("Noise multiplier", f"{self.noise_multiplier:.4g}"),
+            ("Views per record", str(self.views)),
+            ("Noisy training loss", "none" if loss is None else f"every step, bound {loss.bound:g}"),
+            ("Noisy test score", "none" if score is None else f"one, noise of {score.noise:g} records"),
+            ("Preparation", ", ".join(map(repr, self.preparation)) or "none"),
+        ]
+        return facts("Plan of a private run", rows)
 
     def _check_parts(self) -> None:
         """Only parts whose guarantee is known: a subclass could name another event than it performs."""

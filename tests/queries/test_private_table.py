@@ -105,7 +105,7 @@ def test_an_answer_says_value_interval_cost_and_rest() -> None:
     assert "95 %" in text
     data = json.loads(answer.to_json())
     assert data["rows"] == [{"keys": [], "values": [found.to_data()]}]
-    assert "<td>" in answer._repr_html_()
+    assert "</td>" in answer._repr_html_()
 
 
 def test_costs_add_up_to_the_last_digit() -> None:

@@ -87,5 +87,5 @@ def _score(epsilon: float) -> float:
     config = read_config(_CONFIG)
     privacy = config.privacy.model_copy(update={"epsilon": epsilon})
     data, session = make_session(config.model_copy(update={"privacy": privacy}))
-    train(session)
+    train(session, progress=False)  # the table has a bar of its own
     return evaluate(session.current_model, *data.test).score

@@ -105,7 +105,7 @@ def train_model(
             generator=generator,
         )
         if settings.verbose:
-            train(session, rows=_ROWS, watchers=(_Progress(plan.steps),))
+            train(session, rows=_ROWS, watchers=(_Progress(plan.steps),), progress=False)
         else:
             for batch in session.batches():
                 session.step(batch)

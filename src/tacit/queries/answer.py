@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tacit.errors import InvalidInput
+from tacit.notebook import grid
 from tacit.queries.estimate import LEVEL, Estimate, Reading, estimate
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.plan import Compiled, Release
@@ -156,16 +156,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
-        lines = [
-            "<table><thead><tr>",
-            *(f"<th>{html.escape(name)}</th>" for name in head),
-            "</tr></thead><tbody>",
-        ]
-        for line in body:
-            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in line)
-            lines.append(f"<tr>{cells}</tr>")
-        notes = "<br>".join(html.escape(note) for note in self.notes())
-        return "".join([*lines, f"</tbody></table><p>{notes}</p>"])
+        return grid("", head, body, self.notes())
 
     def __str__(self) -> str:
         return self.to_text()

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Mapping
 from typing import Any
 
+from tacit.rounding import round_up
+
 __all__ = ["pair", "round_up"]
-
-
-def round_up(value: float, digits: int = 4) -> str:
-    """``value`` with that many significant digits, never less than ``value``.
-
-    >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
-    ('2.001', '3', '0', '12350000')
-    """
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return f"{context.create_decimal(repr(float(value))).normalize():f}"
 
 
 def pair(figures: Mapping[str, Any], digits: int = 4) -> str:

@@ -146,6 +146,7 @@ class Run:
                 checkpoint_every=self.config.run.checkpoint_every,
                 history=self.history,
                 should_stop=should_stop,
+                progress=False,  # the watchers show it
             )
             whole = self.session.steps_done == self.plan.steps
             return self._finish(history.rows) if whole or self.session.stopped is not None else None

@@ -11,6 +11,7 @@
 * ``averaging``: an average of the weights, as post-processing.
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
 * ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
+* ``progress``: a bar over the steps.
 * ``processes``: refuses runs that several processes share.
 * ``evaluation``: how well a model does; ``scoring``: one noisy score on held-out records of the data set.
 * ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether the policy allows it.

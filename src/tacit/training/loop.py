@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from tacit.errors import check_integer
+from tacit.notebook import grid
+from tacit.rounding import round_up
 from tacit.training.evaluation import Evaluation
 from tacit.training.session import PrivateSession
 
@@ -63,6 +65,18 @@ class History:
         """What :meth:`to_plain` gave."""
         return cls([Row(**row) for row in data["rows"]], data["smoothed"], data["weight"])
 
+    def _repr_html_(self) -> str:
+        head = ("steps", "epsilon", "noisy loss", "test score", "test loss")
+        body = [
+            (
+                f"{row.steps:,}",
+                round_up(row.epsilon),
+                *map(_figure, (row.loss, row.test_score, row.test_loss)),
+            )
+            for row in self.rows
+        ]
+        return grid("Metrics of a private run", head, body)
+
     def take(self, loss: float | None) -> None:
         """Take a step's noisy loss into the running mean (bias-corrected)."""
         if loss is None:
@@ -82,6 +96,7 @@ def train(
     checkpoint_every: int | None = None,
     history: History | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    progress: bool | None = None,
 ) -> History:
     """Take all steps that are left; return the lines of metrics, those of ``history`` first.
 
@@ -94,32 +109,37 @@ def train(
             latter is None, with each line of metrics.
         history: of the part of the run before a resume.
         should_stop: called after each step; if it returns True, the loop saves the state and ends early.
+        progress: show a bar; None for one in a notebook and in a terminal only.
     """
     plan = session.plan
     every = -(-plan.steps // check_integer("rows", rows, low=1))
     marks = sorted({*range(every, plan.steps + 1, every), plan.steps})
     spent = dict(zip(marks, plan.epsilon_after(marks), strict=True))
-    progress = History() if history is None else history
-    for batch in session.batches():
+    lines = History() if history is None else history
+    for batch in session.batches(progress=progress):
         report = session.step(batch)
-        progress.take(report.loss)
+        lines.take(report.loss)
         done = session.steps_done
         for watcher in watchers:
-            watcher.on_step(done, next(spent[mark] for mark in marks if mark >= done), progress.smoothed)
+            watcher.on_step(done, next(spent[mark] for mark in marks if mark >= done), lines.smoothed)
         if done in spent:
-            row = _row(session, spent[done], progress.smoothed, evaluate)
-            progress.rows.append(row)
+            row = _row(session, spent[done], lines.smoothed, evaluate)
+            lines.rows.append(row)
             for watcher in watchers:
                 watcher.on_row(row)
         due = done in spent if checkpoint_every is None else done % checkpoint_every == 0
         stop = should_stop()
         if checkpoint is not None and (due or stop or done == plan.steps):
-            session.save(checkpoint, extra=progress.to_plain())
+            session.save(checkpoint, extra=lines.to_plain())
         if stop:
             break
     if session.stopped is not None:
-        _finish_early(session, progress, evaluate, watchers, checkpoint)
-    return progress
+        _finish_early(session, lines, evaluate, watchers, checkpoint)
+    return lines
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _finish_early(

@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,9 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in,
 from tacit.events import Adjacency, event_to_json
 from tacit.noise import on_device
 from tacit.noise.generator import Generator
+from tacit.notebook import facts
 from tacit.plan import Plan
+from tacit.rounding import round_up
 from tacit.sampling import Indices
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
@@ -51,6 +53,7 @@ from tacit.training.ledger_charges import StepCharges, resume_charges
 from tacit.training.noise_reuse import check_release
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
+from tacit.training.progress import step_bar
 from tacit.training.records import Data, DatasetRecords, Records, as_records
 from tacit.training.step import noisy_step, requests
 
@@ -64,6 +67,20 @@ class StepTicket:
     """The number of the next step.  It holds no data: the size of a batch is a secret under add-remove."""
 
     step: int
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidInput(_NO_RECORDS)
+
+    def __getitem__(self, part: object) -> NoReturn:
+        raise InvalidInput(_NO_RECORDS)
+
+
+_NO_RECORDS = (
+    "a step ticket is not a batch: it holds no records, for which of them a step takes is secret. Write "
+    "`for ticket in session.batches(): session.step(ticket)`; the session reads the records, and computes "
+    "their losses and gradients itself. To look at records or to evaluate, take your own data, such as "
+    "held-out records, outside this loop."
+)
 
 
 @dataclass(frozen=True)
@@ -163,6 +180,7 @@ class PrivateSession:
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._done = 0
+        self._loss: float | None = None  # the noisy one of the last step, for a bar
         self._torn = False
         if check_integer("workers", workers, low=0) > 0:
             session = weakref.proxy(self)  # the workers end with the session
@@ -241,28 +259,39 @@ class PrivateSession:
         """The ledger's refusal that ended the run, with its numbers; None if there was none."""
         return self._refusal
 
-    def batches(self) -> Iterator[StepTicket]:
+    def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
         """The tickets of the steps that are left, to the end of the plan.
 
         With ``charges`` they end where the ledger refuses the next chunk: see :attr:`stopped`.
 
+        Args:
+            progress: show a bar; None for one in a notebook and in a terminal only.
+
         Raises:
             BudgetExceeded: the ledger refuses the first chunk.
         """
-        yield from self._tickets(self.plan.steps)
+        yield from self._tickets(self.plan.steps, "private training", progress)
 
-    def epoch(self) -> Iterator[StepTicket]:
-        """The tickets of about one pass over the records, fewer at the end of the plan."""
-        yield from self._tickets(min(self._done + self.plan.steps_per_epoch, self.plan.steps))
+    def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
+        """The tickets of about one pass over the records, fewer at the end of the plan.
 
-    def _tickets(self, stop: int) -> Iterator[StepTicket]:
-        while (step := self._done) < stop and self._is_paid_for():
-            yield StepTicket(step)
-            if self._done == step:
-                raise InvalidInput(
-                    f"batch {step} was given out and no step was taken with it. Call session.step(batch) "
-                    "once for each batch."
-                )
+        Args:
+            progress: show a bar; by default in a notebook and in a terminal only.
+        """
+        each = self.plan.steps_per_epoch
+        title = f"epoch {self._done // each + 1} of {-(-self.plan.steps // each)}"
+        yield from self._tickets(min(self._done + each, self.plan.steps), title, progress)
+
+    def _tickets(self, stop: int, title: str, progress: bool | None) -> Iterator[StepTicket]:
+        with step_bar(title, first=self._done, stop=stop, plan=self.plan, progress=progress) as took:
+            while (step := self._done) < stop and self._is_paid_for():
+                yield StepTicket(step)
+                if self._done == step:
+                    raise InvalidInput(
+                        f"batch {step} was given out and no step was taken with it. Call session.step(batch) "
+                        "once for each batch."
+                    )
+                took(self._loss)
 
     def _is_paid_for(self) -> bool:
         """Whether the ledger has charged the next step; if it refuses, a run that has begun ends."""
@@ -310,6 +339,7 @@ class PrivateSession:
         check_release(self._generator, ticket.step, released.gradients)
         gradients = self._without_slots(released.gradients)
         self._thresholds = released.thresholds
+        self._loss = released.loss
         self._done, self._torn = self._done + 1, True  # from here on the step counts, whatever happens
         self._optimizer.step(gradients)
         self._torn = False
@@ -318,6 +348,20 @@ class PrivateSession:
         if self._charges is not None:
             self._charges.after(ticket.step)
         return StepReport(step=ticket.step, loss=released.loss)
+
+    def _repr_html_(self) -> str:
+        trained = sum(p.numel() for p in self._trained.values())
+        rows = [
+            ("Model", f"{type(self.model).__name__}, {trained:,} trained parameters"),
+            ("Optimizer", type(self.optimizer).__name__),
+            ("Steps", f"{self._done:,} of {self.plan.steps:,}"),
+            ("Epsilon spent", f"{round_up(self.epsilon)} of {round_up(self.plan.epsilon)}"),
+            ("Protected", f"one {self.plan.unit}, adjacency {self.plan.adjacency}"),
+            ("Noisy loss", "none" if self._loss is None else f"{self._loss:.4g} in the last step"),
+            ("Private", "yes" if self.private else "NO: the key of the noise is a fixed test key"),
+            *([] if self.stopped is None else [("Stopped", self.stopped)]),
+        ]
+        return facts("Private session", rows)
 
     def _check_reading(self, indices: Indices) -> None:
         """Check once, on the first records drawn, that items and augmentation do not mix records."""

@@ -20,6 +20,7 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, event_to_json
 from tacit.ledger import ChargedRun
+from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.report.rounding import round_up
 
@@ -84,6 +85,21 @@ class Statement:
     def to_text(self) -> str:
         """The statement as one page of plain text."""
         return _text(self.data)
+
+    def _repr_html_(self) -> str:
+        guarantee, mechanism = self.data["guarantee"], self.data["mechanism"]
+        stated, *plain = _promise(guarantee)
+        unit = guarantee["unit"]
+        rows = [
+            ("Private", "yes" if self.data["private"] else _NOT_PRIVATE),
+            ("Epsilon", f"{_shown(guarantee['epsilon'])} at delta {guarantee['delta']:.15g}"),
+            ("Protected", f"one {unit}, adjacency {guarantee['adjacency']}"),
+            ("Steps", f"{mechanism['steps']}, {mechanism['sampler']}"),
+            ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
+            ("Data", self.data["data"]),
+            ("Model", self.data["model"]),
+        ]
+        return facts("Privacy statement", rows, [stated, *plain], self.to_text())
 
     @property
     def epsilon(self) -> float:

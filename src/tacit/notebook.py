@@ -1,0 +1,55 @@
+"""How do Tacit's objects look in a notebook? Small tables in the notebook's own colours, light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["facts", "grid"]
+
+# No colour is set: text, lines and background are the notebook's, so that a dark theme stays readable.
+_CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
+_SOFT = "opacity:.75;margin:.3em 0 0;max-width:46em"
+
+
+def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = (), details: str = "") -> str:
+    """HTML of named facts, one a line; all texts are escaped.
+
+    Args:
+        title: one line, in bold.
+        rows: pairs of a name and what it is.
+        notes: lines below the table.
+        details: a longer text that a click unfolds, in its own lines.
+
+    >>> facts("A & B", [("steps", "10")])
+    '<div><b>A &amp; B</b><table><tbody><tr>...steps</th><td ...>10</td></tr></tbody></table></div>'
+    """
+    lines = [
+        f'<tr><th scope="row" style="{_CELL}">{escape(name)}</th>'
+        f'<td style="{_CELL}">{escape(value)}</td></tr>'
+        for name, value in rows
+    ]
+    folded = f"<details><summary>All of it</summary><pre>{escape(details)}</pre></details>" if details else ""
+    table = f"<table><tbody>{''.join(lines)}</tbody></table>"
+    return f"<div><b>{escape(title)}</b>{table}{_paragraphs(notes)}{folded}</div>"
+
+
+def grid(title: str, head: Sequence[str], body: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """HTML of a table with a line of names; all texts are escaped.
+
+    >>> grid("", ["ward"], [["<east>"]])
+    '<div><table>...<th ...>ward</th>...<td ...>&lt;east&gt;</td></tr></tbody></table></div>'
+    """
+    lines = "".join(_line("td", line) for line in body)
+    table = f"<table><thead>{_line('th', head)}</thead><tbody>{lines}</tbody></table>"
+    above = f"<b>{escape(title)}</b>" if title else ""
+    return f"<div>{above}{table}{_paragraphs(notes)}</div>"
+
+
+def _line(tag: str, cells: Sequence[str]) -> str:
+    inside = "".join(f'<{tag} style="{_CELL}">{escape(cell)}</{tag}>' for cell in cells)
+    return f"<tr>{inside}</tr>"
+
+
+def _paragraphs(notes: Sequence[str]) -> str:
+    return "".join(f'<p style="{_SOFT}">{escape(note)}</p>' for note in notes)

@@ -1,0 +1,17 @@
+"""How is an epsilon shown? Rounded up: nothing shows less than was computed."""
+
+from __future__ import annotations
+
+import decimal
+
+__all__ = ["round_up"]
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """``value`` with that many significant digits, never less than ``value``.
+
+    >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
+    ('2.001', '3', '0', '12350000')
+    """
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{context.create_decimal(repr(float(value))).normalize():f}"
