@@ -16,7 +16,9 @@ from typing import ClassVar
 __all__ = [
     "BudgetExceeded",
     "Deprecated",
+    "Diverged",
     "InvalidInput",
+    "LossWarning",
     "MissingExtra",
     "PrivacyRefusal",
     "SlowModel",
@@ -71,6 +73,14 @@ class BudgetExceeded(PrivacyRefusal):
 
 class Deprecated(DeprecationWarning):
     """A form of an earlier version, which is read once more; the message says what to write."""
+
+
+class Diverged(TacitError):
+    """Training made weights that are no finite numbers; going on would spend budget on nothing."""
+
+
+class LossWarning(UserWarning):
+    """The loss looks wrong, by what steps release or what records of zeros give: NaN, or at its bound."""
 
 
 class SlowModel(UserWarning):

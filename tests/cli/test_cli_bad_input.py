@@ -329,7 +329,9 @@ def test_resume_with_changed_records(capsys: pytest.CaptureFixture[str]) -> None
     Path("run.toml").write_text(BASE)
     assert run(["train", "run.toml", "--out", "out"]) == 0
     Path("people.csv").write_text(TABLE.replace("office", "field", 3))
-    assert "What differs: the records." in complaint(capsys, 1, arguments=("--out", "out", "--resume"))
+    assert "What differs: the records (compared by a keyed digest" in complaint(
+        capsys, 1, arguments=("--out", "out", "--resume")
+    )
 
 
 def test_resume_with_a_damaged_state_or_without_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from tacit.clipping.per_example.linear import Pair
 from tacit.clipping.per_example.normed_weight import NormedWeight
 from tacit.clipping.per_example.use import Kept, Rows, Use
 from tacit.clipping.per_example.weight_norm import WeightNorm
+from tacit.errors import LossWarning
 
 normed = parametrizations.weight_norm
 
@@ -301,7 +302,8 @@ def test_a_row_of_zeros_has_no_direction() -> None:
     model = rows(normed)
     with torch.no_grad():
         dict(model.named_parameters())["0.parametrizations.weight.original1"][0] = 0.0
-    found = clipped(model, torch.randn(4, 7), torch.arange(4) % 3, 0.3)
+    with pytest.warns(LossWarning, match="NaN or infinite"):
+        found = clipped(model, torch.randn(4, 7), torch.arange(4) % 3, 0.3)
     assert all(not total.any() for total in found.values())
 
 

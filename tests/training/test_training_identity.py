@@ -530,13 +530,22 @@ def step_of(run: PrivateSession) -> Tensor:
 
 DIFFERING: dict[str, tuple[Callable[[], PrivateSession], str]] = {
     "loss": (lambda: session(smoother), r"What differs: the loss \(its code, or a value that it reads\)\."),
-    "records": (lambda: session(data=(-data()[0], data()[1])), r"What differs: the records\."),
-    "optimizer": (lambda: session(kind=torch.optim.Adam), r"What differs: the optimizer\."),
+    "records": (
+        lambda: session(data=(-data()[0], data()[1])),
+        r"What differs: the records \(compared by a keyed digest",
+    ),
+    "optimizer": (
+        lambda: session(kind=torch.optim.Adam),
+        r"What differs: the optimizer \(was SGD, is Adam\)\.",
+    ),
     "model": (
         lambda: session(net=network(2.0)),
         r"What differs: the code or the settings of the model\.",
     ),
-    "two": (lambda: session(smoother, ema_decay=0.9), r"What differs: ema_decay, the loss \("),
+    "two": (
+        lambda: session(smoother, ema_decay=0.9),
+        r"What differs: ema_decay \(was None, is 0\.9\), the loss \(",
+    ),
 }
 
 

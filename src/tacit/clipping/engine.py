@@ -27,6 +27,7 @@ from tacit.clipping.isolation.randomness import devices_of
 from tacit.clipping.isolation.state import Memory, Writes, same
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
+from tacit.clipping.warnings import warn_of_losses
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
 
 __all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
@@ -174,7 +175,9 @@ class GradientEngine(ABC):
                 raise
             finally:
                 memory.restore()
-        _refuse_reentrant(modules.check_losses(losses, len(zeros[0])))
+        losses = modules.check_losses(losses, len(zeros[0]))
+        _refuse_reentrant(losses)
+        warn_of_losses(losses)
         if versions != [t._version for t in zeros]:
             self._give_copies()
         self._judge(batch)
@@ -290,21 +293,25 @@ class GradientEngine(ABC):
             if parameter.grad is not None:
                 raise PrivacyRefusal(
                     f"parameter {name!r} already has a gradient, from a backward pass that is not private. "
-                    "Call optimizer.zero_grad(set_to_none=True) first."
+                    "Call optimizer.zero_grad(set_to_none=True) first. Where another model is trained "
+                    "through this one, as the generator of a GAN, freeze this one meanwhile: "
+                    "model.requires_grad_(False) before that backward pass, model.requires_grad_(True) "
+                    "after it."
                 )
 
     def _check_parameters(self) -> None:
         """Refuse a model whose trainable parameters are others than when the engine was made."""
         current = trainable_parameters(self.model)
-        same = current.keys() == self.parameters.keys() and all(
-            current[name] is parameter for name, parameter in self.parameters.items()
-        )
-        if not same:
-            changed = sorted(current.keys() ^ self.parameters.keys()) or "replaced tensors"
-            raise UnsupportedModel(
-                f"the trainable parameters changed after the engine was made ({changed}). "
-                "Make a new engine after adding, freezing or moving parameters."
-            )
+        changes = {
+            "trainable now": sorted(current.keys() - self.parameters.keys()),
+            "frozen now or gone": sorted(self.parameters.keys() - current.keys()),
+            "other tensors now": [
+                name for name, old in self.parameters.items() if current.get(name, old) is not old
+            ],
+        }
+        said = "; ".join(f"{what}: {', '.join(names)}" for what, names in changes.items() if names)
+        if said:
+            raise UnsupportedModel(f"{_CHANGED} ({said}). {_GRADUALLY}")
 
     def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
         """Refuse a mapping without some name, and buffers that do not fit if they are there already."""
@@ -373,6 +380,15 @@ def uncompiled() -> AbstractContextManager[object]:
     compiled = "torch._dynamo" in sys.modules  # whose import takes seconds, and without which there is none
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
+
+_CHANGED = "the trainable parameters are no longer those with which private training began"
+_GRADUALLY = (
+    "A session clips, adds noise to and steps with the parameters that are trainable when it is made. Set "
+    "requires_grad back to what it was, as after a backward pass for which the model was frozen. To "
+    "unfreeze layers step by step, in one session: let all of them be trainable from the start, with a "
+    'group of the optimizer for each stage, and keep group["lr"] = 0 until its turn comes. Or '
+    "make a new session for each stage, with a plan of its own: what the plans cost then adds up."
+)
 
 _REENTRANT = (
     "the model has checkpoints with use_reentrant=True, whose backward pass stands apart from the "

@@ -1,4 +1,4 @@
-"""The warning about a model that trains as it should, and many times slower than it could.
+"""The warnings about a model that trains many times slower than it could, and about a loss that is NaN.
 
 A warning may come into a log that others see.  So it is given for what was seen on records of zeros alone.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import warnings
 
-from tacit.errors import SlowModel
+from torch import Tensor
 
-__all__ = ["warn_of"]
+from tacit.errors import LossWarning, SlowModel
+
+__all__ = ["warn_of", "warn_of_losses"]
 
 
 def warn_of(reason: str | None) -> None:
@@ -21,3 +23,17 @@ def warn_of(reason: str | None) -> None:
             "losses, Plan's loss_report gives a private mean."
         )
         warnings.warn(text, SlowModel, stacklevel=3)
+
+
+def warn_of_losses(losses: Tensor) -> None:
+    """Say that records of zeros have no finite loss, if so: others may have none either."""
+    if not bool(losses.detach().isfinite().all()):
+        warnings.warn(
+            "the loss of records of zeros, on which the model is tried before the first step, is NaN or "
+            "infinite. A record whose gradient is NaN or infinite adds nothing to a step, and which ones "
+            "these are is not said, so the model may learn from noise alone. Look for a division, log "
+            "or sqrt in model and loss that meets zero, and give it a small positive term; try both on "
+            "records of your own making.",
+            LossWarning,
+            stacklevel=3,
+        )

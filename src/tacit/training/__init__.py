@@ -7,6 +7,7 @@
 * ``items``: checks that each item of a data set depends on its own record alone.
 * ``augmentation``: several views of a record before the one clip.
 * ``guarded_optimizer``: only noisy gradients change the model.
+* ``diverging``: says when weights are NaN, or the noisy loss stays at its bound.
 * ``noise_reuse``: refuses to add the same noise to two different sums.
 * ``averaging``: an average of the weights, as post-processing.
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.

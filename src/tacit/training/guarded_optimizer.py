@@ -81,7 +81,11 @@ class GuardedOptimizer:
         if stray:
             raise PrivacyRefusal(
                 f"gradients that are not private are on {', '.join(stray)}: a loss.backward() ran outside "
-                "the session. Remove it from the loop; session.step(batch) computes the gradients."
+                "the session. If it was of a loss of the records, remove it from the loop: "
+                "session.step(batch) computes the gradients. If another model is trained through this one, "
+                "as the generator of a GAN is through a private discriminator, freeze this one for its "
+                "backward pass: discriminator.requires_grad_(False) before the generator's "
+                "loss.backward(), discriminator.requires_grad_(True) after it."
             )
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -26,8 +26,11 @@ classes in full; those of libraries, which are all that is installed, by name an
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import Any, final
 
 from torch import nn
@@ -76,7 +79,7 @@ class Identity:
 _SAID = {
     "plan": "the plan",
     "event": "the plan",
-    "records": "the records",
+    "records": "the records (compared by a keyed digest: their number, order, types or values)",
     "parameters": "the model",
     "model": "the model",
     "code": "the code or the settings of the model",
@@ -90,23 +93,63 @@ _SAID = {
     "noise": "the device that draws the noise",
 }
 _OF_CODE = ("code", "loss", "augmentation")
+_DIGESTS = (*_OF_CODE, "records", "event", "parameters", "model", "plan")
+_LONGEST = 120  # characters of what is shown of a model
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The facts of a run that differ from before, in words; no values but versions.
+    """The facts of a run that differ from before, in words, with what they were and are.
+
+    Of records, losses and code there are digests alone, of which no value is known.
 
     >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
     >>> differences(before, {**before, "loss": "2e"})
     ['the loss (its code, or a value that it reads)']
     >>> differences(before, {"loss": "2e", "versions": now})  # each version compiles differently
     ['the version of python (3.11, now 3.12)']
+    >>> differences({"ema": None, "versions": {}}, {"ema": 0.9, "versions": {}})
+    ['ema_decay (was None, is 0.9)']
     """
     then, today = before["versions"], now["versions"]
     changed = [name for name in then if name in today and then[name] != today[name]]
     found = [f"the version of {name} ({then[name]}, now {today[name]})" for name in changed]
+    hows: dict[str, list[str]] = {}
     for fact in sorted((before.keys() | now.keys()) - {"versions"}):
-        words = _SAID.get(fact, fact)
         comparable = fact not in _OF_CODE or "python" not in changed
-        if comparable and before.get(fact) != now.get(fact) and words not in found:
-            found.append(words)
-    return found
+        if comparable and before.get(fact) != now.get(fact):
+            how = _how(fact, before.get(fact), now.get(fact))
+            hows.setdefault(_SAID.get(fact, fact), []).extend([how] if how else [])
+    return found + [f"{words} ({'; '.join(how)})" if how else words for words, how in hows.items()]
+
+
+def _how(fact: str, before: Any, now: Any) -> str:
+    """What a fact was and is; empty for a digest, which does not say."""
+    match fact:
+        case "plan":
+            return _changes(_arguments(before), _arguments(now))
+        case "parameters":
+            return _changes(*(dict(ast.literal_eval(shapes)) for shapes in (before, now)))
+        case "model":
+            lines = zip_longest(before.splitlines(), now.splitlines(), fillvalue="nothing")
+            old, new = next(pair for pair in lines if pair[0] != pair[1])
+            return f"was {old.strip()[:_LONGEST]}, is {new.strip()[:_LONGEST]}"
+    return "" if fact in _DIGESTS else f"was {before}, is {now}"
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} was {before.get(name, 'not there')}, is {now.get(name, 'gone')}" for name in names
+    )
+
+
+def _arguments(call: str) -> dict[str, str]:
+    """The arguments of the ``repr`` of a plan, by name.
+
+    >>> _arguments("Plan(adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>, clipping=FlatClipping(norm=1.0))")
+    {'adjacency': "'add-remove'", 'clipping': 'FlatClipping(norm=1.0)'}
+    """
+    plain = re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", call)  # of an adjacency
+    tree = ast.parse(plain, mode="eval").body
+    keywords = tree.keywords if isinstance(tree, ast.Call) else []
+    return {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}

@@ -46,6 +46,7 @@ from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCa
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.checkpointing import check_same_run, load_state, save_state
+from tacit.training.diverging import LossWatch, check_weights
 from tacit.training.guarded_optimizer import GuardedOptimizer
 from tacit.training.identity import Identity
 from tacit.training.items import check_items
@@ -179,6 +180,7 @@ class PrivateSession:
         self._trained = trained if self._slots is None else self._slots.without_slots(trained)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
+        self._watch = LossWatch(plan)
         self._done = 0
         self._loss: float | None = None  # the noisy one of the last step, for a bar
         self._torn = False
@@ -316,6 +318,7 @@ class PrivateSession:
 
         Raises:
             BudgetExceeded: all steps of the plan are taken, or the ledger refuses the step.
+            Diverged: the step was taken, and weights are NaN or infinite after it.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
             PrivacyRefusal: the step of this ticket was taken before; or other code left gradients on the
                 parameters; or the session would add noise that it has released to another sum.
@@ -347,6 +350,8 @@ class PrivateSession:
             self._averaged.update(self.model, self._done)
         if self._charges is not None:
             self._charges.after(ticket.step)
+        self._watch.take(released.loss)
+        check_weights(self._trained, ticket.step, self.optimizer)
         return StepReport(step=ticket.step, loss=released.loss)
 
     def _repr_html_(self) -> str:
