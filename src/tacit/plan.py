@@ -11,7 +11,7 @@ s_b noise of the count of adaptive clipping, s_l noise of the reported loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from tacit.clipping.rules import (
 )
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian
+from tacit.events.base import check_event
 from tacit.notebook import facts
 from tacit.rounding import round_up
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
@@ -129,7 +130,8 @@ class Plan:
     allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
-        if not str(self.unit).strip():
+        self._check_kinds()
+        if not self.unit.strip():
             raise InvalidInput("unit must say what one record is, such as 'image' or 'patient'; got nothing.")
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -184,7 +186,7 @@ class Plan:
             steps=_steps(epochs, steps, batch, records),
             noise_multiplier=noise_multiplier,
             expected_batch_size=float(batch),
-            preparation=tuple(preparation),
+            preparation=_events(preparation),
             views=views,
             loss_report=loss_report,
             score_report=score_report,
@@ -381,6 +383,21 @@ class Plan:
         ]
         return facts("Plan of a private run", rows)
 
+    def _check_kinds(self) -> None:
+        """Refuse parts of another kind, of which the checks of values would fail without a word."""
+        for name, value, kind, words in (
+            ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
+            ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
+            ("loss_report", self.loss_report, LossReport | None, "LossReport(bound=...), or None"),
+            ("score_report", self.score_report, ScoreReport | None, "ScoreReport(noise=...), or None"),
+        ):
+            if not isinstance(value, kind):
+                raise InvalidInput(f"{name} must be {words}; got {value!r}.")
+        for event in self.preparation:
+            check_event("each item of preparation", event)
+        if self.epsilon_budget is not None:
+            check_real("epsilon_budget", self.epsilon_budget, low=0.0, open_low=True)
+
     def _check_parts(self) -> None:
         """Only parts whose guarantee is known: a subclass could name another event than it performs."""
         for name, part, known in (
@@ -435,6 +452,14 @@ _LEAST_NOISE = 1e-100  # whose square is far from the least float
 def _without_count(clipping: ClippingRule | float) -> ClippingRule | float:
     """The rule without what depends on the noise, for the plan that calibration starts from."""
     return FlatClipping(clipping.norm) if isinstance(clipping, AdaptiveClipping) else clipping
+
+
+def _events(preparation: Sequence[Event]) -> tuple[Event, ...]:
+    if isinstance(preparation, Event) or not isinstance(preparation, Iterable):
+        raise InvalidInput(
+            f"preparation must be a list of events, such as [tacit.Gaussian(8.0)]; got {preparation!r}."
+        )
+    return tuple(preparation)
 
 
 def _batch_size(batch_size: int | None, records: int) -> int:

@@ -415,7 +415,7 @@ def test_stopping_early_on_the_training_loss_is_seen(monkeypatch: pytest.MonkeyP
 
     def stopping(session: PrivateSession) -> Iterator[Any]:
         last["loss"] = 0.0
-        for batch in session._tickets(session.plan.steps):
+        for batch in session._tickets(session.plan.steps, "", False):
             if last["loss"] > 50.0:
                 return
             yield batch

@@ -419,9 +419,12 @@ def test_parameters_changed_in_place_go_to_the_reference_engine() -> None:
     torch.testing.assert_close(found["layer.weight"], plain)
 
 
-def test_losses_without_gradient_add_nothing() -> None:
-    engine = FastEngine(nn.Linear(4, 4), lambda m, x: m(x).detach().sum(1), FlatClipping(1.0))
-    assert not any(v.any() for v in run(engine, torch.randn(3, 4)).values())
+@both
+def test_losses_without_gradient_are_refused(kind: type[GradientEngine]) -> None:
+    """They would add nothing, and each step be noise alone."""
+    engine = kind(nn.Linear(4, 4), lambda m, x: m(x).detach().sum(1), FlatClipping(1.0))
+    with pytest.raises(InvalidInput, match="depend on no trainable parameter"):
+        run(engine, torch.randn(3, 4))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

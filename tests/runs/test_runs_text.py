@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
         lambda t: t[: t.index("[canaries]")].replace("alphabet =", "#", 1), InvalidInput, "needs alphabet",
     ),
     "canaries without alphabet": (
-        lambda t: t.replace("alphabet =", "#", 1), InvalidInput, "need .* text with its alphabet",
+        lambda t: t.replace("alphabet =", "#", 1), InvalidInput, "text needs alphabet",
     ),
     "not text": (
         lambda t: t.replace(t[: t.index("[model]")], '[data]\nname = "digits"\n'),

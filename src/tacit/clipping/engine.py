@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from tacit.clipping.isolation.state import Memory, Writes, same
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.warnings import warn_of_losses
-from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_integer
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer
 
 __all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
 
@@ -169,15 +169,18 @@ class GradientEngine(ABC):
             try:
                 with self._writes.of_no_record():
                     losses = self._first_pass(zeros)
-            except (RuntimeError, ValueError, LookupError) as reason:
-                if not isinstance(reason, torch.OutOfMemoryError):
-                    self._refuse_zeros(batch, reason)
+                    wrong = self._is_nan(losses) and self._is_nan_for_made_up_records(zeros)
+            except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
                 raise
+            except Exception as reason:  # noqa: BLE001 (the user's own code may raise anything)
+                self._refuse_zeros(batch, reason)
             finally:
                 memory.restore()
         losses = modules.check_losses(losses, len(zeros[0]))
+        _refuse_constant(losses)
         _refuse_reentrant(losses)
-        warn_of_losses(losses)
+        if wrong:
+            warn_of_losses()
         if versions != [t._version for t in zeros]:
             self._give_copies()
         self._judge(batch)
@@ -187,13 +190,37 @@ class GradientEngine(ABC):
         """Return the losses of the first records that model and loss see."""
         return self.per_example_loss(self.model, *zeros)
 
-    def _refuse_zeros(self, batch: tuple[Tensor, ...], reason: Exception) -> None:
-        """Refuse what fails on zeros, if it does not on records; else these say what is wrong."""
-        with torch.enable_grad():
-            self.per_example_loss(self.model, *(t[: self.views].clone() for t in batch))
+    def _is_nan(self, losses: object) -> bool:
+        return isinstance(losses, Tensor) and not bool(losses.detach().isfinite().all())
+
+    def _is_nan_for_made_up_records(self, zeros: tuple[Tensor, ...]) -> bool:
+        """Whether losses of numbers in (0, 1) are NaN or infinite too: for zeros alone there may be none."""
+        made_up = [torch.rand_like(t) if t.is_floating_point() else torch.ones_like(t) for t in zeros]
+        try:
+            return self._is_nan(self.per_example_loss(self.model, *made_up))
+        except Exception:  # noqa: BLE001 (what the user's own code cannot do with made-up records is no matter)
+            return False
+
+    def _refuse_zeros(self, batch: tuple[Tensor, ...], reason: Exception) -> NoReturn:
+        """Refuse what fails on zeros; the text of that error holds no value of a record."""
+        said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
+        try:
+            with torch.enable_grad():
+                self.per_example_loss(self.model, *(t[: self.views].clone() for t in batch))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (whose text may hold a value of a record)
+            shapes = ", ".join(
+                f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in batch
+            )
+            raise InvalidInput(
+                f"loss(model, ...) fails on a batch of these records, which are {shapes}: {said}. (This is "
+                "what it says of records of zeros.) Make model and loss fit the records: their shapes, their "
+                "types, as by x.float() and y.long(), and the number of arguments."
+            ) from reason
         raise UnsupportedModel(
             "the model or the loss fails on records of zeros, beside which it is tried before the first "
-            f"step: {reason}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
+            f"step: {said}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
         ) from reason
 
     def _judge(self, batch: tuple[Tensor, ...]) -> None:
@@ -283,6 +310,8 @@ class GradientEngine(ABC):
         """Judge what changed in the model since the last call; refuse gradients that are in use."""
         survey = Survey(self.model)
         if survey != self._survey:
+            if not trainable_parameters(self.model):  # frozen since, of which more can be said
+                self._check_parameters()
             modules.check_model(self.model)
             self._check_parameters()
             self._judged = [(name, m) for name, m in self.model.named_modules() if modules.can_mix(m)]
@@ -305,7 +334,7 @@ class GradientEngine(ABC):
         changes = {
             "trainable now": sorted(current.keys() - self.parameters.keys()),
             "frozen now or gone": sorted(self.parameters.keys() - current.keys()),
-            "other tensors now": [
+            "replaced by other tensors": [
                 name for name, old in self.parameters.items() if current.get(name, old) is not old
             ],
         }
@@ -423,6 +452,16 @@ def _unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
         ) from refusal
     if refusal is not None:
         raise refusal
+
+
+def _refuse_constant(losses: Tensor) -> None:
+    """Refuse losses that depend on no parameter: each step would be noise alone."""
+    if not losses.requires_grad:
+        raise InvalidInput(
+            "the losses depend on no trainable parameter, so they have no gradient, and training would be "
+            "noise alone. Compute them from the model's output without detach(), torch.no_grad(), argmax "
+            "or NumPy."
+        )
 
 
 def _refuse_reentrant(losses: Tensor) -> None:

@@ -1,13 +1,11 @@
 """The warnings about a model that trains many times slower than it could, and about a loss that is NaN.
 
-A warning may come into a log that others see.  So it is given for what was seen on records of zeros alone.
+A warning may come into a log that others see.  So it is given for what was seen on made-up records alone.
 """
 
 from __future__ import annotations
 
 import warnings
-
-from torch import Tensor
 
 from tacit.errors import LossWarning, SlowModel
 
@@ -25,15 +23,14 @@ def warn_of(reason: str | None) -> None:
         warnings.warn(text, SlowModel, stacklevel=3)
 
 
-def warn_of_losses(losses: Tensor) -> None:
-    """Say that records of zeros have no finite loss, if so: others may have none either."""
-    if not bool(losses.detach().isfinite().all()):
-        warnings.warn(
-            "the loss of records of zeros, on which the model is tried before the first step, is NaN or "
-            "infinite. A record whose gradient is NaN or infinite adds nothing to a step, and which ones "
-            "these are is not said, so the model may learn from noise alone. Look for a division, log "
-            "or sqrt in model and loss that meets zero, and give it a small positive term; try both on "
-            "records of your own making.",
-            LossWarning,
-            stacklevel=3,
-        )
+def warn_of_losses() -> None:
+    """Say that made-up records have no finite loss: others may have none either."""
+    warnings.warn(
+        "the losses are NaN or infinite, for records of zeros and for made-up ones of numbers between 0 and "
+        "1, on which the model is tried before the first step. A record whose gradient is NaN or infinite "
+        "adds nothing to a step, and which ones these are is not said, so the model may learn from noise "
+        "alone. Look for a division, log or sqrt in model and loss that meets zero or less, and try both on "
+        "records of your own making.",
+        LossWarning,
+        stacklevel=3,
+    )

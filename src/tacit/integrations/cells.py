@@ -58,7 +58,7 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
             "1) for one column, or X.reshape(1, -1) for one record."
         )
     if _HARMLESS.match(text):
-        return text
+        return text if text.endswith(".") else f"{text}."
     columns = _no_numbers(X)
     if columns:
         return (

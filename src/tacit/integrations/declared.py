@@ -5,7 +5,7 @@ Letters: n records; d columns; k classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,8 @@ def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[An
             "from y reveals that a record of that class is there. Give all that are possible, such as "
             "classes=[0, 1] or classes=range(10)."
         )
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise InvalidInput(f"classes must be a list of labels, such as [0, 1]; got {classes!r}.")
     given = np.asarray(list(classes))
     found = np.unique(given)
     if given.ndim != 1 or len(found) != len(given) or len(found) < 2:

@@ -3,6 +3,7 @@
 * ``session``: the private session, for the user's own loop.
 * ``step``: one private step.
 * ``loop``: the loop over a session.
+* ``arguments``: whether the arguments of a session are of the right kind.
 * ``records``: batches from arrays, memory maps and data sets; ``prefetch``: worker processes read them early.
 * ``items``: checks that each item of a data set depends on its own record alone.
 * ``augmentation``: several views of a record before the one clip.

@@ -146,6 +146,10 @@ class GuardedOptimizer:
                 "LBFGS evaluates the loss again inside a step, which a private step cannot do. "
                 "Use SGD, Adam or another first-order optimizer."
             )
+        if isinstance(self.optimizer, torch.optim.SparseAdam):
+            raise InvalidInput(
+                "SparseAdam takes sparse gradients, and a noisy gradient has noise in every entry. Use Adam."
+            )
         held = {id(p) for p in self._held()}
         missing = [name for name, p in self._trained.items() if id(p) not in held]
         if missing:

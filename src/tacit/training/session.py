@@ -42,6 +42,7 @@ from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.rounding import round_up
 from tacit.sampling import Indices
+from tacit.training.arguments import check_arguments
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
@@ -152,6 +153,16 @@ class PrivateSession:
         generator: Generator | None = None,
     ) -> None:
         check_one_process()
+        check_arguments(
+            model,
+            data,
+            plan,
+            augmentation=augmentation,
+            memory=memory,
+            audit=audit,
+            charges=charges,
+            generator=generator,
+        )
         self.model = model
         self.plan = plan
         self._records = as_records(data)

@@ -9,25 +9,36 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tacit.errors import InvalidInput, without_values
+from tacit.errors import InvalidInput, TacitError, without_values
 
 __all__ = ["check_classes", "without_numbers"]
 
 _PRINTED = re.compile(r"out of (bounds|range)", re.IGNORECASE)
+_OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
 
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Raise torch's error about a number of a record without that number, which torch would print.
+    """Raise errors of model and loss about records without their own text, which may hold a number of one.
 
     Raises:
-        InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range".
+        InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range", and for any other error
+            that the user's own code raises or calls.
     """
     try:
         yield
-    except (IndexError, RuntimeError) as problem:
-        if isinstance(problem, torch.OutOfMemoryError) or not _PRINTED.search(str(problem)):
-            raise
+    except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as problem:  # the user's own code may raise anything
+        if not (isinstance(problem, IndexError | RuntimeError) and _PRINTED.search(str(problem))):
+            if _OF_DEVICE.search(str(problem)) or " in " not in (place := without_values(problem)):
+                raise
+            raise InvalidInput(
+                f"the model or the loss failed on records that it was given: {place}. The error's own text "
+                "is left out, as it may hold values of a record; on records of zeros there was no error. Let "
+                "model and loss take every record, or remove such records by a rule that is known without "
+                "the data."
+            ) from None
         raise InvalidInput(
             "a record holds a number that the model or the loss has no place for, such as a class number "
             "that is not below the number of the model's outputs, or a token number that is not below the "

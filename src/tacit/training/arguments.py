@@ -1,0 +1,93 @@
+"""Are the arguments of a session of the right kind? Checked first, so that none fails deep within."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from tacit.clipping.memory import MemoryBudget
+from tacit.errors import InvalidInput, UnsupportedModel
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.training.audit_slots import AuditSlots
+from tacit.training.augmentation import Augmentation
+from tacit.training.ledger_charges import StepCharges
+
+__all__ = ["check_arguments"]
+
+
+def check_arguments(
+    model: object,
+    data: object,
+    plan: object,
+    *,
+    augmentation: object,
+    memory: object,
+    audit: object,
+    charges: object,
+    generator: object,
+) -> None:
+    """Refuse arguments of another kind than the session takes, and models that are not ready to train.
+
+    Raises:
+        InvalidInput: an argument is of another kind; weights are NaN or infinite.
+        UnsupportedModel: parameters have no values yet, or none that can be trained.
+    """
+    wanted: tuple[tuple[str, object, type, str], ...] = (
+        ("model", model, nn.Module, "a torch.nn.Module, such as nn.Sequential(...)"),
+        ("plan", plan, Plan, "a tacit.Plan; make one by Plan.calibrate(epsilon=..., delta=..., ...)"),
+        ("augmentation", augmentation, Augmentation, "a tacit.training.Augmentation, such as FlipAndCrop(4)"),
+        ("memory", memory, MemoryBudget, "tacit.clipping.FAST or LEAN"),
+        ("audit", audit, AuditSlots, "tacit.training.AuditSlots(1000), or None for none"),
+        ("charges", charges, StepCharges, "a tacit.training.StepCharges, or None without a ledger"),
+        ("generator", generator, Generator, "left out; it is for tests, from tacit.testing"),
+    )
+    for name, value, kind, words in wanted:
+        if isinstance(value, kind) or (value is None and name not in ("model", "plan", "memory")):
+            continue
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise InvalidInput(f"{name} must be {words}; got {got}.")
+    if isinstance(model, nn.Module):
+        _check_weights(model)
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
+    for part in parts:
+        if isinstance(part, Tensor):
+            _check_tensor(part)
+
+
+def _check_tensor(tensor: Tensor) -> None:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        raise InvalidInput(
+            "data holds a sparse, nested or quantised tensor, of which a row cannot be taken by itself. "
+            "Convert it: tensor.to_dense(), tensor.to_padded_tensor(0.0) or tensor.dequantize()."
+        )
+    if tensor.is_meta:
+        raise InvalidInput("data holds a tensor on the meta device, which has no values. Load the records.")
+
+
+def _check_weights(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise UnsupportedModel(
+                f"parameter {name!r} has no shape yet: its layer is lazy and waits for a first batch. Run "
+                "the model once on records of zeros before you make the optimizer and the session: "
+                "model(torch.zeros(2, ...))."
+            )
+        if parameter.is_meta:
+            raise UnsupportedModel(
+                f"parameter {name!r} is on the meta device and has no values. Make the model on a real "
+                'device, or fill it first: model.to_empty(device="cpu"), then load its weights.'
+            )
+        if parameter.is_inference():
+            raise UnsupportedModel(
+                f"parameter {name!r} was made under torch.inference_mode(), so it cannot be trained. Make or "
+                "load the model outside of it."
+            )
+        if not bool(parameter.detach().isfinite().all()):
+            raise InvalidInput(
+                f"parameter {name!r} holds NaN or infinite values before training, so that each loss would "
+                "be NaN. Initialise the model again, or load other weights."
+            )

@@ -1,0 +1,164 @@
+"""In a notebook and in a terminal: small tables in the page's own colours, and a bar; nothing in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit import LossReport, Plan, PrivateSession, ScoreReport, make_statement, train
+from tacit.errors import InvalidInput
+from tacit.queries import Answer
+from tacit.queries.answer import Row as AnswerRow
+from tacit.queries.estimate import Estimate
+from tacit.testing import seeded_generator
+from tacit.training.loop import History, Row
+from tacit.training.progress import _somebody_looks
+
+MARK = "<b>&row</b>"
+SECRET = 7654.321
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-3,
+        "records": 60,
+        "batch_size": 20,
+        "steps": 7,
+        "clipping": 0.5,
+        "adjacency": "add-remove",
+        "unit": MARK,
+        "loss_report": LossReport(),
+    }
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def session() -> PrivateSession:
+    model = nn.Linear(3, 2)
+    x = torch.zeros(60, 3)
+    x[:, 1] = SECRET
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    data = (x, torch.zeros(60, dtype=torch.int64))
+    return PrivateSession(model, optimizer, data, plan(), loss=losses, generator=seeded_generator(1))
+
+
+def statement() -> Any:
+    return make_statement(plan(), steps_done=3, randomness="a key", private=True, data_source=MARK)
+
+
+def answer() -> Answer:
+    row = AnswerRow((MARK,), (Estimate(12, 8, 16),))
+    return Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
+
+
+SHOWN: dict[str, tuple[Callable[[], Any], str]] = {
+    "plan": (plan, "Noise multiplier"),
+    "plan with a score": (
+        lambda: plan(score_report=ScoreReport(9.0), loss_report=None),
+        "noise of 9 records",
+    ),
+    "session": (session, "0 of 7"),
+    "statement": (statement, "PRIVACY STATEMENT"),
+    "history": (lambda: History([Row(3, 0.51234, 1.5, None, None)]), "0.5124"),
+    "answer": (answer, "12 (8 to 16)"),
+}
+
+
+class Balanced(HTMLParser):
+    """Keeps the open tags and the text; fails where a tag closes that is not open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_html_is_whole_escaped_and_without_colours(what: str) -> None:
+    make, words = SHOWN[what]
+    html = make()._repr_html_()
+    page = Balanced()
+    page.feed(html)
+    assert page.open == []
+    assert words in page.text
+    assert MARK not in html
+    assert MARK in page.text or what == "history"
+    assert not re.search(r"color|background|<style|<script|#[0-9a-f]{3}", html)
+    assert str(SECRET) not in html
+    assert len(html) < 12_000
+
+
+def test_a_bar_shows_public_figures_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    run = session()
+    for ticket in run.epoch():
+        run.step(ticket)
+    assert "epoch 1 of 3, then ε = " in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()
+    train(run)
+    assert "private training" in terminal.getvalue()
+    assert "noisy loss" in terminal.getvalue()
+    assert run.steps_done == 7
+
+
+def test_nothing_is_shown_in_a_pipe_or_on_request(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = session()
+    for ticket in run.epoch():
+        run.step(ticket)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for ticket in run.epoch(progress=False):
+        run.step(ticket)
+    for ticket in run.batches():
+        run.step(ticket)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_bar_that_is_asked_for_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    run = session()
+    for ticket in run.batches(progress=True):
+        run.step(ticket)
+    assert "7/7" in capfd.readouterr().err
+
+
+def test_a_kernel_of_a_notebook_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    shells = {"kernel": SimpleNamespace(kernel=object()), "shell": SimpleNamespace(), "none": None}
+    for name, shell in shells.items():
+        monkeypatch.setattr(module, "get_ipython", lambda shell=shell: shell, raising=False)
+        assert _somebody_looks() == (name == "kernel")
+
+
+def test_a_ticket_taken_for_a_batch_says_what_it_is() -> None:
+    with pytest.raises(InvalidInput, match="a step ticket is not a batch"):
+        for _x, _y in session().batches():  # type: ignore[var-annotated]
+            pass
+    with pytest.raises(InvalidInput, match=r"session\.step\(ticket\)"):
+        next(session().epoch())[0]

@@ -1,0 +1,247 @@
+"""Ordinary mistakes: the error says what to do in a session, and what it advises works."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit import LossReport, Plan, PrivateSession
+from tacit.errors import Diverged, LossWarning, PrivacyRefusal, UnsupportedModel
+from tacit.testing import seeded_generator
+
+N = 60
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-3,
+        "records": N,
+        "batch_size": 20,
+        "steps": 12,
+        "clipping": 0.5,
+        "adjacency": "add-remove",
+        "unit": "row",
+    }
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(N, 4, generator=generator), torch.randint(0, 2, (N,), generator=generator)
+
+
+def session(model: nn.Module, *, lr: float = 0.1, the_plan: Plan | None = None, **changes: Any) -> Any:
+    settings: dict[str, Any] = {
+        "loss": losses,
+        "generator": seeded_generator(3),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr),
+    }
+    settings |= changes
+    records = settings.pop("data", None)
+    optimizer = settings.pop("optimizer")
+    return PrivateSession(model, optimizer, records or data(), the_plan or plan(), **settings)
+
+
+def take_all(run: PrivateSession) -> None:
+    for ticket in run.batches():
+        run.step(ticket)
+
+
+def test_the_generator_of_a_gan_beside_a_private_discriminator() -> None:
+    discriminator, generator = nn.Linear(4, 2), nn.Linear(3, 4)
+    run = session(discriminator)
+    its_optimizer = torch.optim.SGD(generator.parameters(), lr=0.1)
+    tickets = run.batches()
+    run.step(next(tickets))
+
+    def generator_step() -> None:
+        its_optimizer.zero_grad()
+        discriminator(generator(torch.randn(8, 3))).square().mean().backward()
+        its_optimizer.step()
+
+    generator_step()
+    with pytest.raises(PrivacyRefusal, match=r"discriminator\.requires_grad_\(False\) before") as caught:
+        run.step(next(tickets))
+    assert "weight, bias" in str(caught.value)
+    run.optimizer.zero_grad()
+    for ticket in run.batches():
+        discriminator.requires_grad_(False)
+        generator_step()
+        discriminator.requires_grad_(True)
+        run.step(ticket)
+    assert run.steps_done == 12
+
+
+def test_a_discriminator_that_stays_frozen_is_named() -> None:
+    model = nn.Linear(4, 2)
+    run = session(model)
+    model.requires_grad_(False)
+    with pytest.raises(UnsupportedModel, match=r"frozen now or gone: bias, weight\).*Set requires_grad back"):
+        run.step(next(run.batches()))
+
+
+def test_gradual_unfreezing_says_the_two_ways_and_the_first_works() -> None:
+    early, late = nn.Linear(4, 4), nn.Linear(4, 2)
+    model = nn.Sequential(early, nn.Tanh(), late)
+    early.requires_grad_(False)
+    run = session(model)
+    tickets = run.batches()
+    run.step(next(tickets))
+    early.requires_grad_(True)
+    with pytest.raises(UnsupportedModel) as caught:
+        run.step(next(tickets))
+    for words in ("trainable now: 0.bias, 0.weight", 'group["lr"] = 0', "a new session for each stage"):
+        assert words in str(caught.value)
+
+    groups: list[dict[str, Any]] = [
+        {"params": early.parameters(), "lr": 0.0},
+        {"params": late.parameters()},
+    ]
+    run = session(model, optimizer=torch.optim.SGD(groups, lr=0.1))
+    first, last = early.weight.detach().clone(), late.weight.detach().clone()
+    for ticket in run.batches():
+        if ticket.step == 6:
+            assert torch.equal(early.weight, first)
+            assert not torch.equal(late.weight, last)
+            run.optimizer.param_groups[0]["lr"] = 0.1
+        run.step(ticket)
+    assert not torch.equal(early.weight, first)
+
+
+def test_weights_that_become_nan_end_the_run_and_name_the_step() -> None:
+    model = nn.Linear(4, 2)
+    run = session(model, lr=1e38, the_plan=plan(clipping=1e3))
+    with pytest.raises(Diverged) as caught:
+        take_all(run)
+    done = run.steps_done
+    assert f"after step {done - 1}: " in str(caught.value)
+    assert "weight" in str(caught.value)
+    assert "(now 1e+38)" in str(caught.value)
+    assert not model.weight.isfinite().all()
+    with pytest.raises(Diverged):  # whoever goes on is told again
+        run.step(next(run.batches()))
+
+
+def test_large_weights_that_are_finite_are_no_matter() -> None:
+    """Their norm is beyond float32, and they are not."""
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        model.bias.fill_(1e38)
+    run = session(model, lr=0.0)
+    run.step(next(run.batches()))
+
+
+def nan_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return losses(model, x, y) * torch.tensor(-1.0).log()
+
+
+def test_a_loss_that_is_nan_for_zeros_is_said_before_the_first_step() -> None:
+    run = session(nn.Linear(4, 2), loss=nan_losses)
+    with pytest.warns(LossWarning, match="NaN or infinite") as caught:
+        run.step(next(run.batches()))
+    assert len(caught) == 1
+
+
+class Normed(nn.Module):
+    """NaN for one record, and finite for zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.linear(x)) + (1e4 - x[:, :1].clamp(min=0)).sqrt()
+
+
+def test_a_loss_that_is_nan_for_one_record_is_not_said() -> None:
+    """Whether some record has one would be a fact about that record; it adds nothing to the sum."""
+    x, y = data()
+    x[7, 0] = 2e4
+    run = session(Normed(), data=(x, y), the_plan=plan(batch_size=N))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for ticket in run.batches():
+            run.step(ticket)
+    assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+@pytest.mark.parametrize(("bound", "said"), [(0.05, 1), (5.0, 0)])
+def test_a_noisy_loss_at_its_bound_is_said_once(bound: float, said: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2000, 4, generator=generator), torch.randint(0, 2, (2000,), generator=generator)
+    settings = plan(delta=1e-4, records=2000, batch_size=2000, steps=40, loss_report=LossReport(bound))
+    run = session(nn.Linear(4, 2), data=(x, y), the_plan=settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for ticket in run.batches():
+            run.step(ticket)
+    assert [w.category for w in caught] == [LossWarning] * said
+    for warning in caught:
+        assert "at its bound, 0.05" in str(warning.message)
+        assert "[privacy] loss_bound" in str(warning.message)
+
+
+def saved(path: Path, **changes: Any) -> Path:
+    run = session(nn.Linear(4, 2), **changes)
+    run.step(next(run.batches()))
+    run.save(path / "state")
+    return path / "state"
+
+
+def test_a_refused_resume_says_which_setting_of_the_plan_differs(tmp_path: Path) -> None:
+    state = saved(tmp_path)
+    other = session(nn.Linear(4, 2), the_plan=plan(steps=13, clipping=0.25))
+    with pytest.raises(PrivacyRefusal) as caught:
+        other.load(state)
+    said = str(caught.value)
+    assert "clipping was FlatClipping(norm=0.5), is FlatClipping(norm=0.25)" in said
+    assert "steps was 12, is 13" in said
+    assert "delta was" not in said
+
+
+def test_a_refused_resume_says_how_the_model_differs(tmp_path: Path) -> None:
+    state = saved(tmp_path)
+    with pytest.raises(PrivacyRefusal, match=r"weight was \(2, 4\), is \(3, 4\); bias was \(2,\), is \(3,\)"):
+        session(nn.Linear(4, 3)).load(state)
+    with pytest.raises(PrivacyRefusal, match=r"is gone|was not there"):
+        session(nn.Linear(4, 2, bias=False)).load(state)
+
+
+def test_a_refused_resume_shows_no_value_of_a_record(tmp_path: Path) -> None:
+    x, y = data()
+    state = saved(tmp_path)
+    x[3, 1] = 4321.5
+    with pytest.raises(PrivacyRefusal, match="the records") as caught:
+        session(nn.Linear(4, 2), data=(x, y)).load(state)
+    assert "4321" not in str(caught.value)
+
+
+def test_a_refused_resume_says_the_settings(tmp_path: Path) -> None:
+    state = saved(tmp_path)
+    model = nn.Linear(4, 2)
+    changes: dict[str, Any] = {
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "physical_batch_size": 7,
+        "ema_decay": 0.9,
+        "engine": "reference",
+    }
+    with pytest.raises(PrivacyRefusal) as caught:
+        session(model, **changes).load(state)
+    for words in (
+        "the optimizer (was SGD, is Adam)",
+        "physical_batch_size (was 512, is 7)",
+        "ema_decay (was None, is 0.9)",
+        "the engine (was FastEngine, is ReferenceEngine)",
+    ):
+        assert words in str(caught.value)
