@@ -332,9 +332,9 @@ CONFIG = """
 table = "people.csv"
 target = "rich"
 test_fraction = 0.2
-[data.columns]
-age = { low = 0, high = 100 }
-rich = { values = ["no", "yes"] }
+[columns]
+age = { kind = "number", lower = 0, upper = 100 }
+rich = { kind = "category", values = ["no", "yes"] }
 [model]
 name = "logistic"
 [privacy]

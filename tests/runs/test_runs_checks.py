@@ -90,6 +90,26 @@ OTHERS = [
     ("steps = 40", "steps = ", "is not valid TOML"),
 ]
 
+TABLE = """table = "rows.csv"
+target = "y"
+[columns.x]
+kind = "number"
+lower = 0
+upper = 1
+[columns.y]
+kind = "category"
+values = ["a", "b"]
+"""
+TABLES = [
+    ("upper = 1", "uper = 1", "uper"),
+    ("upper = 1\n", "", "[columns.x]"),
+    ('kind = "number"', 'kind = "numbers"', "[columns.x]"),
+    ('values = ["a", "b"]', "", "values"),
+    ('target = "y"', 'target = "z"', "target must be one of the declared columns (x, y); got 'z'"),
+    ("[columns.x]", '[table]\nseparatr = ";"\n[columns.x]', "separatr"),
+    ("[columns.x]", '[table]\nseparator = ";;"\n[columns.x]', "separator"),
+]
+
 CALLS = """
 import json, sys
 from tacit.cli.app import run
@@ -100,7 +120,10 @@ for number in range(int(sys.argv[1])):
 
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
-    cases = [*PLANS, *OTHERS]
+    (tmp_path / "rows.csv").write_text("x,y\n")
+    tables = [('name = "digits"', TABLE.replace(old, new), words) for old, new, words in TABLES]
+    assert all(TABLE.count(old) == 1 for old, _, _ in TABLES)
+    cases = [*PLANS, *OTHERS, *tables]
     for number, (old, new, _) in enumerate(cases):
         assert BASE.count(old) == 1
         (tmp_path / f"{number}.toml").write_text(BASE.replace(old, new))

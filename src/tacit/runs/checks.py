@@ -9,13 +9,15 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tacit import accounting
-from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
+from tacit.columns import Encoder
+from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.events import Adjacency, Gaussian
 from tacit.plan import Plan
 from tacit.runs.catalogue import DATA_SETS, NETWORKS
@@ -93,6 +95,7 @@ def check_run(
         check_empty(folder, text)
     check_writable(folder)
     check_data(config.data)
+    _check_table(config, str(path))
     check_model(config.model)
     check_optimizer(config.optimizer)
     _check_training(config)
@@ -132,6 +135,16 @@ def check_data(section: DataSection) -> None:
             "[data] text needs alphabet, every character that a line may hold, and longest, the most "
             "characters of a line. Declare what is known without the data."
         )
+
+
+def _check_table(config: Config, path: str) -> None:
+    """Refuse columns of which not enough is declared to train on them."""
+    if config.data.table is None:
+        return
+    with warnings.catch_warnings():  # of old forms, of which the reader of the records warns
+        warnings.simplefilter("ignore", Deprecated)
+        columns = config.read_columns(f"{path}: ")
+    Encoder(columns, config.data.target, config.read_dialect(f"{path}: "))
 
 
 _ABOUT_PATHS = "Check the path; it is relative to the folder in which the command is called."

@@ -88,7 +88,8 @@ def _errors_in_keys() -> Iterator[None]:
     try:
         yield
     except TacitError as problem:
-        raise type(problem)(_in_keys(str(problem))) from None
+        problem.args = (_in_keys(str(problem)),)
+        raise
 
 
 def _in_keys(message: str) -> str:
