@@ -304,7 +304,7 @@ def test_what_is_said_in_place_of_the_value() -> None:
     """Which columns, how many cells, and where: enough to mend the table."""
     one = ROWS.astype(object)
     one[7, 1] = one[9, 1] = NAME
-    with pytest.raises(TacitError, match=r"other cells: 2 in column 1\. Encode"):
+    with pytest.raises(TacitError, match=r"other cells: 2 in column 1\. Declare"):
         classifier().fit(one, LABELS)
     frame = pd.DataFrame({"age": ROWS[:, 0], "ward": [NAME] * N})
     with pytest.raises(ValueError, match=rf"{N} in column 'ward'"):

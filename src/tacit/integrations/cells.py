@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.errors import InvalidInput, TacitError, without_values
 
-__all__ = ["checked"]
+__all__ = ["WrongType", "checked"]
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ _SHOWN = 5  # columns
 
 # Those of scikit-learn's messages that name shapes, types and columns, and no cell.
 _HARMLESS = re.compile(
-    r"X has \d+ features|The feature names should match|Found array with |Found input variables with |"
+    r"X has \d+ features|Feature names are only supported if |Found array with |Found input variables with |"
     r"Sparse data was passed|Unknown label type: |Input [Xy] contains |Input contains |y should be a 1d "
     r"array|"
     r"This \w+ estimator requires y|setting an array element with a sequence|"
@@ -26,7 +26,7 @@ _HARMLESS = re.compile(
 )
 
 
-class _WrongType(InvalidInput, TypeError):
+class WrongType(InvalidInput, TypeError):
     """A cell, or an argument, of a type that is not a number; as scikit-learn raises it."""
 
 
@@ -41,7 +41,7 @@ def checked(check: Callable[[], T], X: object, y: object = None) -> T:
     except TacitError:
         raise
     except (TypeError, ValueError, OverflowError) as problem:
-        kind = _WrongType if isinstance(problem, TypeError) else InvalidInput
+        kind = WrongType if isinstance(problem, TypeError) else InvalidInput
         message = _without_cells(problem, X, y)
     raise kind(message)  # outside the handler: the first error prints cells and must not be its context
 
@@ -57,14 +57,15 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
             "Expected 2D array: X must have rows and columns, (n, d). Reshape your data, by X.reshape(-1, "
             "1) for one column, or X.reshape(1, -1) for one record."
         )
+    if text.startswith("The feature names should match"):
+        return f"{text}Give the columns of fit in their order, X[list(model.feature_names_in_)]."
     if _HARMLESS.match(text):
         return text if text.endswith(".") else f"{text}."
     columns = _no_numbers(X)
     if columns:
         return (
-            f"X must hold numbers, and has other cells: {columns}. Encode such columns by values "
-            "that are declared, as OneHotEncoder(categories=...) does, or leave them out; their values are "
-            "not shown here."
+            f"X must hold numbers, and has other cells: {columns}. Declare what the columns of the data "
+            "frame are, in columns=..., or leave such columns out; their values are not shown here."
         )
     targets = _not_floats(y)
     if targets:

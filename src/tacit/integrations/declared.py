@@ -1,19 +1,34 @@
-"""What must users declare that scikit-learn would read from the data? Classes, and the range of values.
+"""What must users declare that scikit-learn would read from the data? Classes, ranges and weights.
 
 Letters: n records; d columns; k classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Never, ParamSpec
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, PrivacyRefusal, check_real
+from tacit.integrations.cells import WrongType
 
-__all__ = ["bounds_of", "class_numbers", "declared_classes", "scaled"]
+__all__ = [
+    "bounds_of",
+    "class_numbers",
+    "class_weights",
+    "declared_classes",
+    "refusing_others",
+    "sample_weights",
+    "scaled",
+]
+
+Settings = ParamSpec("Settings")
+_LARGEST_WEIGHT = 1e6  # far above what clipping lets through, and far below what overflows in float32
 
 
 def scaled(
@@ -25,27 +40,56 @@ def scaled(
 
 
 def bounds_of(
-    name: str, bounds: ArrayLike | None, columns: int
+    name: str,
+    bounds: ArrayLike | Mapping[str, ArrayLike] | None,
+    columns: int,
+    names: Sequence[str] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A pair (2,) or an array (d, 2) to lower and upper bounds, (d,) each."""
+    """A pair (2,), an array (d, 2), or pairs by column name, to lower and upper bounds, (d,) each."""
     if bounds is None:
         raise InvalidInput(
             f"{name} is missing: the range of the values must be a public figure, because a range that is "
             "read from the data leaks the extreme records exactly. Give the range that anyone who knows the "
             f"quantity would declare, such as {name}=(0, 16), wide enough for nearly all values; what lies "
-            "outside is clamped."
+            "outside is clamped." + (" Or declare columns, for a data frame." if name == "bounds" else "")
         )
+    listed = _in_order(name, bounds, names) if isinstance(bounds, Mapping) else bounds
     try:
-        pairs = np.asarray(bounds, dtype=np.float64)
+        pairs = np.asarray(listed, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInput(f"{name} must hold numbers; got {bounds!r}.") from None
     if pairs.shape not in ((2,), (columns, 2)):
-        wanted = "one pair (low, high)" + (f" or an array ({columns}, 2)" if name == "bounds" else "")
+        wanted = "one pair (low, high)"
+        if name == "bounds":
+            wanted += f", an array ({columns}, 2), or for a data frame a dict from each column to its pair"
         raise InvalidInput(f"{name} must be {wanted}; got shape {pairs.shape}.")
     low, high = np.broadcast_to(pairs, (columns, 2)).T
     if not (np.isfinite(pairs).all() and (low < high).all()):
         raise InvalidInput(f"{name} must be finite numbers with low < high; got {pairs.tolist()}.")
     return low, high
+
+
+def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] | None) -> list[ArrayLike]:
+    """The pairs in the order of the columns."""
+    if name != "bounds" or names is None:
+        raise InvalidInput(
+            f"{name} is a dict, but "
+            + (
+                "X has no column names. Give a data frame, or"
+                if name == "bounds"
+                else "there is one range. Give"
+            )
+            + " one pair (low, high)."
+        )
+    lacking = [column for column in names if column not in bounds]
+    unknown = [column for column in bounds if column not in names]
+    if lacking or unknown:
+        listed = ", ".join(map(repr, lacking or unknown))
+        problem = "lacks a pair (low, high) for" if lacking else "names columns that X does not have:"
+        raise InvalidInput(
+            f"bounds {problem} {listed}; X has {', '.join(map(repr, names))}. Give one pair for each column."
+        )
+    return [bounds[column] for column in names]
 
 
 def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[Any]:
@@ -75,3 +119,106 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
             "label that may occur, or remove such records by a rule that does not read the others."
         )
     return found
+
+
+def class_weights(
+    weights: Mapping[Any, float] | str | None, classes: NDArray[Any]
+) -> NDArray[np.float64] | None:
+    """The weight of each class, (k,), 1 for those without one; None where no class has one.
+
+    Raises:
+        InvalidInput: a weight that is no number >= 0, or of no declared class.
+        PrivacyRefusal: weights that scikit-learn would count from the data.
+    """
+    if weights is None:
+        return None
+    if isinstance(weights, str):
+        raise PrivacyRefusal(
+            f"class_weight={weights!r} is refused: such weights are counted from the records, so that one "
+            "record changes the weights of all others, which no budget covers. Declare what is known without "
+            "the data, as a dict such as class_weight={0: 0.2, 1: 1.0}."
+        )
+    if not isinstance(weights, Mapping):
+        raise InvalidInput(f"class_weight must be a dict from classes to weights; got {weights!r}.")
+    known = classes.tolist()
+    if unknown := [label for label in weights if label not in known]:
+        raise InvalidInput(
+            f"class_weight names {unknown!r}, not among the declared classes {known}. Declare it in classes, "
+            "or leave it out."
+        )
+    given = {
+        label: check_real(f"class_weight of {label!r}", weight, low=0.0, high=_LARGEST_WEIGHT)
+        for label, weight in weights.items()
+    }
+    return np.array([given.get(label, 1.0) for label in known])
+
+
+def sample_weights(
+    weights: ArrayLike | None, largest: float | None, records: int
+) -> NDArray[np.float64] | None:
+    """The weight of each record, (n,), clamped to the declared [0, largest]; None where there are none.
+
+    **Guarantee**
+
+    * A record's weight here depends on its weight there and on ``largest`` alone.
+
+    Raises:
+        InvalidInput: no bound is declared; or weights are negative, not finite, or too few or many.
+    """
+    if weights is None:
+        return None
+    if largest is None:
+        raise InvalidInput(
+            "max_sample_weight is missing: sample_weight is part of the records, and so its range must be a "
+            "public figure. Declare it in the constructor, such as max_sample_weight=10; larger weights "
+            "count as that."
+        )
+    largest = check_real("max_sample_weight", largest, low=0.0, high=_LARGEST_WEIGHT, open_low=True)
+    try:
+        given = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        given = None  # raised below, outside the handler: the first error prints a weight
+    if given is None:
+        raise InvalidInput("sample_weight must hold numbers, one for each record.")
+    if given.shape != (records,):
+        raise InvalidInput(
+            f"sample_weight must hold one number for each of the {records:,} records, (n,); got shape "
+            f"{given.shape}."
+        )
+    if wrong := int((~np.isfinite(given) | (given < 0)).sum()):
+        raise InvalidInput(
+            f"sample_weight holds {wrong:,} values that are negative, NaN or infinite. Give numbers from 0 "
+            "to max_sample_weight."
+        )
+    return np.minimum(given, largest)
+
+
+def refusing_others(init: Callable[Settings, None]) -> Callable[Settings, None]:
+    """The constructor ``init``, which says why it refuses an argument that it does not have.
+
+    Raises:
+        PrivacyRefusal: from the constructor, for ``random_state``.
+        InvalidInput: for any other; a TypeError too.
+    """
+    known = tuple(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def constructor(*args: Settings.args, **settings: Settings.kwargs) -> None:
+        for name in settings:
+            if name not in known:
+                _refuse_argument(name, known)
+        init(*args, **settings)
+
+    return constructor
+
+
+def _refuse_argument(name: str, known: Sequence[str]) -> Never:
+    if name == "random_state":
+        raise PrivacyRefusal(
+            "random_state is refused: whoever knows the seed of the noise can subtract it, and then nothing "
+            "protects the records. Leave it out; the key of the noise comes from the operating system, and "
+            "two calls of fit differ."
+        )
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
+    raise WrongType(f"this estimator has no argument {name!r}. {hint}")

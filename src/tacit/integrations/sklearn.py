@@ -9,28 +9,41 @@ Letters: n records; d columns; k classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from tacit.columns import Column
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.events import Adjacency
 from tacit.integrations.cells import checked
-from tacit.integrations.declared import bounds_of, class_numbers, declared_classes, scaled
+from tacit.integrations.declared import (
+    bounds_of,
+    class_numbers,
+    class_weights,
+    declared_classes,
+    refusing_others,
+    sample_weights,
+    scaled,
+)
 from tacit.integrations.sklearn_fit import cross_entropy, make_plan, squared_error, train_model
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn", "a scikit-learn estimator") from None
 
+from tacit.integrations.sklearn_rows import outputs_of, records_of
+
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
+
+Records: TypeAlias = ArrayLike | Mapping[str, Any]
+"""An array (n, d), or a data frame: pandas, Polars, Arrow, or arrays (n,) by name."""
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,8 +62,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         records: the public figure for the number of records.  Needed under add-remove, where the true
             number is secret; under the other two the default is the number of rows, which is public.
         classes: the labels that may occur, (k,).  Needed: reading them from ``y`` would leak.
-        bounds: the public range of the columns, one pair (low, high) or an array (d, 2).  Needed: values
-            outside are clamped, and the range is scaled to [-1, 1].
+        columns: of a data frame, what is publicly known of each column, by name: a
+            :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  Texts, dates,
+            booleans and categories become features by these facts alone.
+        bounds: in place of ``columns``, where all are numbers: the public range, one pair (low, high), an
+            array (d, 2), or for a data frame a dict from each column to its pair.  Values outside are
+            clamped, and the range is scaled to [-1, 1].  One of the two is needed.
+        class_weight: a declared weight for each class, 1 for those that are left out.  It multiplies the
+            loss of the records of that class, before clipping.
+        max_sample_weight: the largest weight of a record, public; needed for ``sample_weight`` in fit.
         normalise: bring each row to mean 0 and variance 1 by itself, at no cost.  Good for pictures and
             spectra, with columns of one kind; bad for tables of a few unlike columns.
         hidden: widths of hidden layers; none is logistic regression.
@@ -69,8 +89,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: the declared classes, sorted, (k,).
-        n_features_in_: d.
-        model_: the trained :class:`torch.nn.Module`, (n, d) in [-1, 1] to (n, k) logits.
+        n_features_in_, feature_names_in_: d, and the names of the columns of a data frame.
+        encoder_: the :class:`~tacit.columns.Encoder` of declared columns, whose ``features`` are the inputs
+            of the model; None for an array.
+        model_: the trained :class:`torch.nn.Module`, (n, f) inputs in [-1, 1] to (n, k) logits.
         plan_: the :class:`~tacit.plan.Plan` that was performed.
         epsilon_: what it cost at ``delta``.
         statement_: the privacy statement; ``print(statement_.to_text())``.
@@ -79,7 +101,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     * ``model_``, and so all predictions, is (``epsilon_``, ``delta``)-DP with respect to the rows given to
       one call of fit, as ``statement_`` says.
-    * Classes and bounds come from the arguments, never from the data.
+    * Classes, columns, bounds and class weights come from the arguments, never from the data.
+    * A record's weight scales its gradient before clipping, so that its contribution keeps the same bound.
     * A row outside the bounds changes the model no more than one inside.
     * With a ledger, no step is taken before the charge for all of them is committed.
 
@@ -100,6 +123,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ((1797,), True)
     """
 
+    @refusing_others
     def __init__(
         self,
         *,
@@ -109,7 +133,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         adjacency: Adjacency | str,
         records: int | None = None,
         classes: Sequence[Any] | NDArray[Any] | None = None,
-        bounds: ArrayLike | None = None,
+        columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
+        bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        class_weight: Mapping[Any, float] | None = None,
+        max_sample_weight: float | None = None,
         normalise: bool = False,
         hidden: Sequence[int] = (),
         activation: str = "tanh",
@@ -131,7 +158,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.adjacency = adjacency
         self.records = records
         self.classes = classes
+        self.columns = columns
         self.bounds = bounds
+        self.class_weight = class_weight
+        self.max_sample_weight = max_sample_weight
         self.normalise = normalise
         self.hidden = hidden
         self.activation = activation
@@ -147,36 +177,41 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.dataset = dataset
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateClassifier:
-        """Train on ``X`` (n, d) and labels ``y`` (n,); a new spend of epsilon on these records.
+    def fit(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateClassifier:
+        """Train on records ``X`` (n, d) and labels ``y`` (n,); a new spend of epsilon on these records.
 
         What an earlier call of fit learned is forgotten, but not what it cost.
+
+        Args:
+            X: a data frame with the declared columns, or an array.
+            y: labels, all of them declared in ``classes``.
+            sample_weight: what each record's loss is multiplied by, (n,), clamped to ``max_sample_weight``.
+                A weight is part of its record: one that was computed from other records, as those that
+                balance classes are, is a release that the statement does not cover.
         """
-
-        def check() -> tuple[NDArray[np.float64], NDArray[Any]]:
-            values, labels = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
-            check_classification_targets(labels)
-            return values, labels
-
-        values, labels = checked(check, X)
+        inputs, labels = records_of(self, X, y, _labels)
         classes = declared_classes(self.classes)
         numbers = class_numbers(labels, classes)
-        _train(self, values, torch.from_numpy(numbers), outputs=len(classes), loss=cross_entropy)
+        weights = sample_weights(sample_weight, self.max_sample_weight, len(numbers))
+        by_class = class_weights(self.class_weight, classes)
+        if by_class is not None:
+            weights = by_class[numbers] * (1.0 if weights is None else weights)
+        _train(self, inputs, torch.from_numpy(numbers), weights, outputs=len(classes), loss=cross_entropy)
         self.classes_ = classes
         return self
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: Records) -> NDArray[np.float64]:
         """Probabilities (n, k) of the classes, in the order of ``classes_``; free, as post-processing."""
-        probabilities: NDArray[np.float64] = _outputs(self, X).softmax(dim=1).numpy()
+        probabilities: NDArray[np.float64] = outputs_of(self, X).softmax(dim=1).numpy()
         return probabilities
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: Records) -> NDArray[Any]:
         """The most probable class of each row of ``X`` (n, d), (n,); free, as post-processing."""
-        numbers = _outputs(self, X).argmax(dim=1).numpy()
+        numbers = outputs_of(self, X).argmax(dim=1).numpy()
         found: NDArray[Any] = self.classes_[numbers]
         return found
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X)
@@ -219,6 +254,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     (500,)
     """
 
+    @refusing_others
     def __init__(
         self,
         *,
@@ -227,8 +263,10 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         unit: str,
         adjacency: Adjacency | str,
         records: int | None = None,
-        bounds: ArrayLike | None = None,
+        columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
+        bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
         target_bounds: tuple[float, float] | None = None,
+        max_sample_weight: float | None = None,
         normalise: bool = False,
         hidden: Sequence[int] = (),
         activation: str = "tanh",
@@ -249,8 +287,10 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.adjacency = adjacency
         self.records = records
+        self.columns = columns
         self.bounds = bounds
         self.target_bounds = target_bounds
+        self.max_sample_weight = max_sample_weight
         self.normalise = normalise
         self.hidden = hidden
         self.activation = activation
@@ -266,32 +306,27 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.dataset = dataset
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateRegressor:
-        """Train on ``X`` (n, d) and numbers ``y`` (n,); a new spend of epsilon on these records.
+    def fit(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateRegressor:
+        """Train on records ``X`` (n, d) and numbers ``y`` (n,); a new spend of epsilon on these records.
 
-        What an earlier call of fit learned is forgotten, but not what it cost.
+        What an earlier call of fit learned is forgotten, but not what it cost.  ``sample_weight`` as in
+        :meth:`PrivateClassifier.fit`.
         """
-
-        def check() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-            values, targets = validate_data(
-                self, X, y, dtype=np.float64, ensure_all_finite=False, y_numeric=True
-            )
-            return values, targets.astype(np.float64)
-
-        values, targets = checked(check, X, y)
+        inputs, targets = records_of(self, X, y, _numbers)
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
-        between = scaled(targets[:, None], low, high)
-        _train(self, values, torch.from_numpy(between), outputs=1, loss=squared_error)
+        between = torch.from_numpy(scaled(targets[:, None], low, high))
+        weights = sample_weights(sample_weight, self.max_sample_weight, len(between))
+        _train(self, inputs, between, weights, outputs=1, loss=squared_error)
         return self
 
-    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict(self, X: Records) -> NDArray[np.float64]:
         """Predictions (n,) for ``X`` (n, d), within ``target_bounds``; free, as post-processing."""
-        outputs = _outputs(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
+        outputs = outputs_of(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         found: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
         return found
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2 on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X, y)
@@ -303,41 +338,32 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+def _labels(labels: NDArray[Any]) -> NDArray[Any]:
+    check_classification_targets(labels)
+    return labels
+
+
+def _numbers(targets: NDArray[Any]) -> NDArray[np.float64]:
+    if targets.dtype.kind in "mM":
+        raise InvalidInput("y holds dates or times; give numbers, such as days since a public day.")
+    numbers = targets.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise InvalidInput("y holds NaN or infinite values. Remove such records.")
+    return numbers
+
+
 def _train(
     estimator: PrivateClassifier | PrivateRegressor,
-    values: NDArray[np.float64],
+    inputs: Tensor,
     targets: Tensor,
+    weights: NDArray[np.float64] | None,
     *,
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> None:
-    """Train on raw ``values`` (n, d); set the attributes that end in an underscore."""
-    plan = make_plan(estimator, len(values))
-    inputs = _inputs(estimator, values)
-    found = train_model(estimator, plan, inputs, targets, outputs=outputs, loss=loss)
+    """Train on ``inputs`` (n, f) in [-1, 1]; set the attributes that end in an underscore."""
+    plan = make_plan(estimator, len(inputs))
+    factors = None if weights is None else torch.from_numpy(weights).float()
+    found = train_model(estimator, plan, inputs, targets, factors, outputs=outputs, loss=loss)
     estimator.model_, estimator.plan_ = found.model, found.plan
     estimator.statement_, estimator.epsilon_ = found.statement, found.statement.epsilon
-
-
-def _inputs(estimator: PrivateClassifier | PrivateRegressor, values: NDArray[np.float64]) -> Tensor:
-    """(n, d) raw values to (n, d) float32 in [-1, 1], by the declared bounds."""
-    if not np.isfinite(values).all():
-        raise InvalidInput(
-            "X holds NaN or infinite values (inf), which no bound can clamp. Remove such records, or fill "
-            "them by a fixed rule such as SimpleImputer(strategy='constant'); a mean or median of the data "
-            "would leak."
-        )
-    low, high = bounds_of("bounds", estimator.bounds, values.shape[1])
-    return torch.from_numpy(scaled(values, low, high))
-
-
-def _outputs(estimator: PrivateClassifier | PrivateRegressor, X: ArrayLike) -> Tensor:
-    """(n, d) raw values to the (n, outputs) float64 outputs of the trained model."""
-    check_is_fitted(estimator)
-    values: NDArray[np.float64] = checked(
-        lambda: validate_data(estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False), X
-    )
-    inputs = _inputs(estimator, values)
-    with torch.no_grad():
-        outputs: Tensor = estimator.model_(inputs).double()
-    return outputs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,9 @@ _NOTES = (
     "a transformer that was fitted on the same records before this estimator is not covered",
     "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up",
 )
+_WEIGHTS = (
+    "a weight of a record that was computed from other records, as balanced weights are, is not covered"
+)
 
 
 class Settings(Protocol):
@@ -39,6 +42,7 @@ class Settings(Protocol):
     unit: str
     adjacency: Adjacency | str
     records: int | None
+    columns: Mapping[str, Any] | None
     normalise: bool
     hidden: Sequence[int]
     activation: str
@@ -75,16 +79,29 @@ def squared_error(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return errors
 
 
+def _weighted(
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+) -> Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]:
+    def weighted(model: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return loss(model, inputs, targets) * weights
+
+    return weighted
+
+
 def train_model(
     settings: Settings,
     plan: Plan,
     inputs: Tensor,
     targets: Tensor,
+    weights: Tensor | None,
     *,
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> Trained:
-    """Train on ``inputs`` (n, d) in [-1, 1] by ``plan``.
+    """Train on ``inputs`` (n, f) in [-1, 1] by ``plan``, each record's loss times its weight in ``weights``.
+
+    The weight multiplies the loss, and so the gradient before it is clipped: whatever the weight is, the
+    record moves the sum by at most the clipping norm.
 
     The session ends here, and with it the key of the noise: a pickled estimator may be released.
     """
@@ -96,9 +113,9 @@ def train_model(
         session = PrivateSession(
             model,
             torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-            (inputs, targets if outputs > 1 else targets.float()),
+            (inputs, targets) if weights is None else (inputs, targets, weights),
             plan,
-            loss=loss,
+            loss=loss if weights is None else _weighted(loss),
             engine=settings.engine,
             physical_batch_size=settings.physical_batch_size,
             charges=charges,
@@ -109,7 +126,7 @@ def train_model(
         else:
             for batch in session.batches():
                 session.step(batch)
-        statement = _statement(session, inputs.shape[1], model)
+        statement = _statement(session, settings, inputs.shape[1], model, weighted=weights is not None)
     return Trained(model, plan, statement)
 
 
@@ -173,16 +190,22 @@ def _model(settings: Settings, columns: int, outputs: int, generator: Generator)
     return nn.Sequential(nn.LayerNorm(columns, elementwise_affine=False), network)
 
 
-def _statement(session: PrivateSession, columns: int, model: nn.Module) -> Statement:
+def _statement(
+    session: PrivateSession, settings: Settings, features: int, model: nn.Module, *, weighted: bool
+) -> Statement:
     parameters = sum(p.numel() for p in model.parameters())
+    if settings.columns is None:
+        source = f"arrays with {features} columns, clamped to declared bounds and scaled to [-1, 1]"
+    else:
+        source = f"data frames, as {features} features by declared columns"
     return make_statement(
         session.plan,
         steps_done=session.steps_done,
         randomness=session.randomness,
         private=session.private,
-        data_source=f"arrays with {columns} columns, clamped to declared bounds and scaled to [-1, 1]",
+        data_source=source,
         model=f"{type(model).__name__}, {parameters:,} parameters",
-        notes=_NOTES,
+        notes=(*_NOTES, _WEIGHTS) if weighted else _NOTES,
         ledger=None if session.charges is None else session.charges.so_far(),
     )
 

@@ -65,9 +65,8 @@ from tacit.training.session import PrivateSession
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare", "prepare_checked"]
 
-_OUTPUTS = (
-    "model.safetensors", "config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA, PAGE,
-)  # fmt: skip
+_STATED = ("model.safetensors", "config.toml", "statement.txt", "statement.json", "README.md")
+_OUTPUTS = (*_STATED, "metrics.csv", DATA, PAGE)
 _PICTURES = ("progress.png", "privacy.png")
 
 

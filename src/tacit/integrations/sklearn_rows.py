@@ -1,0 +1,167 @@
+"""What do X and y hold? Records become numbers by what is declared: columns of a frame, or bounds.
+
+Letters: n records; d columns of X; f features of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor
+
+from tacit.columns import Encoder, parse_columns
+from tacit.columns.tables import names_of_frame
+from tacit.errors import InvalidInput
+from tacit.integrations.cells import checked
+from tacit.integrations.declared import bounds_of, scaled
+
+__all__ = ["outputs_of", "records_of"]
+
+Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
+
+
+def records_of(
+    estimator: Estimator, X: object, y: object, check_targets: Callable[[NDArray[Any]], NDArray[Any]]
+) -> tuple[Tensor, NDArray[Any]]:
+    """What fit is given: inputs of the model, float32 (n, f) in [-1, 1], and targets (n,).
+
+    Sets ``encoder_``, ``n_features_in_`` and, if X has names, ``feature_names_in_``.
+
+    **Guarantee**
+
+    * A record's input depends on that record and on what the estimator's arguments declare.
+    * A message names columns, counts and rows by number, and no cell of X or y.
+
+    Raises:
+        InvalidInput: X or y is not what was declared.
+    """
+    estimator.encoder_ = _encoder(estimator)
+    if estimator.encoder_ is None:
+        values, targets = checked(
+            lambda: _validated(estimator, X, y, check_targets, dtype=np.float64, ensure_all_finite=False),
+            X,
+            y,
+        )
+        return _by_bounds(estimator, values), targets
+    inputs = _by_columns(estimator.encoder_, X)
+    if not len(inputs):
+        raise InvalidInput("X holds no records. Give at least one.")
+
+    def check() -> NDArray[Any]:
+        targets: NDArray[Any] = check_targets(validate_data(estimator, y=y))
+        check_consistent_length(inputs, targets)
+        return targets
+
+    targets = checked(check, None, y)
+    names = estimator.encoder_.inputs_of
+    estimator.feature_names_in_ = np.array(names, dtype=object)
+    estimator.n_features_in_ = len(names)
+    return inputs, targets
+
+
+def outputs_of(estimator: Estimator, X: object) -> Tensor:
+    """(n, d) records to the (n, outputs) float64 outputs of the trained model."""
+    check_is_fitted(estimator)
+    if estimator.encoder_ is not None:
+        inputs = _by_columns(estimator.encoder_, X)
+    else:
+
+        def check() -> NDArray[np.float64]:
+            values: NDArray[np.float64] = validate_data(
+                estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False
+            )
+            _refuse_moments(X)
+            return values
+
+        inputs = _by_bounds(estimator, checked(check, X))
+    with torch.no_grad():
+        outputs: Tensor = estimator.model_(inputs).double()
+    return outputs
+
+
+def _validated(
+    estimator: Estimator,
+    X: object,
+    y: object,
+    check_targets: Callable[[NDArray[Any]], NDArray[Any]],
+    **how: Any,
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    values, targets = validate_data(estimator, X, y, **how)
+    _refuse_moments(X)
+    return values, check_targets(targets)
+
+
+# --- arrays ----------------------------------------------------------------------------------------------
+
+
+def _refuse_moments(X: Any) -> None:
+    """Refuse dates, which NumPy would make numbers of, in a unit that nobody declared."""
+    head = np.asarray(X[:1] if hasattr(X, "columns") else X)
+    if head.dtype.kind in "mM":
+        raise InvalidInput(
+            "X holds dates or times, which are no numbers. Declare them in columns of a data frame, as "
+            'kind = "date" or "datetime", or convert them to numbers since a public day.'
+        )
+
+
+def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
+    """(n, d) raw values to (n, d) float32 in [-1, 1], by the declared bounds."""
+    if not np.isfinite(values).all():
+        raise InvalidInput(
+            "X holds NaN or infinite values (inf), which no bound can clamp. Remove such records, or fill "
+            "them by a fixed rule such as SimpleImputer(strategy='constant'), or, in a data frame, by "
+            "missing of a declared column (columns=...); a mean or median of the data would leak."
+        )
+    names = getattr(estimator, "feature_names_in_", None)
+    low, high = bounds_of(
+        "bounds", estimator.bounds, values.shape[1], None if names is None else names.tolist()
+    )
+    return torch.from_numpy(scaled(values, low, high))
+
+
+# --- frames ----------------------------------------------------------------------------------------------
+
+
+def _encoder(estimator: Estimator) -> Encoder | None:
+    """The encoder of the declared columns; None where X is an array with bounds."""
+    if estimator.columns is None:
+        return None
+    if estimator.bounds is not None:
+        raise InvalidInput(
+            "columns and bounds are both given, and each column's bounds belong into columns, as in "
+            'columns={"age": Column(kind="number", lower=0, upper=120)}. Leave bounds out.'
+        )
+    return Encoder(parse_columns(estimator.columns))
+
+
+def _by_columns(encoder: Encoder, X: object) -> Tensor:
+    """(n, d) records of a data frame to (n, f) float32 in [-1, 1], by the declared columns."""
+    _check_columns(encoder, X)
+    return torch.from_numpy(encoder.frame(X, source="X"))
+
+
+def _check_columns(encoder: Encoder, X: object) -> None:
+    """Refuse what is no data frame, and columns of it that are not declared."""
+    try:
+        names = names_of_frame(X)
+    except InvalidInput:
+        raise InvalidInput(
+            "X must be a pandas or Polars DataFrame, a pyarrow Table, or a mapping from names to columns, "
+            f"because columns declares them by name; got {type(X).__module__}.{type(X).__name__}. Give a "
+            "data frame, or bounds in place of columns."
+        ) from None
+    if type(X).__module__.startswith("pandas") and any(not isinstance(name, str) for name in X.columns):  # type: ignore[attr-defined]
+        raise InvalidInput(
+            "the columns of X have names that are not texts. Rename them, such as by "
+            "X.columns = X.columns.astype(str)."
+        )
+    if unknown := [name for name in names if name not in encoder.columns]:
+        raise InvalidInput(
+            f"X has columns that are not declared: {', '.join(map(repr, unknown))}. Drop them, or declare "
+            'them in columns, with kind="text" those that the model must not see, such as an identifier.'
+        )
