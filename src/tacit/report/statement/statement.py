@@ -88,7 +88,7 @@ class Statement:
 
     def _repr_html_(self) -> str:
         guarantee, mechanism = self.data["guarantee"], self.data["mechanism"]
-        stated, *plain = _promise(guarantee)
+        stated, *plain = promise(guarantee)
         unit = guarantee["unit"]
         rows = [
             ("Private", "yes" if self.data["private"] else _NOT_PRIVATE),
