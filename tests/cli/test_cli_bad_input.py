@@ -147,6 +147,7 @@ SETTINGS = [
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', 2, "has no option 'hidden'"),
     ('table = "people.csv"', 'table = "nobody.csv"', 2, "there is no table at nobody.csv"),
     ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
+    ('table = "people.csv"', 'name = "digits"', 2, "describe a table, and [data] table names none"),
     ('target = "rich"\n', "", 2, "[data] target is missing"),
     ('target = "rich"', 'target = "sick"', 2, "target must be one of the declared columns"),
     ("age = {", "height = {", 2, "'height'"),

@@ -287,6 +287,8 @@ def parse_config(text: str, origin: str) -> Config:
     except ValidationError as problem:
         complaints = dict.fromkeys(_complaint(item) for item in problem.errors())
         raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
+    if config.data.table is None and (config.columns or config.table):
+        raise InvalidInput(f"{origin}: [columns] and [table] describe a table, and [data] table names none.")
     with warnings.catch_warnings():  # old forms are said when the table is read
         warnings.simplefilter("ignore", Deprecated)
         config.read_columns(f"{origin}: ")
