@@ -185,6 +185,7 @@ def test_importing_tacit_imports_nothing_heavy() -> None:
         "attacks",
         "audits",
         "clipping",
+        "columns",
         "errors",
         "events",
         "ledger",
@@ -197,6 +198,12 @@ def test_importing_tacit_imports_nothing_heavy() -> None:
 )
 def test_planning_and_accounting_import_no_torch(name: str) -> None:
     assert run(f"import sys, tacit.{name}; print('torch' in sys.modules)").strip() == "False"
+
+
+def test_columns_import_no_frame_and_no_engine() -> None:
+    heavy = ["pandas", "polars", "pyarrow", "duckdb", "torch", "scipy"]
+    code = f"import sys, tacit.columns; print([name for name in {heavy} if name in sys.modules])"
+    assert run(code).strip() == "[]"
 
 
 def test_a_run_is_planned_and_priced_where_torch_is_not_installed() -> None:
