@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,7 +35,7 @@ def test_what_is_written_is_read_back(
     rows: list[tuple[str, str]],
     signs: tuple[str, str],
     encoding: str,
-    quoting: int,
+    quoting: Any,
     end: str,
     compressed: bool,
     size: int,

@@ -247,6 +247,16 @@ def test_a_type_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
             check_table(data, POLICY)
 
 
+def test_a_moment_that_an_engine_cannot_compare_is_found_before_any_question() -> None:
+    """Else a question would fail after its charge, because of a cell."""
+    beyond = pa.table({"seen": pa.array([0, 10**15], pa.timestamp("s"))})
+    for bounds in ({}, {"lower": "2015-01-01", "upper": "2025-12-31"}):
+        column = Column.from_data({"kind": "datetime"} | bounds)
+        policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns={"seen": column})
+        assert "failed" in [each.kind for each in check_table(beyond, policy).findings]
+        assert not check_table(beyond, policy, accept_outside=["seen"], accept_missing=["seen"]).clean
+
+
 # --- old policies ----------------------------------------------------------------------------------------
 
 OLD = """{"adjacency": "add-remove", "blocks": [], "budget": {"epsilon": 1.0, "mode": "pure"},

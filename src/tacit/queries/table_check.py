@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -361,9 +362,9 @@ def _outside(column: str, policy: Policy) -> Iterator[Any]:
     if is_number(column, policy):
         yield double(column) < number(-_LARGEST if declared.low is None else declared.low)
         yield double(column) > number(_LARGEST if declared.high is None else declared.high)
-    elif declared.is_moment and declared.lower is not None:
-        yield typed(column, policy) < literal(declared.lower, column, policy)
-        yield typed(column, policy) > literal(declared.upper, column, policy)
+    elif declared.is_moment:  # without bounds, that an engine can compare each
+        yield typed(column, policy) < literal(declared.lower or date.min, column, policy)
+        yield typed(column, policy) > literal(declared.upper or date.max, column, policy)
     if declared.values is not None:
         keys = [literal(key, column, policy) for key in declared.values]
         yield exp.Not(this=exp.In(this=typed(column, policy), expressions=keys))
