@@ -51,7 +51,7 @@ def test_a_model_that_answers_the_majority_is_useless_and_says_what_it_misses() 
     data = told(of_matrix((863, 0), (137, 0)))
     assert data["useless"]
     assert data["verdict"].startswith('USELESS: the model answers "no" for every test record.')
-    assert 'It never predicts "yes" (137 of 1,000 test records).' in data["verdict"]
+    assert 'The model never predicts "yes" (137 of 1,000 test records).' in data["verdict"]
     assert "accuracy is 0.8630" in data["verdict"]
     for advice in ("class weights", "threshold", "epsilon (now 1)", "steps (now 60)", "rate (now 0.5)"):
         assert advice in data["verdict"]
@@ -104,7 +104,10 @@ def test_a_model_that_finds_the_rare_class_is_not(rows: tuple[tuple[int, int], .
 def test_a_class_that_is_never_predicted_is_named_first() -> None:
     data = told(of_matrix((90, 5, 0), (4, 60, 0), (3, 3, 0)), ("a", "b", "rare <one>"))
     assert not data["useless"]
-    assert 'It never predicts "rare <one>" (6 of 165 test records). Try' in data["verdict"]
+    assert data["verdict"].startswith(
+        'The model never predicts "rare <one>" (6 of 165 test records). Test acc'
+    )
+    assert "Try" in data["verdict"]
     assert "&lt;one&gt;" in evaluation_page(data, title="x")
     assert "<one>" not in evaluation_page(data, title="x")
 

@@ -89,7 +89,7 @@ def test_progress_with_the_constant_answer(
     assert f"constant answer: {baseline:.3f}" in found
     one = [Row(row.steps, row.epsilon, row.loss, None, None) for row in ROWS]
     plots.plot_progress(one, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
-    assert "constant answer: 0.693" in found
+    assert "equal probabilities: 0.693" in found
     assert found.count(f"constant answer: {baseline:.3f}") == 1
 
 

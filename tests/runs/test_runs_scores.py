@@ -26,7 +26,7 @@ from tacit.report.pages import plots
 from tacit.report.pages.plots import plot_progress
 from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import verify_statement
-from tacit.runs import Run, prepare
+from tacit.runs import Run, evaluated, prepare
 from tacit.runs import train as runner
 from tacit.runs.config import parse_config
 from tacit.runs.evaluated import figures_of
@@ -153,13 +153,19 @@ def test_no_exact_figure_of_held_out_records_is_printed_or_written(
 
 
 @pytest.mark.usefixtures("fixed_key")
-@pytest.mark.parametrize("where", ["at the end", "on the way"])
+@pytest.mark.parametrize("where", ["at the end", "on the way", "as the constant answer"])
 def test_an_exact_figure_that_is_let_through_is_found(
     where: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: the score of the last word, or those of the lines of metrics, without noise."""
+    """Planted: the last score, or those of the lines of metrics, without noise; a counted baseline."""
     if where == "at the end":
         monkeypatch.setattr(Run, "_score", Run._evaluate)
+    elif where == "as the constant answer":
+
+        def counted(_: Any, data: Any) -> tuple[float, str]:
+            return float(torch.bincount(data.test.targets).max()) / len(data.test.targets), "the commonest"
+
+        monkeypatch.setattr(evaluated, "_public_baseline", counted)
     else:
         data = prepared_data(parse_config(CONFIG, "run.toml"))
 
@@ -220,6 +226,7 @@ def test_the_constant_answer_of_a_noisy_score_is_a_public_number(folder: Path) -
     assert again.evaluation == outcome.evaluation, "no second release"
     assert again.figures["baseline"]["score"] == 0.9
     assert "test_baseline" in again.figures["baseline"]["predictor"]
+    assert "assumption" not in again.figures["verdict"]
 
 
 def test_what_is_said_of_a_noisy_score_is_the_same_for_all_test_records(folder: Path) -> None:
@@ -231,6 +238,7 @@ def test_what_is_said_of_a_noisy_score_is_the_same_for_all_test_records(folder: 
         for test in (pair, TensorPair(pair.inputs[:3], torch.zeros_like(pair.targets[:3])))
     ]
     assert said[0] == said[1]
+    assert said[0]["verdict"].endswith("test_baseline, or a useless model looks useful.")
 
 
 def test_a_declared_baseline_without_a_noisy_score_is_refused(folder: Path) -> None:

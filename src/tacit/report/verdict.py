@@ -98,11 +98,13 @@ def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str
     if not gain.counts:
         sentence = (
             f"Test accuracy {score} is {'hardly above' if gain.value > 0 else 'not above'} the {baseline} of "
-            f"{constant}, but {balanced}: the model tells the classes apart.{never}"
+            f"{constant}, but {balanced}: the model tells the classes apart."
         )
     else:
-        sentence = f"Test accuracy {score}, against {baseline} for {constant}; {balanced}.{never}"
-    return _with_advice(False, sentence, _advice(found, settings) if never else ())
+        sentence = f"Test accuracy {score}, against {baseline} for {constant}; {balanced}."
+    if not never:
+        return Verdict(False, sentence)
+    return _with_advice(False, f"{never.strip()} {sentence}", _advice(found, settings))
 
 
 def _one_answer(found: Evaluation, names: Sequence[str], answer: int) -> str:
@@ -157,7 +159,7 @@ def _never(found: Evaluation, names: Sequence[str]) -> str:
     listed = ", ".join(f'"{names[i]}"' for i in lacking[:_NAMED])
     more = f" and {len(lacking) - _NAMED} more classes" if len(lacking) > _NAMED else ""
     count = sum(found.records[i] for i in lacking)
-    return f" It never predicts {listed}{more} ({count:,} of {sum(found.records):,} test records)."
+    return f" The model never predicts {listed}{more} ({count:,} of {sum(found.records):,} test records)."
 
 
 def _ranks(found: Evaluation) -> str:

@@ -61,7 +61,7 @@ def plot_progress(
         path: of the PNG.
         score: what the score is, in words.
         baseline: the score of a constant answer, a dashed line.
-        loss_baseline: the same for the loss, where the loss is above.
+        loss_baseline: the loss of equal probabilities for all classes, the line where the loss is above.
         private: False marks the picture as one of a run with a fixed test key.
     """
     figure = new_figure(height=4.8)
@@ -69,11 +69,12 @@ def plot_progress(
     spent = [(0, 0.0), *((row.steps, row.epsilon) for row in rows)]
     scored = [(row.steps, row.test_score) for row in rows if row.test_score is not None]
     losses = [(row.steps, row.loss) for row in rows if row.loss is not None]
+    answer = "constant answer"
     if len(scored) < 2 <= len(losses):
-        scored, score, baseline = losses, "noisy training loss", loss_baseline
+        scored, score, baseline, answer = losses, "noisy training loss", loss_baseline, "equal probabilities"
     _line(upper, scored, score, BLUE, f"{scored[-1][1]:.3f}" if scored else "")
     if baseline is not None and math.isfinite(baseline):
-        _constant(upper, baseline)
+        _constant(upper, baseline, answer)
     _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
     lower.set_ylim(bottom=0)
     lower.set_xlabel("steps")
@@ -97,11 +98,11 @@ def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: st
         )  # fmt: skip
 
 
-def _constant(axes: Axes, value: float) -> None:
-    """The constant predictor, with its name above its line, inside of the axes."""
+def _constant(axes: Axes, value: float, answer: str) -> None:
+    """What needs no training, with its name above its line, inside of the axes."""
     axes.axhline(value, color=GREY, linestyle="--", linewidth=1.2)
     axes.annotate(
-        f"constant answer: {value:.3f}", (0.02, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
+        f"{answer}: {value:.3f}", (0.02, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
         textcoords="offset points", color=GREY, fontsize=9, va="bottom",
     )  # fmt: skip
 
