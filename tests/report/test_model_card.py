@@ -13,6 +13,7 @@ import pytest
 
 from tacit.plan import Plan, ScoreReport
 from tacit.report import Statement, make_statement
+from tacit.report.evaluated import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
 from tacit.report.rounding import round_up
 from tacit.sampling import FullBatch
@@ -20,7 +21,13 @@ from tacit.training import Evaluation
 
 yaml: Any = pytest.importorskip("yaml")
 
-EXACT = Evaluation(0.9128, 0.3, (0.9, 0.92))
+EXACT = evaluation_data(
+    Evaluation(
+        0.9, 0.3, (0.95, 0.85), baseline=0.5, constant=0, records=(100, 100), predicted=(110, 90),
+        confusion=((95, 5), (15, 85)), balanced=0.9, auc=0.95, average_precision=0.94,
+    ),
+    classes=("no", "yes"),
+)  # fmt: skip
 FACTS = CardFacts(
     "table", "classes", ("no", "yes"), "Tables with the column age.", ["`age`: integer; 0 to 120"]
 )
@@ -126,15 +133,30 @@ def test_a_run_with_a_test_key_is_not_called_private() -> None:
 
 def test_an_exact_score_is_said_to_be_outside_of_the_guarantee() -> None:
     text = section(model_card(statement().data, FACTS, EXACT), "Test score")
-    assert "Test accuracy: 0.9128" in text
-    assert "the guarantee does not cover" in text
+    assert EXACT["verdict"] in text
+    assert "Test accuracy 0.9000 (a constant answer: 0.5000). The figures are exact" in text
+    assert "which the guarantee does not cover" in text
+    assert "balanced accuracy 0.9000 0.5000" in text
+
+
+def test_a_useless_model_is_called_useless() -> None:
+    found = Evaluation(
+        0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(300, 100), predicted=(400, 0),
+        confusion=((300, 0), (100, 0)), balanced=0.5, auc=0.5, average_precision=0.25,
+    )  # fmt: skip
+    card = model_card(statement().data, FACTS, evaluation_data(found, classes=("no", "yes")))
+    assert section(card, "Test score").startswith("Test score USELESS: the model answers")
 
 
 def test_a_noisy_score_comes_with_its_interval_and_not_as_exact() -> None:
     data = statement(score_report=ScoreReport(20.0)).data
-    noisy = Evaluation(0.91284, None, (), interval=(0.8812, 0.9444), noise=20.0, steps=5)
-    text = section(model_card(data, FACTS, noisy), "Test score")
-    assert "0.913 (0.881 to 0.944), of the model after 5 steps" in text
+    noisy = Evaluation(
+        0.91284, None, (), interval=(0.8812, 0.9444), noise=20.0, steps=5, baseline=0.5, constant=None
+    )
+    figures = evaluation_data(noisy, classes=("no", "yes"), baseline="a constant answer")
+    text = section(model_card(data, FACTS, figures), "Test score")
+    assert "Test accuracy 0.913 (0.881 to 0.944) (a constant answer: 0.500)" in text
+    assert "of the model after 5 steps" in text
     assert "part of epsilon" in text
     assert "exact" not in text
 

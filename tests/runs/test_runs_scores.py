@@ -66,7 +66,7 @@ url = "budget.db"
 dataset = "people"
 chunk = 2
 """
-READABLE = (".txt", ".json", ".csv", ".html")
+READABLE = (".txt", ".json", ".csv", ".html", ".md")
 EXACT = CONFIG.replace("test_noise = 5.0\n", "")
 RENYI = RenyiBudget(epsilon=9.0, delta=1e-4)
 
@@ -128,7 +128,7 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     assert tacit(["train", "run.toml", "--out", "out", "--resume", "--json"]) == 0
     again = capsys.readouterr()
     released = [path for path in sorted(folder.glob("out/*")) if path.suffix in READABLE]
-    assert {path.name for path in released} >= {"metrics.csv", "evaluation.json", "evaluation.html"}
+    assert {path.name for path in released} >= {"metrics.csv", "README.md", "evaluation.html"}
     return "\n".join([printed.out, printed.err, again.out, again.err, *map(Path.read_text, released)])
 
 

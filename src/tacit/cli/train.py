@@ -191,7 +191,9 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(f"In {outcome.folder}:", soft_wrap=True)
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
     console.print("  private/ has the key of the noise, to go on from: do not release it")
-    console.print(f"Use it:\n  tacit predict {outcome.folder} DATA --out predictions.csv", soft_wrap=True)
+    own = [] if outcome.factory is None else ["--factory", outcome.factory]
+    use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
+    console.print(f"Use it:\n  {use}", soft_wrap=True)
     for remark in outcome.remarks:
         messages.print(f"note: {remark}", soft_wrap=True)
 

@@ -7,7 +7,7 @@ guarantee comes from the privacy statement of the run.
 
 * The card says of the training records what the statement says, and nothing else.
 * A test score is exact where the run gave an exact one, and is said to be outside of the guarantee; where it
-  gave a noisy one, the card has that and its interval.
+  gave a noisy one, the card has that and its interval, and no other figure of the test records.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tacit.report.evaluated import evaluation_text, score_line
 from tacit.report.rounding import round_up
 from tacit.report.statement.statement import promise
-from tacit.training.evaluation import Evaluation
 
 __all__ = ["CardFacts", "model_card"]
 
@@ -54,12 +54,13 @@ class CardFacts:
     example: str = "new.csv"
 
 
-def model_card(statement: Mapping[str, Any], facts: CardFacts, evaluation: Evaluation) -> str:
+def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
     """The card of a model as text.
 
     Args:
         statement: the data of the run's privacy statement.
-        evaluation: the score that the run gave for its test records.
+        figures: what the run says of its test records, by
+            :func:`tacit.report.evaluated.evaluation_data`.
     """
     parts = [
         _front_matter(statement, facts),
@@ -67,7 +68,7 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, evaluation: Evalu
         f"## Guarantee\n\n{_guarantee(statement)}",
         f"## Not covered\n\n{_bullets(statement['not_covered'])}",
         f"## Model and data\n\n{_model(statement, facts)}",
-        f"## Test score\n\n{_score(evaluation)}",
+        f"## Test score\n\n{_score(figures)}",
         f"## Use\n\n{_use(facts)}",
     ]
     return "\n".join(parts)
@@ -169,18 +170,19 @@ def _model(statement: Mapping[str, Any], facts: CardFacts) -> str:
     return text
 
 
-def _score(evaluation: Evaluation) -> str:
-    if evaluation.interval is None:
-        return (
-            f"Test {evaluation.measure}: {evaluation.score:.4f}. It is an exact figure of the test records, "
-            "which the guarantee does not cover.\n"
+def _score(figures: Mapping[str, Any]) -> str:
+    line = score_line(figures)
+    parts = [figures["verdict"], f"{line[0].upper()}{line[1:]}."]
+    if figures["interval"] is None:
+        parts[1] += " The figures are exact ones of the test records, which the guarantee does not cover."
+    else:
+        parts[1] += (
+            f" It is of the model after {figures['steps']} steps and has noise, whose price is part of "
+            "epsilon; the interval holds the score without noise in 95 % of all runs."
         )
-    low, high = evaluation.interval
-    return (
-        f"Test {evaluation.measure}: {evaluation.score:.3f} ({low:.3f} to {high:.3f}), of the model after "
-        f"{evaluation.steps} steps. The score has noise, and its price is part of epsilon; the interval "
-        "holds the score without noise in 95 % of all runs.\n"
-    )
+    if text := evaluation_text(figures):
+        parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _use(facts: CardFacts) -> str:

@@ -82,6 +82,7 @@ class Outcome:
     :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
     ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
     its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
+    ``factory`` is what made a model of the user's own.
     """
 
     folder: Path
@@ -92,6 +93,7 @@ class Outcome:
     files: tuple[str, ...] = (*_OUTPUTS, *_PICTURES)
     remarks: tuple[str, ...] = ()
     stopped: str | None = None
+    factory: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,12 @@ class Run:
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         evaluation = self._score(model)
-        _write(self.folder / "README.md", model_card(statement.data, card_facts(description), evaluation))
         if evaluation.interval is not None:  # exact scores are in the rows already
             rows = _with_score(rows, evaluation)
             CsvWatcher(self.folder / "metrics.csv", rows)
         figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
         write_evaluation(figures, self.folder)
+        _write(self.folder / "README.md", model_card(statement.data, card_facts(description), figures))
         files: tuple[str, ...] = _OUTPUTS
         remarks: tuple[str, ...] = ()
         if self.config.audit.slots and session.stopped is not None:
@@ -200,7 +202,17 @@ class Run:
             files = (*files, *_PICTURES, *draw_evaluation(figures, self.folder))
         except MissingExtra as problem:
             remarks = (*remarks, str(problem))
-        return Outcome(self.folder, rows, evaluation, figures, statement, files, remarks, session.stopped)
+        return Outcome(
+            self.folder,
+            rows,
+            evaluation,
+            figures,
+            statement,
+            files,
+            remarks,
+            session.stopped,
+            self.config.model.factory,
+        )
 
     def _draw(self, rows: list[Row], figures: dict[str, Any]) -> None:
         private = self.session.private
