@@ -334,6 +334,58 @@ def test_a_prediction_depends_on_its_row_alone() -> None:
     assert loaded.predict_proba(new[7:8])[0] == pytest.approx(whole[7], abs=1e-6)
 
 
+DIALECT = (
+    """
+[table]
+separator = ";"
+decimal = ","
+encoding = "latin-1"
+[data]
+table = "people.csv"
+test_table = "others.csv"
+target = "krank"
+[columns."größe"]
+kind = "number"
+lower = 0
+upper = 250
+unit = "cm"
+missing = "indicator"
+[columns.seit]
+kind = "date"
+lower = 2015-01-01
+upper = 2025-12-31
+format = "%d.%m.%Y"
+parts = ["weekday", "month"]
+[columns.krank]
+kind = "boolean"
+true = ["ja"]
+false = ["nein"]
+[model]
+name = "logistic"
+"""
+    + COMMON
+)
+
+
+def test_the_dialect_and_the_dates_of_a_table_go_home_with_the_model() -> None:
+    chance = np.random.default_rng(0)
+    for name in ("people.csv", "others.csv"):
+        lines = ["größe;seit;krank"]
+        for number in range(200):
+            size = "" if number % 9 == 0 else f"{chance.integers(1000, 2000) / 10}".replace(".", ",") + " cm"
+            lines.append(
+                f"{size};{1 + number % 28:02d}.{1 + number % 12:02d}.2019;{('ja', 'nein')[number % 2]}"
+            )
+        Path(name).write_text("\n".join(lines), encoding="latin-1")
+    model, inputs = trained(DIALECT)
+    rows = Path("others.csv").read_text(encoding="latin-1").splitlines()
+    Path("new.csv").write_text("\n".join(row.rpartition(";")[0] for row in rows), encoding="latin-1")
+    loaded = tacit.load("out")
+    assert loaded.classes == ("nein", "ja")
+    assert inputs.shape[1] == 1 + 1 + 1 + 7 + 12
+    assert torch.equal(loaded.outputs("new.csv"), outputs(model, inputs))
+
+
 # --- tables of predictions -------------------------------------------------------------------------------
 
 
@@ -726,7 +778,9 @@ def test_a_description_that_was_changed_is_refused(
 def test_weights_without_a_description_say_how_to_mend(table_folder: Path) -> None:
     shutil.copytree(table_folder, "old")
     save_file(load_file("old/model.safetensors"), "old/model.safetensors")
-    with pytest.raises(InvalidInput, match=r"earlier version.*--out RUN --resume"):
+    with pytest.raises(
+        InvalidInput, match=r"earlier version.*tacit train old/config.toml --out old --resume"
+    ):
         tacit.load("old")
 
 
@@ -782,6 +836,21 @@ def test_the_statement_must_be_that_of_the_model(table_folder: Path) -> None:
     found = tacit.load(table_folder).statement
     assert found is not None
     assert found["mechanism"]["steps"] == 3
+
+
+def test_the_card_of_a_run_is_that_of_its_statement_and_its_score(table_folder: Path) -> None:
+    yaml: Any = pytest.importorskip("yaml")
+    card = (table_folder / "README.md").read_text()
+    stated = json.loads((table_folder / "statement.json").read_text())
+    head = yaml.safe_load(card.split("---\n", 2)[1])
+    for name in ("epsilon", "delta", "unit", "adjacency"):
+        assert head["differential_privacy"][name] == stated["guarantee"][name]
+    assert head["pipeline_tag"] == "tabular-classification"
+    scores = (table_folder / "metrics.csv").read_text().splitlines()[-1].split(",")
+    assert f"Test accuracy {float(scores[3]):.4f} (a constant answer: " in card
+    assert "* `age`: integer; 0 to 120\n" in card
+    assert "* `job`: category; one of baker, smith\n" in card
+    assert "* `sick`" not in card, "it is predicted"
 
 
 # --- a model of the user's own ---------------------------------------------------------------------------

@@ -59,6 +59,7 @@ def command(
                     task, completed=done, total=total and max(done, total)
                 ),
             )
+            bar.update(task, completed=count, total=count)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped at once. {out} was not written.") from None
     if as_json:

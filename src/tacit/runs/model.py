@@ -54,7 +54,7 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     return _optimizer(config.optimizer, model)
 
 
-def device_of(name: str) -> torch.device:
+def device_of(name: str, setting: str = "[run] device") -> torch.device:
     """The device of that name.
 
     :raises InvalidInput: if it cannot be used.
@@ -63,7 +63,7 @@ def device_of(name: str) -> torch.device:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
         reason = str(problem).splitlines()[0]
-        raise InvalidInput(f'[run] device = "{name}" cannot be used: {reason} "cpu" always works.') from None
+        raise InvalidInput(f'{setting} = "{name}" cannot be used: {reason} "cpu" always works.') from None
 
 
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:

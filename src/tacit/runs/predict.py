@@ -65,7 +65,7 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
         )
     description = read_description(weights)
     statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
-    model = rebuild(weights, description, factory).to(device_of(device))
+    model = rebuild(weights, description, factory).to(device_of(device, "device"))
     return Predictor(model, description, statement)
 
 
@@ -76,8 +76,9 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
     if statement_digest(path.read_bytes()) != digest:
         raise InvalidInput(
             f"{path} is not the privacy statement that the model beside it was released with: one of the two "
-            "was changed, or copied from another run. Copy both again from the run's folder, or leave the "
-            "statement away to use the model without it."
+            "was changed or copied from another run, or the run was killed while it wrote them (tacit train "
+            "with --resume writes both again). Copy both from one folder. Without a statement the model "
+            "works too."
         )
     statement = read_statement(path)
     check_fields(statement)
@@ -182,8 +183,9 @@ class Predictor:
 
     def pieces(self, path: Path) -> Iterator[Piece]:
         """The records of a file, as the model reads them, piece by piece."""
-        large = math.prod(self.description.preprocessing.shape) * _CHUNK > _NUMBERS
-        yield from self.description.preprocessing.pieces(path, self.rows_at_once if large else _CHUNK)
+        preprocessing, rows = self.description.preprocessing, self.rows_at_once
+        fit = _NUMBERS // math.prod(preprocessing.shape) // rows * rows
+        yield from preprocessing.pieces(path, min(_CHUNK, max(rows, fit)))
 
     def outputs_of(self, piece: Piece) -> Tensor:
         """The outputs of the model for the records of a piece."""

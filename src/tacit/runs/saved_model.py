@@ -181,7 +181,8 @@ def read_description(path: Path) -> Description:
         raise InvalidInput(
             f"{path} holds weights and does not say of which model: an earlier version of Tacit wrote it, or "
             "another program. Where the data and the folder private/ are, write the folder of the run anew, "
-            "without a further step: tacit train RUN/config.toml --out RUN --resume. Else train again."
+            f"without a further step: tacit train {path.parent}/config.toml --out {path.parent} --resume. "
+            "Else train again."
         )
     try:
         data = json.loads(text)

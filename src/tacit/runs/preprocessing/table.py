@@ -87,11 +87,15 @@ def _some(inputs: Tensor, source: str) -> Tensor:
     return inputs
 
 
+def _shown(bound: Any) -> str:
+    return str(int(bound)) if isinstance(bound, float) and bound.is_integer() else str(bound)
+
+
 def _declared(column: Column) -> str:
     facts = column.to_data()
     said = [str(facts.pop("kind"))]
     if "lower" in facts and "upper" in facts:
-        said.append(f"{facts.pop('lower')} to {facts.pop('upper')}")
+        said.append(f"{_shown(facts.pop('lower'))} to {_shown(facts.pop('upper'))}")
     if values := facts.pop("values", None):
         said.append("one of " + ", ".join(map(str, values)))
     said += [f"{name} {value}" for name, value in facts.items() if value is not None and name != "step"]
