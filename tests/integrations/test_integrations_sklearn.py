@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,20 +56,13 @@ def fixed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- scikit-learn's own checks ---------------------------------------------------------------------------
 
-DECLARED = "`classes_` are the declared classes, not those that are found in `y`: reading them would leak"
-OF_CLASSIFIERS = {"check_classifiers_classes": DECLARED, "check_classifiers_train": DECLARED}
-OF_WEIGHTS = {
-    "check_sample_weight_equivalence_on_dense_data": (
-        "a record of weight 2 is one record, whose contribution is bounded once; the same record twice is two"
-    ),
-    "check_all_zero_sample_weights_error": (
-        "that all weights are 0 is a fact about all records together, which an error would tell"
-    ),
-}
+PAGE = (Path(__file__).parents[2] / "docs" / "scikit-learn.md").read_text(encoding="utf-8")
 
 
 def expected_failures(estimator: object) -> dict[str, str]:
-    return OF_WEIGHTS | (OF_CLASSIFIERS if isinstance(estimator, PrivateClassifier) else {})
+    """What the page says; a check that is listed there and passes fails here."""
+    listed = re.findall(r"^\| `(check_\w+)` \| (both|`\w+`) \| (.+) \|$", PAGE, flags=re.MULTILINE)
+    return {check: why for check, of, why in listed if of in ("both", f"`{type(estimator).__name__}`")}
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]

@@ -81,7 +81,9 @@ def _no_numbers(X: object) -> str:
     table = np.asarray(X, dtype=object)
     if table.ndim != 2:
         return ""
-    names = list(getattr(X, "columns", range(table.shape[1])))
+    names = getattr(
+        X, "column_names", getattr(X, "columns", range(table.shape[1]))
+    )  # Arrow's columns are cells
     counts = {name: _not_floats(table[:, place]) for place, name in enumerate(names)}
     found = [f"{count} in column {name!r}" for name, count in counts.items() if count]
     more = f" and {len(found) - _SHOWN} more columns" if len(found) > _SHOWN else ""

@@ -189,11 +189,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 A weight is part of its record: one that was computed from other records, as those that
                 balance classes are, is a release that the statement does not cover.
         """
-        inputs, labels = records_of(self, X, y, _labels)
         classes = declared_classes(self.classes)
+        by_class = class_weights(self.class_weight, classes)
+        inputs, labels = records_of(self, X, y, _labels)
         numbers = class_numbers(labels, classes)
         weights = sample_weights(sample_weight, self.max_sample_weight, len(numbers))
-        by_class = class_weights(self.class_weight, classes)
         if by_class is not None:
             weights = by_class[numbers] * (1.0 if weights is None else weights)
         _train(self, inputs, torch.from_numpy(numbers), weights, outputs=len(classes), loss=cross_entropy)
@@ -312,8 +312,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         What an earlier call of fit learned is forgotten, but not what it cost.  ``sample_weight`` as in
         :meth:`PrivateClassifier.fit`.
         """
-        inputs, targets = records_of(self, X, y, _numbers)
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
+        inputs, targets = records_of(self, X, y, _numbers)
         between = torch.from_numpy(scaled(targets[:, None], low, high))
         weights = sample_weights(sample_weight, self.max_sample_weight, len(between))
         _train(self, inputs, between, weights, outputs=1, loss=squared_error)

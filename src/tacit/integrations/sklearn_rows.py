@@ -114,8 +114,8 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
     if not np.isfinite(values).all():
         raise InvalidInput(
             "X holds NaN or infinite values (inf), which no bound can clamp. Remove such records, or fill "
-            "them by a fixed rule such as SimpleImputer(strategy='constant'), or, in a data frame, by "
-            "missing of a declared column (columns=...); a mean or median of the data would leak."
+            "them by a fixed rule: missing of a declared column (columns=...), or SimpleImputer(strategy="
+            "'constant', keep_empty_features=True); a mean or median of the data would leak."
         )
     names = getattr(estimator, "feature_names_in_", None)
     low, high = bounds_of(
