@@ -57,7 +57,9 @@ def session() -> PrivateSession:
 
 
 def statement() -> Any:
-    return make_statement(plan(), steps_done=3, randomness="a key", private=True, data_source=MARK)
+    return make_statement(
+        plan(batch_size=60), steps_done=3, randomness="a key", private=True, data_source=MARK
+    )
 
 
 def answer() -> Answer:

@@ -123,7 +123,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n")
     tables = [('name = "digits"', TABLE.replace(old, new), words) for old, new, words in TABLES]
     assert all(TABLE.count(old) == 1 for old, _, _ in TABLES)
-    cases = [*PLANS, *OTHERS, *tables]
+    cases = [*(case for case in PLANS if "1e9" not in case[1]), *OTHERS, *tables]  # which takes a second
     for number, (old, new, _) in enumerate(cases):
         assert BASE.count(old) == 1
         (tmp_path / f"{number}.toml").write_text(BASE.replace(old, new))

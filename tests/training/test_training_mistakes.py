@@ -133,11 +133,25 @@ def test_weights_that_become_nan_end_the_run_and_name_the_step() -> None:
         run.step(next(run.batches()))
 
 
+def test_weights_are_looked_at_every_tenth_step_later() -> None:
+    model = nn.Linear(4, 2)
+    run = session(model, the_plan=plan(steps=30))
+    for ticket in run.batches():
+        if ticket.step == 11:
+            with torch.no_grad():
+                model.bias[0] = float("inf")
+        if ticket.step == 19:
+            with pytest.raises(Diverged, match="after step 19, or one of the nine before: "):
+                run.step(ticket)
+            return
+        run.step(ticket)
+
+
 def test_large_weights_that_are_finite_are_no_matter() -> None:
-    """Their norm is beyond float32, and they are not."""
+    """Their sum is beyond float32, and they are not."""
     model = nn.Linear(4, 2)
     with torch.no_grad():
-        model.bias.fill_(1e38)
+        model.bias.fill_(3e38)
     run = session(model, lr=0.0)
     run.step(next(run.batches()))
 
