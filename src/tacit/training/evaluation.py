@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
+from tacit.losses import logits_of
 from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import check_classes, without_numbers
 
@@ -90,7 +91,8 @@ def evaluate(
 
     Of text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left out.
 
-    Meanwhile the model is in evaluation mode; afterwards every part is in its old mode.
+    The model may return an object with ``logits``.  Meanwhile it is in evaluation mode; afterwards every part
+    is in its old mode.
 
     Args:
         target_bounds: for numbers, the (low, high) of each target that stand for [-1, 1] in ``targets``: the
@@ -212,7 +214,9 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     device = next(model.parameters()).device
     with evaluation_mode(model), torch.no_grad(), without_numbers():
         pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
-        return torch.stack([_score_of(model(row.to(device)).float().cpu(), target) for row, target in pairs])
+        return torch.stack(
+            [_score_of(logits_of(model(row.to(device))).float().cpu(), target) for row, target in pairs]
+        )
 
 
 def _score_of(output: Tensor, target: Tensor) -> Tensor:
@@ -258,4 +262,5 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     device = next(model.parameters()).device
     with evaluation_mode(model), torch.no_grad(), without_numbers():
-        return torch.cat([model(part.to(device)).float().cpu() for part in torch.split(inputs, _ROWS)])
+        parts = (logits_of(model(part.to(device))) for part in torch.split(inputs, _ROWS))
+        return torch.cat([part.float().cpu() for part in parts])

@@ -1,0 +1,341 @@
+"""Which losses are there for records? One number for each: the mean over its own numbers or positions.
+
+Each function here returns a loss for :class:`tacit.PrivateSession`.  The loss takes the record as it is:
+
+* in parts, of which the last is the target and the others go to the model: ``(x, y)``;
+* or by keywords, of which one is named ``labels``, ``label``, ``targets``, ``target`` or ``y``; the others go
+  to the model by their names, or by position where there is one that ``model.forward`` does not name.
+
+The model may return a tensor, an object or dictionary with ``logits``, or a tuple that begins with a tensor.
+The loss that a model computes itself when it is given ``labels`` is a mean over the batch, so it is not used.
+
+**Guarantee**
+
+* The loss of a record is a function of that record: no mean over a batch, no weight counted from it.
+
+**Not covered**
+
+* Class weights are declared.  Weights that are counted from the records say something about them, for which
+  no budget accounts.
+
+Letters: n records; C classes; L positions; V tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.clipping.engine import PerExampleLoss
+from tacit.errors import InvalidInput, check_integer, check_real
+
+__all__ = ["causal", "classification", "logits_of", "masked", "per_record", "regression"]
+
+_TARGETS = ("labels", "label", "targets", "target", "y")
+_TOKENS = ("input_ids", "tokens")
+_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+_NUMBERS = (
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.PoissonNLLLoss,
+    nn.KLDivLoss,
+    nn.SoftMarginLoss,
+    nn.MultiLabelSoftMarginLoss,
+    nn.HingeEmbeddingLoss,
+)
+
+
+def classification(
+    *, weight: Sequence[float] | None = None, label_smoothing: float = 0.0, ignore_index: int = -100
+) -> PerExampleLoss:
+    """Cross-entropy of logits (n, C), or (n, C, ...), to class numbers (n,), or (n, ...).
+
+    Args:
+        weight: (C,) declared weights of the classes; never count them from the records.
+        label_smoothing: in [0, 1).
+        ignore_index: the class number of positions that do not count.
+
+    >>> loss = classification(weight=[1.0, 3.0])
+    >>> loss(nn.Identity(), torch.zeros(2, 2), torch.tensor([0, 1]))
+    tensor([0.6931, 2.0794])
+    """
+    weights = None if weight is None else torch.tensor([check_real("weight", w, low=0.0) for w in weight])
+    smoothing = check_real("label_smoothing", label_smoothing, low=0.0, high=1.0, open_high=True)
+    ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
+
+    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+        logits, targets = _read(model, parts, named)
+        targets = _checked_classes(logits, targets)
+        each = F.cross_entropy(
+            logits,
+            targets,
+            weight=None if weights is None else weights.to(logits),
+            ignore_index=ignored,
+            reduction="none",
+            label_smoothing=smoothing,
+        )
+        return _mean_of_counted(each, targets, ignored)
+
+    return loss
+
+
+def regression() -> PerExampleLoss:
+    """Mean squared error of the model's numbers to those of the record, in any shape with as many numbers.
+
+    >>> regression()(nn.Identity(), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]))
+    tensor([2.5000])
+    """
+
+    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+        outputs, targets = _same_shape(*_read(model, parts, named))
+        return _own_mean((outputs - targets).square())
+
+    return loss
+
+
+def causal(*, ignore_index: int = -100) -> PerExampleLoss:
+    """-log p of the next token, in nats: logits (n, L, V) at position t to the label (n, L) at t + 1.
+
+    Labels are aligned with the tokens, as transformers takes them: the loss shifts them.  A record without
+    labels is one of tokens alone, which are then the labels; where ``attention_mask`` is 0 they do not count.
+    The mean is over the record's own positions that count; a record without any has loss and gradient 0.
+
+    >>> model = nn.Embedding(5, 5)
+    >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
+    >>> causal()(model, tokens, torch.tensor([[1, 2, 3], [1, -100, -100]])).shape
+    torch.Size([2])
+    """
+    ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
+
+    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+        if len(parts) == 1:
+            parts = (*parts, parts[0])
+        elif named and not any(key in named for key in _TARGETS):
+            named = {**named, "labels": _own_tokens(named, ignored)}
+        logits, labels = _read(model, parts, named)
+        _check_tokens(logits, labels, "causal")
+        return _mean_of_tokens(logits[:, :-1], labels[:, 1:], ignored)
+
+    return loss
+
+
+def masked(*, ignore_index: int = -100) -> PerExampleLoss:
+    """-log p of the label at each position, in nats: logits (n, L, V) to labels (n, L), without a shift.
+
+    For masked words, for labels of tokens, and for targets that are shifted already.  The mean is over the
+    record's own positions that count; a record without any has loss and gradient 0.
+
+    >>> masked()(nn.Embedding(5, 5), torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, -100]]))
+    tensor([0.], grad_fn=<DivBackward0>)
+    """
+    ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
+
+    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+        logits, labels = _read(model, parts, named)
+        _check_tokens(logits, labels, "masked")
+        return _mean_of_tokens(logits, labels, ignored)
+
+    return loss
+
+
+def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
+    """The loss as the session calls it, ``(model, *parts) -> (n,)``: a function as it is, a module unreduced.
+
+    Of a loss module of ``torch.nn`` the session uses a copy with ``reduction="none"``, on the device and in
+    the type of the model, whatever its reduction was, and the mean over a record's own numbers.
+
+    Raises:
+        InvalidInput: it is no loss, or a module that takes more than outputs and targets.
+
+    >>> loss = per_record(nn.MSELoss(), nn.Identity())
+    >>> loss(nn.Identity(), torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.zeros(2, 2))
+    tensor([2.5000, 4.5000])
+    """
+    for maker in (classification, regression, causal, masked):
+        if loss is maker:
+            name = f"tacit.losses.{maker.__name__}"
+            raise InvalidInput(f"loss is {name} itself, which makes one. Call it: {name}().")
+    if isinstance(loss, type):
+        raise InvalidInput(f"loss is the class {loss.__name__}. Pass an instance: loss={loss.__name__}().")
+    if not callable(loss):
+        raise InvalidInput(
+            f"loss is of type {type(loss).__name__}; it must be a function (model, *parts of a record) -> "
+            "(n,), a loss module such as torch.nn.CrossEntropyLoss(), or one of tacit.losses."
+        )
+    if getattr(loss, "__module__", "") == F.__name__:
+        name = getattr(loss, "__name__", "a function")
+        raise InvalidInput(
+            f"loss is torch.nn.functional.{name}, which takes outputs and targets, and the session calls the "
+            "loss with the model and a record. Pass the module, such as torch.nn.CrossEntropyLoss(), or "
+            f'lambda model, x, y: F.{name}(model(x), y, reduction="none").'
+        )
+    return _of_module(loss, model) if isinstance(loss, nn.modules.loss._Loss) else loss
+
+
+def logits_of(output: Any) -> Tensor:
+    """The tensor that a model returns: itself, ``.logits``, ``["logits"]`` or the first of a tuple.
+
+    >>> logits_of({"logits": torch.zeros(2)})
+    tensor([0., 0.])
+    """
+    found = output
+    if not isinstance(output, Tensor):
+        if isinstance(getattr(output, "logits", None), Tensor):
+            found = output.logits
+        elif isinstance(output, Mapping):
+            found = output.get("logits")
+        elif isinstance(output, tuple | list) and output:
+            found = output[0]
+    if not isinstance(found, Tensor):
+        raise InvalidInput(
+            f"the model returns {type(output).__name__} without a tensor named logits. Return a tensor, or "
+            "pass a function as loss that reads what the model returns."
+        )
+    return found
+
+
+def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
+    name = type(loss).__name__
+    if not isinstance(loss, (*_CLASSES, *_NUMBERS)):
+        raise InvalidInput(
+            f"the loss module {name} takes other arguments than one output and one target, so the session "
+            f"cannot tell what to give it. Pass a function: def loss(model, *parts), which calls {name} with "
+            'reduction="none" and returns one loss per record.'
+        )
+    for key, weight in loss.named_buffers():
+        if not bool(weight.isfinite().all()) or bool((weight < 0).any()):
+            raise InvalidInput(f"{name}({key}=...) must be finite and not negative. Declare such weights.")
+    own = copy.deepcopy(loss)
+    own.reduction = "none"
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    own = own if like is None else own.to(like.device, like.dtype)
+    classes = isinstance(loss, _CLASSES)
+    ignored = getattr(loss, "ignore_index", None)
+
+    def of_record(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+        outputs, targets = _read(model, parts, named)
+        if not classes:
+            outputs, targets = _same_shape(outputs, targets)
+            return _own_mean(own(outputs, targets))
+        targets = _checked_classes(outputs, targets)
+        return _mean_of_counted(own(outputs, targets), targets, ignored)
+
+    return of_record
+
+
+def _read(model: nn.Module, parts: tuple[Tensor, ...], named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """What the model says of the records, and their targets."""
+    if not named:
+        if len(parts) < 2:
+            raise InvalidInput(
+                f"a record has {len(parts)} part, and this loss needs what goes to the model and then the "
+                "target. Pass (inputs, targets) as data, or a function as loss."
+            )
+        return logits_of(model(*parts[:-1])), parts[-1]
+    targets = [key for key in _TARGETS if key in named]
+    if len(targets) != 1 or len(named) < 2:
+        raise InvalidInput(
+            f"a record has {len(named)} keys, {len(targets)} of them named {', '.join(_TARGETS)}; this loss "
+            "needs one such key for the target, and others for the model. Rename the keys, or pass a "
+            "function as loss."
+        )
+    inputs = {key: part for key, part in named.items() if key != targets[0]}
+    if _names_all(model.forward, inputs):
+        return logits_of(model(**inputs)), named[targets[0]]
+    if len(inputs) > 1:
+        raise InvalidInput(
+            f"{type(model).__name__}.forward has no parameter for some of the {len(inputs)} keys of a record "
+            f"beside {targets[0]!r}. Leave these keys out, rename them, or pass a function as loss."
+        )
+    return logits_of(model(*inputs.values())), named[targets[0]]
+
+
+def _names_all(forward: Callable[..., object], inputs: Mapping[str, Tensor]) -> bool:
+    parameters = inspect.signature(forward).parameters
+    return all(key in parameters for key in inputs) or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
+
+
+def _own_tokens(named: Mapping[str, Tensor], ignored: int) -> Tensor:
+    """The labels of a record of tokens alone."""
+    tokens = next((named[key] for key in _TOKENS if key in named), None)
+    if tokens is None:
+        raise InvalidInput(
+            f"a record has neither a key for labels ({', '.join(_TARGETS)}) nor one for tokens "
+            f"({', '.join(_TOKENS)}). Rename the keys, or pass a function as loss."
+        )
+    mask = named.get("attention_mask")
+    return tokens if mask is None else tokens.masked_fill(mask == 0, ignored)
+
+
+def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
+    """Class numbers as int64, or (n, C) probabilities."""
+    if targets.is_floating_point() and targets.shape == logits.shape:
+        return targets
+    if targets.is_floating_point():
+        raise InvalidInput(
+            f"the targets are of type {targets.dtype}; class numbers are integers. Convert them: "
+            "labels.astype(int). For numbers to predict take tacit.losses.regression()."
+        )
+    if logits.dim() < 2 or targets.shape != logits.shape[:1] + logits.shape[2:]:
+        raise InvalidInput(
+            f"for each record the model gives {_of_a_record(logits)} and the target is "
+            f"{_of_a_record(targets)}; class numbers of shape (...) go with logits of shape (classes, ...). "
+            "Reshape the labels, or for labels (L,) and logits (L, classes) take tacit.losses.masked()."
+        )
+    return targets.long()
+
+
+def _check_tokens(logits: Tensor, labels: Tensor, name: str) -> None:
+    if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
+        raise InvalidInput(
+            f"for each record the model gives {_of_a_record(logits)} and the labels are "
+            f"{_of_a_record(labels)} of {labels.dtype}; tacit.losses.{name} needs logits (L, tokens) and "
+            "integer labels (L,). Give labels of the length of the tokens, or take "
+            "tacit.losses.classification() for one label per record."
+        )
+
+
+def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and targets in one shape and type; never broadcast, which would pair each record with all."""
+    if math.prod(outputs.shape[1:]) != math.prod(targets.shape[1:]):
+        raise InvalidInput(
+            f"for each record the model gives {_of_a_record(outputs)} and the target is "
+            f"{_of_a_record(targets)}, which is another number of numbers. Let the model end with as many."
+        )
+    return outputs.reshape(targets.shape), targets.to(outputs.dtype)
+
+
+def _of_a_record(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape[1:])}"
+
+
+def _mean_of_tokens(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    labels = labels.long()
+    each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=ignored)
+    return _mean_of_counted(each, labels, ignored)
+
+
+def _mean_of_counted(each: Tensor, targets: Tensor, ignored: int | None) -> Tensor:
+    """The mean over the record's own positions that are not ignored; 0 where there are none."""
+    if each.dim() == 1 or ignored is None or targets.shape != each.shape:
+        return _own_mean(each)
+    counted = (targets != ignored).flatten(1).sum(1).clamp(min=1)
+    return each.flatten(1).sum(1) / counted
+
+
+def _own_mean(each: Tensor) -> Tensor:
+    """(n, ...) to (n,)."""
+    return each if each.dim() == 1 else each.flatten(1).mean(1)
