@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tacit import collate, losses
     from tacit.accounting import PrivacyCurve, account, calibrate
     from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping
     from tacit.errors import TacitError
@@ -50,8 +51,10 @@ __all__ = [
     "__version__",
     "account",
     "calibrate",
+    "collate",
     "evaluate",
     "load",
+    "losses",
     "make_private_ready",
     "make_statement",
     "train",
@@ -71,12 +74,15 @@ _HOMES = {
     "sampling": ("FullBatch", "PoissonSampling", "ShuffledBatches"),
     "training": ("PrivateSession", "evaluate", "train"),
 }
+_MODULES = ("collate", "losses")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names
 
     def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"tacit.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'tacit' has no attribute {name!r}")
         return getattr(importlib.import_module(f"tacit.{_HOME_OF[name]}"), name)

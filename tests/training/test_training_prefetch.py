@@ -141,8 +141,6 @@ def test_a_batch_is_the_rows_at_its_positions(positions: list[int], dtype: str) 
 
 
 def test_arrays_that_are_no_tensors_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="byte order"):
-        as_records((np.zeros((3, 2), dtype=">f4"), np.zeros(3)))
     with pytest.raises(InvalidInput, match="cannot be a tensor"):
         as_records((np.array(["a", "b"]),))
     with pytest.raises(InvalidInput, match="NaN"):
@@ -248,7 +246,7 @@ def test_items_of_different_shapes_are_refused() -> None:
         def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
             return torch.zeros(i + 1), self.y[i]
 
-    with pytest.raises(InvalidInput, match="tensors and numbers of one shape"):
+    with pytest.raises(InvalidInput, match="part 0 differs in shape"):
         run(Ragged())
 
 

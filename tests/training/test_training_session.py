@@ -474,7 +474,8 @@ def test_all_kinds_of_data_give_the_same_run() -> None:
     [
         ((torch.zeros(3, 2), torch.zeros(4)), "leading dimension"),
         ((torch.zeros(()),), "leading dimension"),
-        ([1, 2], "DataLoader"),
+        (iter([1, 2]), "DataLoader"),
+        ([1, 2], "1 part"),
         (Stream(), "no length"),
     ],
 )

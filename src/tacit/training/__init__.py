@@ -4,7 +4,9 @@
 * ``step``: one private step.
 * ``loop``: the loop over a session.
 * ``arguments``: whether the arguments of a session are of the right kind.
-* ``records``: batches from arrays, memory maps and data sets; ``prefetch``: worker processes read them early.
+* ``records``: batches from arrays, data frames, memory maps and data sets; ``columns``, ``frames``,
+  ``arrays``: what becomes a tensor; ``structure``: what a record is made of; ``batching``: items of one
+  batch; ``prefetch``: worker processes read batches early.
 * ``items``: checks that each item of a data set depends on its own record alone.
 * ``augmentation``: several views of a record before the one clip.
 * ``guarded_optimizer``: only noisy gradients change the model.

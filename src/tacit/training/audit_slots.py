@@ -35,6 +35,7 @@ from tacit.plan import Plan
 from tacit.sampling import Indices
 from tacit.training.files import write_atomically
 from tacit.training.records import Records
+from tacit.training.structure import Template
 
 __all__ = ["AuditSlots", "Planted", "SlotEvidence", "WithCanaries"]
 
@@ -291,6 +292,10 @@ class WithCanaries(Records):
 
     def __len__(self) -> int:
         return len(self._records) + len(self._planted.slots_in)
+
+    @property
+    def template(self) -> Template:
+        return self._records.template
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         real, canary = indices[indices < len(self._records)], indices[indices >= len(self._records)]

@@ -88,11 +88,13 @@ _SAID = {
     "engine": "the engine",
     "physical": "physical_batch_size",
     "augmentation": "the augmentation",
+    "collate": "the collate function",
+    "structure": "the structure of the records",
     "ema": "ema_decay",
     "slots": "the audit slots",
     "noise": "the device that draws the noise",
 }
-_OF_CODE = ("code", "loss", "augmentation")
+_OF_CODE = ("code", "loss", "augmentation", "collate")
 _DIGESTS = (*_OF_CODE, "records", "event", "parameters", "model", "plan")
 _LONGEST = 120  # characters of what is shown of a model
 

@@ -24,7 +24,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from tacit.clipping.isolation.state import is_object, same
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling import Indices
-from tacit.training.records import DatasetRecords
+from tacit.training.records import Collate, DatasetRecords
 
 __all__ = ["check_items"]
 
@@ -38,6 +38,7 @@ _LARGE = 2**28
 """Bytes of an array that is not copied."""
 _LONG = 2**20
 """Rows of a pandas table that is not copied."""
+_COLLATE = "the collate function"  # where a path begins that leads into it
 _Path: TypeAlias = tuple[str | int, ...]
 """Names and keys that lead from a data set to what it holds."""
 _Items: TypeAlias = Mapping[int, list[int]]
@@ -64,8 +65,8 @@ def check_items(records: DatasetRecords, positions: Indices) -> None:
         part, i = _part_of(records.dataset, position)
         if len(part) > 2:
             if number == 0:
-                _check_order(part, i)
-            _check_rows(part, i)
+                _check_order(part, i, records.collate)
+            _check_rows(part, i, records.collate)
 
 
 def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
@@ -80,18 +81,18 @@ def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
     return dataset, i
 
 
-def _check_order(dataset: Any, i: int) -> None:
+def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
     """Read item i after one other and after another, and in one call with each."""
     one, other = (i + 1) % len(dataset), (i + 2) % len(dataset)
 
     def after(j: int) -> _Item:
-        twin = _Copy(dataset, {})
+        twin = _Copy(dataset, {}, collate)
         for position, seed in ((i, 0), (j, 1)):  # i as well: the data set may cache it
             twin.read([position], seed)
         return twin.read([i], 0)
 
     def beside(j: int, seed: int = 0) -> _Item:
-        return _Copy(dataset, {}).read([j, i], seed)
+        return _Copy(dataset, {}, collate).read([j, i], seed)
 
     changed = _differ(after(one), after(other)) and not _differ(after(one), after(one))
     if not changed and hasattr(dataset, "__getitems__") and not _differ(beside(one), beside(one, 1)):
@@ -103,16 +104,18 @@ def _check_order(dataset: Any, i: int) -> None:
         )
 
 
-def _check_rows(dataset: Any, i: int) -> None:
+def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
     """Read item i beside other rows than the data set has, each time from the same random state."""
     count = len(dataset)
     places = list(_rows(dataset, {count: [i]}, (), _DEEP))
-    befores = [_Copy(dataset, {}).read([i], seed) for seed in range(_SEEDS if places else 0)]
+    befores = [_Copy(dataset, {}, collate).read([i], seed) for seed in range(_SEEDS if places else 0)]
 
     def changes(beside: Mapping[_Path, Any]) -> bool:
         return any(
-            _differ(before, _Copy(dataset, beside).read([i], seed))
-            and not _differ(before, _Copy(dataset, {}).read([i], seed))  # the seed sets all that it draws
+            _differ(before, _Copy(dataset, beside, collate).read([i], seed))
+            and not _differ(
+                before, _Copy(dataset, {}, collate).read([i], seed)
+            )  # the seed sets all that it draws
             for seed, before in enumerate(befores)
         )
 
@@ -208,12 +211,13 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set with other ``rows``, which draws from seeds."""
+    """A copy of a data set, and of what collates its items, with other ``rows``, which draws from seeds."""
 
-    def __init__(self, dataset: Any, rows: Mapping[_Path, Any]) -> None:
+    def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows
         self._generators: list[tuple[dict[str, Any], str]] = []
-        self._records = DatasetRecords(self._of_object(dataset, (), _DEEP))
+        own = None if collate is None else self._of_object(collate, (_COLLATE,), _DEEP)
+        self._records = DatasetRecords(self._of_object(dataset, (), _DEEP), collate=own)
 
     def read(self, positions: list[int], seed: int) -> _Item:
         """The last of these items, which are read in one call; None if they cannot be read."""

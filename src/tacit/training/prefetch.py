@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from tacit.errors import InvalidInput, check_integer
 from tacit.sampling import Indices
 from tacit.training.records import Records
+from tacit.training.structure import Template
 
 __all__ = ["Prefetcher", "Request"]
 
@@ -64,6 +65,10 @@ class Prefetcher(Records):
 
     def content(self) -> Iterator[bytes | memoryview] | None:
         return self._records.content()
+
+    @property
+    def template(self) -> Template:
+        return self._records.template
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         for _ in range(2):

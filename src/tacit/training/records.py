@@ -1,7 +1,13 @@
 """Where do the records of a step come from? From anything that gives a record's tensors for its position.
 
-Tensors, NumPy arrays and memory maps give a batch by one gather.  A map-style data set gives its records one
-by one, or by ``__getitems__`` where it has it, and :mod:`tacit.training.prefetch` reads them early.
+Tensors, arrays, memory maps, data frames and mappings of them give a batch by one gather.  A map-style data
+set or a list of records gives them one by one, or by ``__getitems__`` where it has it, and
+:mod:`tacit.training.prefetch` reads them early.
+
+**Guarantee**
+
+* A ``collate`` gets one record at a time, so that what it makes of a record does not depend on the others of
+  the batch.
 
 Letters: N records; n records of a batch.
 """
@@ -10,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -18,17 +23,22 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
 from tacit.sampling import Indices
+from tacit.training.arrays import Array, as_array, as_tensor, cast_numbers
+from tacit.training.batching import batch_of, batch_of_collated, few
+from tacit.training.columns import Rows, columns_of_data, has_items, uneven
+from tacit.training.structure import Template, flatten, leaves_by, name_of, paths_of
 
-__all__ = ["ArrayRecords", "Data", "DatasetRecords", "Records", "as_records"]
+__all__ = ["ArrayRecords", "Collate", "Data", "DatasetRecords", "Records", "as_records"]
 
-Array: TypeAlias = Tensor | NDArray[Any]
-Data = Sequence[Array] | TensorDataset | Dataset[Any]
+Data: TypeAlias = Sized | Dataset[Any]
+"""What :func:`as_records` takes: ``docs/records.md`` lists it."""
+Collate: TypeAlias = Callable[[list[Any]], Any]
+"""Makes a batch, of leading dimension 1, of a list with one record."""
 
 _SAMPLED = 32  # records of a data set that its fingerprint is made of
 _CHUNK_BYTES = 1 << 24
@@ -41,6 +51,11 @@ class Records(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """N."""
+
+    @property
+    @abstractmethod
+    def template(self) -> Template:
+        """What a record is made of (:mod:`tacit.training.structure`)."""
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
@@ -69,13 +84,27 @@ class ArrayRecords(Records):
     A stretch of consecutive records, such as the full batch, is not copied.  A model may change its input in
     place, so the first stretch is a copy, which shows whether the model does.
 
+    Args:
+        template: what a record is made of; by default a tuple of its rows of the arrays.
+        floating: the type that floating numbers are cast to, batch by batch; None to leave them.
+
     >>> ArrayRecords((torch.arange(5), np.ones((5, 2)))).take(np.array([0, 3]), seed=0)[0]
     tensor([0, 3])
     """
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self._tensors = tuple(_as_tensor(array) for array in arrays)
-        _check_rows(self._tensors)
+    def __init__(
+        self,
+        arrays: Sequence[Array],
+        *,
+        template: Template | None = None,
+        floating: torch.dtype | None = None,
+    ) -> None:
+        self._template = tuple(range(len(arrays))) if template is None else template
+        names = [name_of(path) for path in paths_of(self._template)]
+        arrays = [as_array(array, name) for array, name in zip(arrays, names, strict=True)]
+        self._tensors = tuple(as_tensor(array) for array in arrays)
+        self._floating = floating
+        _check_rows(self._tensors, names, floating)
         self._count = len(self._tensors[0])
         self._may_lend = all(_writable(array) for array in arrays)
         self._lend: bool | None = None  # None: not known yet whether the model leaves its input unchanged
@@ -85,8 +114,15 @@ class ArrayRecords(Records):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def template(self) -> Template:
+        return self._template
+
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
+        return tuple(cast_numbers(tensor, self._floating) for tensor in self._taken(indices))
+
+    def _taken(self, indices: Indices) -> tuple[Tensor, ...]:
         first, last = int(indices[0]), int(indices[-1]) + 1
         if last - first == len(indices) and bool((indices[:-1] < indices[1:]).all()):
             return self._stretch(first, last)
@@ -132,41 +168,91 @@ class ArrayRecords(Records):
 
 @final
 class DatasetRecords(Records):
-    """A map-style data set, whose item i is record i: a tensor, or a tuple of tensors and numbers.
+    """A map-style data set, whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
 
     What it draws from Python's, NumPy's or torch's global generators is a function of ``seed``, and these
     generators are afterwards as before.  Reading all records could take as long as an epoch, so the
     fingerprint is that of their number and of 32 records that the key chooses.
+
+    Args:
+        dataset: has a length, and items by position.
+        collate: makes of a list of one item a batch of leading dimension 1; called for each item alone.
+        floating: the type that floating numbers are cast to; None to leave them.
+
+    >>> items = [{"x": [0.5, 2.0], "y": 1}, {"x": [1.0, 3.0], "y": 0}]
+    >>> DatasetRecords(items, floating=torch.float32).take(np.array([1]), seed=0)
+    (tensor([[1., 3.]]), tensor([0]))
     """
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        collate: Collate | None = None,
+        floating: torch.dtype | None = None,
+    ) -> None:
         if not isinstance(dataset, Sized):
             raise InvalidInput(
                 f"{type(dataset).__name__} has no length: records must be reachable by position, so that "
                 "each can be sampled independently. Use a map-style data set, or tensors."
             )
-        self.dataset = dataset
+        if collate is not None and not callable(collate):
+            raise InvalidInput(
+                f"collate is of type {type(collate).__name__}; it must be a function of a list with one "
+                "record, such as tacit.collate.pad(length=128)."
+            )
+        self.dataset: Any = dataset
+        self.collate = collate
+        self._floating = floating
+        self._template: Template | None = None
+        self._names: list[str] = []
         self._digest: tuple[bytes, str] | None = None
 
     def __len__(self) -> int:
-        return len(cast(Sized, self.dataset))
+        return len(self.dataset)
+
+    @property
+    def template(self) -> Template:
+        """That of the first item that is read: of record 0, where none was read before."""
+        if self._template is None:
+            self.take(np.zeros(1, dtype=np.int64), seed=0)
+        return cast("Template", self._template)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        positions = [int(i) for i in indices]
         with _seeded(seed):
-            items = self._items([int(i) for i in indices])
-        try:
-            batch = default_collate(items)
-        except (TypeError, RuntimeError) as problem:  # their texts name types and shapes
-            raise _no_batch(indices, str(problem).rstrip(".")) from None
-        except (LookupError, ValueError, OverflowError) as problem:
-            raise _no_batch(indices, without_values(problem)) from None
-        parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
-        if not all(isinstance(part, Tensor) for part in parts):
+            items = self._items(positions)
+            if self.collate is not None:
+                items = [self._collated(self.collate, *pair) for pair in zip(items, positions, strict=True)]
+        rows = zip(*[self._leaves(item) for item in items], strict=True)
+        made = batch_of if self.collate is None else batch_of_collated
+        return tuple(
+            made(name, part, indices, self._floating) for name, part in zip(self._names, rows, strict=True)
+        )
+
+    def _leaves(self, item: Any) -> list[Any]:
+        if self._template is not None:
+            return leaves_by(self._template, item)
+        self._template, leaves = flatten(item)
+        self._names = [name_of(path) for path in leaves]
+        if not leaves:
             raise InvalidInput(
-                "each item of the data set must be a tensor or a tuple of tensors and numbers; "
-                f"got an item with {', '.join(type(part).__name__ for part in parts)} after collation."
+                f"an item of the data set is an empty {type(item).__name__}. Let it give the tensors of a "
+                "record."
             )
-        return cast("tuple[Tensor, ...]", parts)
+        return [*leaves.values()]
+
+    def _collated(self, collate: Collate, item: Any, position: int) -> Any:
+        try:
+            return collate([item])
+        except InvalidInput:
+            raise
+        except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
+            raise InvalidInput(
+                f"collate failed on record {position}: {without_values(problem)}. The error's own text is "
+                "left out, as it may hold values of the record. The session calls collate with a list of "
+                "one record; try collate([data[i]])."
+            ) from None
 
     def _items(self, positions: list[int]) -> list[Any]:
         together: Callable[[list[int]], list[Any]] | None = getattr(self.dataset, "__getitems__", None)
@@ -175,7 +261,7 @@ class DatasetRecords(Records):
         try:
             items = together(positions)
         except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
-            raise _unreadable(f"one of the records at {_few(positions)}", problem) from None
+            raise _unreadable(f"one of the records at {few(positions)}", problem) from None
         if len(items) != len(positions):
             raise InvalidInput(
                 f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
@@ -200,47 +286,45 @@ class DatasetRecords(Records):
             self._digest = key, digest.hexdigest()
         return self._digest[1]
 
-    def content(self) -> None:
-        return None
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return self.dataset.content() if isinstance(self.dataset, Rows) else None
 
 
-def as_records(data: Data | Records) -> Records:
-    """Take tensors, arrays, a ``TensorDataset`` or a map-style ``Dataset``; refuse data without positions.
+def as_records(
+    data: Data | Records, *, collate: Collate | None = None, floating: torch.dtype | None = None
+) -> Records:
+    """Take arrays, data frames, mappings and tuples of them, or items by position; refuse all else by name.
+
+    Args:
+        data: ``docs/records.md`` lists the kinds.
+        collate: makes of a list of one record a batch of leading dimension 1, for records of varying length;
+            :func:`tacit.collate.pad` is a ready one.
+        floating: the type that floating numbers are cast to; None to leave them.
+
+    Raises:
+        InvalidInput: the message names the part, its type and the mend, and holds no value of a record.
 
     >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
     5
+    >>> as_records({"x": np.zeros((5, 3)), "y": [0, 1, 1, 0, 1]}).template
+    {'x': 0, 'y': 1}
     """
     if isinstance(data, Records):
         return data
     if isinstance(data, TensorDataset):
-        return ArrayRecords(data.tensors)
-    if isinstance(data, Dataset):
-        return DatasetRecords(data)
-    if (
-        isinstance(data, list | tuple)
-        and data
-        and all(isinstance(part, Tensor | np.ndarray) for part in data)
-    ):
-        return ArrayRecords(data)
-    raise InvalidInput(
-        "data must be a sequence of tensors or arrays, a TensorDataset or a map-style Dataset; got "
-        f"{type(data).__name__}. A DataLoader is not needed: the session draws the batches itself."
-    )
-
-
-def _as_tensor(array: Array) -> Tensor:
-    """The array's memory as a tensor, without a copy."""
-    if isinstance(array, Tensor):
-        return array
-    try:
-        with warnings.catch_warnings():  # a read-only map is never written to: see ``_writable``
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.from_numpy(array)
-    except (TypeError, ValueError):
+        data = data.tensors
+    if has_items(data):
+        return DatasetRecords(data, collate=collate, floating=floating)
+    template, columns = columns_of_data(data)
+    if collate is None and not any(isinstance(column, list) for column in columns.values()):
+        return ArrayRecords(cast("list[Array]", [*columns.values()]), template=template, floating=floating)
+    if collate is None:
+        path = next(path for path, column in columns.items() if isinstance(column, list))
         raise InvalidInput(
-            f"an array of type {array.dtype} cannot be a tensor. Convert it to numbers in the byte order of "
-            "this machine."
-        ) from None
+            f"{name_of(path)} differs in shape from record to record, and a batch has one shape. Give "
+            "collate=tacit.collate.pad(length=...), with a public length."
+        )
+    return DatasetRecords(Rows([*columns.values()], template), collate=collate, floating=floating)
 
 
 def _writable(array: Array) -> bool:
@@ -248,17 +332,24 @@ def _writable(array: Array) -> bool:
     return not array.is_inference() if isinstance(array, Tensor) else bool(array.flags.writeable)
 
 
-def _check_rows(tensors: Sequence[Tensor]) -> None:
+def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch.dtype | None) -> None:
     lengths = {len(tensor) if tensor.dim() else -1 for tensor in tensors}
     if len(lengths) != 1 or lengths == {-1}:
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise InvalidInput(f"all tensors need the same leading dimension, one row per record; got {shapes}.")
-    for position, tensor in enumerate(tensors):
-        if tensor.is_floating_point() and not all(bool(p.isfinite().all()) for p in _pieces(tensor)):
-            raise InvalidInput(
-                f"tensor {position} of the data holds NaN or infinite values. Remove such records or fill "
-                "them by a fixed rule before training; a rule computed from the data would leak."
-            )
+        raise uneven([f"{n}: {tuple(t.shape)}" for n, t in zip(names, tensors, strict=True)])
+    for name, tensor in zip(names, tensors, strict=True):
+        if not tensor.is_floating_point():
+            continue
+        for piece in _pieces(tensor):
+            if not bool(piece.isfinite().all()):
+                raise InvalidInput(
+                    f"{name} of the data holds NaN or infinite values. Remove such records or fill them by a "
+                    "fixed rule before training; a rule computed from the data would leak."
+                )
+            if floating not in (None, tensor.dtype) and not bool(piece.to(floating).isfinite().all()):
+                raise InvalidInput(
+                    f"{name} of the data holds numbers beyond {floating}, the type of the model, to which "
+                    "floating numbers are cast. Scale it by public bounds, or train a model in float64."
+                )
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -288,16 +379,3 @@ def _unreadable(what: str, problem: Exception) -> InvalidInput:
         "out, as it may hold values of the record; read that record yourself to see it. The data set must "
         "be able to give every record: remove those that cannot be read before the run starts."
     )
-
-
-def _no_batch(indices: Indices, reason: str) -> InvalidInput:
-    return InvalidInput(
-        f"the records at {_few(indices)} cannot be put into one batch, which takes tensors and numbers of "
-        f"one shape: {reason}. Let the data set give a tensor, or a tuple of tensors and numbers, of the "
-        "same shapes for each."
-    )
-
-
-def _few(positions: Sequence[int] | Indices) -> str:
-    shown = ", ".join(str(int(position)) for position in positions[:5])
-    return shown if len(positions) <= 5 else f"{shown}, ..."

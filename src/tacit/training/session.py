@@ -36,6 +36,7 @@ from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.events import Adjacency, event_to_json
+from tacit.losses import per_record
 from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.notebook import facts
@@ -43,6 +44,7 @@ from tacit.plan import Plan
 from tacit.rounding import round_up
 from tacit.sampling import Indices
 from tacit.training.arguments import check_arguments
+from tacit.training.arrays import floating_type
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
@@ -56,8 +58,9 @@ from tacit.training.noise_reuse import check_release
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
-from tacit.training.records import Data, DatasetRecords, Records, as_records
+from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
 from tacit.training.step import noisy_step, requests
+from tacit.training.structure import check_loss_takes, is_positional, with_record
 
 __all__ = ["PrivateSession", "StepReport", "StepTicket"]
 
@@ -99,13 +102,19 @@ class PrivateSession:
     Args:
         model: any module that does not mix records; the session refuses others and names the part.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: tensors or arrays (N, ...), memory maps among them, a ``TensorDataset`` or a map-style
-            ``Dataset``; row i is record i, and item i depends on record i alone.  To check that, the session
-            reads four items of a ``Dataset`` up to ten times before the first step.
+        data: arrays, tensors or lists (N, ...), memory maps among them, mappings and tuples of them, data
+            frames, a list of records, or a map-style data set; ``docs/records.md`` lists them.  Row i is
+            record i, and item i depends on record i alone.  To check that, the session reads four items of a
+            data set up to ten times before the first step.  Floating numbers are cast to the type of the
+            model's, integers to int64.
         plan: what the run does and what it costs.
-        loss: ``loss(model, *tensors) -> (n,)``, one loss per row, no mean.  It is called many times in the
-            first step (about 65 times for a small model), about 22 times at batches 4, 16, 64, ..., and at
-            least once in any other: a counter or a ``print`` in it sees all these calls.
+        loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
+            loss per record, no mean; a loss module of ``torch.nn``, which is used without its reduction; or
+            one of :mod:`tacit.losses`.  It is called many times in the first step (about 65 times for a small
+            model), about 22 times at batches 4, 16, 64, ..., and at least once in any other: a counter or a
+            ``print`` in it sees all these calls.
+        collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
+            such as :func:`tacit.collate.pad`.
         engine: "fast", or "reference" for the definition itself.
         physical_batch_size: most records in memory at once; it changes speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
@@ -141,7 +150,8 @@ class PrivateSession:
         data: Data | Records,
         plan: Plan,
         *,
-        loss: PerExampleLoss,
+        loss: PerExampleLoss | nn.Module,
+        collate: Collate | None = None,
         engine: str = "fast",
         physical_batch_size: int = 512,
         augmentation: Augmentation | None = None,
@@ -165,7 +175,8 @@ class PrivateSession:
         )
         self.model = model
         self.plan = plan
-        self._records = as_records(data)
+        loss = per_record(loss, model)
+        self._records = as_records(data, collate=collate, floating=floating_type(model))
         self._unchecked = self._records if isinstance(self._records, DatasetRecords) else None
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
@@ -175,6 +186,9 @@ class PrivateSession:
             "code": Identity(model, model),
             "augmentation": Identity(augmentation, calls=("draws", "views")),
         }
+        if collate is not None:
+            self._code["collate"] = Identity(collate)
+        loss = self._of_record(loss, self._records)
         self._charges = charges
         self._refusal: BudgetExceeded | None = None
         if charges is not None:
@@ -200,6 +214,23 @@ class PrivateSession:
             self._records = Prefetcher(self._records, lambda: session._requests(), workers=workers)
         self._check_fit()
         self._optimizer = GuardedOptimizer(optimizer, self._trained)
+
+    def _of_record(self, loss: PerExampleLoss, records: Records) -> PerExampleLoss:
+        """The loss as the engines call it, with the tensors of the records.
+
+        A data set tells what a record is when its first item is read, which is not before the first step.
+        """
+        self._user_loss: PerExampleLoss | None = loss  # until it is known to take the records
+        if self._unchecked is None:
+            self._check_loss(records)
+            if is_positional(records.template):
+                return loss
+        return with_record(loss, lambda: records.template)
+
+    def _check_loss(self, records: Records) -> None:
+        if self._user_loss is not None:
+            check_loss_takes(self._user_loss, records.template)
+        self._user_loss = None
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -383,6 +414,7 @@ class PrivateSession:
         """Check once, on the first records drawn, that items and augmentation do not mix records."""
         if self._unchecked is not None and len(real := indices[indices < len(self._unchecked)]) > 0:
             check_items(self._unchecked, real[:_CHECKED])
+            self._check_loss(self._unchecked)
             self._unchecked = None
         if self._augmentation is None or self._augmentation_is_checked or len(indices) == 0:
             return
@@ -454,8 +486,8 @@ class PrivateSession:
 
         The session takes steps that were taken after the save again, with the same noise.  They are the same
         release as long as nothing has changed.  It refuses another plan, other records, another model,
-        optimizer, augmentation or loss.  It compares losses by their code and by the values that they read,
-        as these are when the session is made (:mod:`tacit.training.identity`).
+        optimizer, augmentation, collate function or loss.  It compares losses by their code and by the values
+        that they read, as these are when the session is made (:mod:`tacit.training.identity`).
 
         It does not compare the schedule of the learning rate and the mode of the model; what a loss reads
         from files, environment or clocks; what compiled extensions and objects of libraries hold; of large
@@ -503,6 +535,8 @@ class PrivateSession:
         }
         if self._noise_on_device:
             facts["noise"] = "ChaCha20"
+        if len(self._records) > 0 and not is_positional(self._records.template):
+            facts["structure"] = repr(self._records.template)
         return facts
 
     def _check_fit(self) -> None:

@@ -48,6 +48,10 @@ class NotedRows(Records):
     def __len__(self) -> int:
         return len(self.tensors[0])
 
+    @property
+    def template(self) -> tuple[int, ...]:
+        return tuple(range(len(self.tensors)))
+
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         self.taken += indices.tolist()
         return tuple(tensor[torch.from_numpy(indices)] for tensor in self.tensors)

@@ -31,7 +31,7 @@ Place: TypeAlias = tuple[Hashable, str]
 """A table, and a name in it."""
 _OF_TORCH = frozenset(vars(nn.Module()))  # its own tables, and the flag ``training``
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_DEEP = 4
+_DEEP = 5
 """How many steps away from a loss its variables are looked up."""
 _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
 

@@ -1,0 +1,237 @@
+"""What is a record made of? Its tensors in a fixed order, and a template that makes the record of them again.
+
+A template is the record with the numbers of its tensors in place of these: ``{"x": 0, "y": (1, 2)}``.  The
+engines see the tensors alone; the loss gets the record, as positional parts or as keywords.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Number
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+from torch import Tensor, nn
+
+from tacit.clipping.engine import PerExampleLoss
+from tacit.errors import InvalidInput
+
+__all__ = [
+    "Path",
+    "Template",
+    "check_loss_takes",
+    "flatten",
+    "is_positional",
+    "leaves_by",
+    "name_of",
+    "paths_of",
+    "rebuild",
+    "with_record",
+]
+
+Template: TypeAlias = int | tuple[Any, ...] | dict[str, Any]
+Path: TypeAlias = tuple[str | int, ...]
+"""The keys and positions that lead from a record to one of its parts."""
+
+
+def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, Any]]:
+    """The template of a record and its leaves, by their paths.
+
+    Mappings, tuples and lists are containers; a list of numbers is a leaf, and with ``lists=False`` any list.
+
+    Raises:
+        InvalidInput: a mapping has a key that is no word.
+
+    >>> flatten({"x": [0.5, 2.0], "pair": (1, 2)})
+    ({'x': 0, 'pair': (1, 2)}, {('x',): [0.5, 2.0], ('pair', 0): 1, ('pair', 1): 2})
+    """
+    leaves: dict[Path, Any] = {}
+
+    def template_of(value: Any, path: Path) -> Template:
+        if isinstance(value, Mapping):
+            for key in value:
+                _check_key(key, path)
+            return {key: template_of(part, (*path, key)) for key, part in value.items()}
+        if isinstance(value, tuple) or (lists and isinstance(value, list) and not _holds_numbers(value)):
+            parts = [template_of(part, (*path, position)) for position, part in enumerate(value)]
+            return _made_like(value, parts)
+        leaves[path] = value
+        return len(leaves) - 1
+
+    template: Template = template_of(record, ())
+    return template, leaves
+
+
+def leaves_by(template: Template, record: Any) -> list[Any]:
+    """The leaves of a record in the order of a template.
+
+    Raises:
+        InvalidInput: it has other keys or another number of parts; the message names neither.
+
+    >>> leaves_by({"x": 0, "y": 1}, {"y": 3, "x": 2})
+    [2, 3]
+    """
+    if is_positional(template) and isinstance(record, tuple | list) and len(record) == len(template):
+        return list(record)
+    found: dict[int, Any] = {}
+
+    def walk(part: Template, value: Any) -> None:
+        match part:
+            case int():
+                found[part] = value
+            case dict():
+                if not isinstance(value, Mapping) or value.keys() != part.keys():
+                    raise _another_structure("the same keys")
+                for key, inner in part.items():
+                    walk(inner, value[key])
+            case _:
+                if not isinstance(value, tuple | list) or len(value) != len(part):
+                    raise _another_structure("the same number of parts")
+                for inner, of_value in zip(part, value, strict=True):
+                    walk(inner, of_value)
+
+    walk(template, record)
+    return [found[number] for number in range(len(found))]
+
+
+def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
+    """The record of these leaves.
+
+    >>> rebuild({"x": 0, "y": (1, 2)}, "abc")
+    {'x': 'a', 'y': ('b', 'c')}
+    """
+    match template:
+        case int():
+            return leaves[template]
+        case dict():
+            return {key: rebuild(part, leaves) for key, part in template.items()}
+        case _:
+            return _made_like(template, [rebuild(part, leaves) for part in template])
+
+
+def name_of(path: Path) -> str:
+    """A part of a record in words, for errors.
+
+    >>> name_of((1, "labels"))
+    "part 1, key 'labels'"
+    """
+    words = [f"key {step!r}" if isinstance(step, str) else f"part {step}" for step in path]
+    return ", ".join(words) or "the record"
+
+
+def paths_of(template: Template) -> list[Path]:
+    """The paths of a record's parts."""
+    return list(flatten(template)[1])
+
+
+def is_positional(template: Template) -> TypeGuard[tuple[int, ...]]:
+    """Whether a loss gets the tensors as they are, one after the other."""
+    return isinstance(template, tuple) and all(type(part) is int for part in template)
+
+
+def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerExampleLoss:
+    """``loss``, called with the records' tensors: it gets the record, as positional parts or as keywords.
+
+    Args:
+        template: asked for when the loss is called, as a data set tells it by its first item.
+
+    >>> loss = with_record(lambda model, *, x, y: (x, y), lambda: {"x": 0, "y": (1, 2)})
+    >>> loss(None, "a", "b", "c")
+    ('a', ('b', 'c'))
+    """
+
+    def of_record(model: nn.Module, *tensors: Tensor) -> Tensor:
+        parts, named = _arguments(template(), tensors)
+        return loss(model, *parts, **named)
+
+    return of_record
+
+
+def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
+    """Refuse a loss that cannot be called with the model and such a record.
+
+    Raises:
+        InvalidInput: the message says what a record is and what the loss takes.
+
+    >>> check_loss_takes(lambda model, x, y: x, (0, 1))
+    >>> check_loss_takes(lambda model, x, y: x, {"x": 0})
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: a record is a mapping, so the loss is called with the model and 1 keyword, \
+its keys; it takes (model, x, y). Give a loss with these parameters, such as \
+def loss(model, **record).
+    """
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # compiled code has none
+        return
+    parts, named = _arguments(template, range(len(leaves_of(template))))
+    try:
+        signature.bind(None, *parts, **named)
+    except TypeError:
+        count = len(parts) + len(named)
+        many = "s" if count > 1 else ""
+        if named:
+            told = f"a mapping, so the loss is called with the model and {count} keyword{many}, its keys"
+            mend = "def loss(model, **record)"
+        else:
+            told = f"{count} part{many}, so the loss is called with the model and {count} tensor{many}"
+            mend = (
+                f"def loss(model, {', '.join('xyzuvw'[:count])})" if count <= 6 else "def loss(model, *parts)"
+            )
+        raise InvalidInput(
+            f"a record is {told}; it takes ({', '.join(_names(signature))}). Give a loss with these "
+            f"parameters, such as {mend}."
+        ) from None
+
+
+def leaves_of(template: Template) -> list[int]:
+    """The numbers in a template."""
+    match template:
+        case int():
+            return [template]
+        case dict():
+            return [number for part in template.values() for number in leaves_of(part)]
+        case _:
+            return [number for part in template for number in leaves_of(part)]
+
+
+def _arguments(template: Template, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    record = rebuild(template, leaves)
+    if isinstance(template, dict):
+        return (), record
+    return (record,) if isinstance(template, int) else record, {}
+
+
+def _names(signature: inspect.Signature) -> Iterator[str]:
+    for name, parameter in signature.parameters.items():
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        yield ("**" if parameter.kind is parameter.VAR_KEYWORD else star) + name
+
+
+def _made_like(like: Any, parts: list[Any]) -> tuple[Any, ...]:
+    """A tuple of these parts, or a named one; a list becomes a tuple."""
+    made: tuple[Any, ...] = type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    return made
+
+
+def _holds_numbers(values: Any) -> bool:
+    """Whether a list is an array of numbers, as tokens are; its first number tells."""
+    while isinstance(values, list) and len(values) > 0:
+        values = values[0]
+    return isinstance(values, list | Number | np.generic)
+
+
+def _check_key(key: object, path: Path) -> None:
+    if not isinstance(key, str):
+        raise InvalidInput(
+            f"{name_of(path)} is a mapping with a key of type {type(key).__name__}; the keys of a record "
+            "must be words, as the loss gets them as keywords. Rename the keys."
+        )
+
+
+def _another_structure(wanted: str) -> InvalidInput:
+    return InvalidInput(
+        f"the records differ in structure; each must have {wanted}. Let each item of the data set be a tuple "
+        "of tensors and numbers, or a mapping of them, with the same parts."
+    )
