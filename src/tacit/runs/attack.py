@@ -238,7 +238,8 @@ def _train_plainly(
 ) -> nn.Module:
     """Plain training in shuffled batches of the run's size, for as many steps."""
     model = new_model(run.config, run.data, Generator.from_os())
-    optimizer, losses = new_optimizer(run.config, model), losses_of(run.data)
+    optimizer = new_optimizer(run.config, model)
+    losses = losses_of(run.data, run.config.training.loss)
     batch = len(rows.inputs)
     if not isinstance(run.plan.sampling, FullBatch):
         batch = max(1, round(run.plan.sampling_rate * len(rows.inputs)))

@@ -157,13 +157,18 @@ class OptimizerSection(_Section):
 
 
 class TrainingSection(_Section):
-    """How long and how: ``batch_size`` is the expected one, "full" for all records in each step."""
+    """How long and how: ``batch_size`` is the expected one, "full" for all records in each step.
+
+    ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
+    text -log p of a whole record; "causal" is its mean per character.
+    """
 
     batch_size: int | Literal["full"]
     epochs: float | None = None
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"
     physical_batch_size: _Count = 512
+    loss: Literal["classification", "regression", "causal"] | None = None
     views: _Count = 1
     crop_padding: Annotated[int, Field(ge=0)] = 4
     ema_decay: float | None = None

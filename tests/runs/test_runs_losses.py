@@ -1,0 +1,71 @@
+"""[training] loss names the loss of a run: the data's own, or the mean per character of text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tacit.datasets import Dataset, TensorPair, load
+from tacit.errors import InvalidInput
+from tacit.runs.config import parse_config
+from tacit.runs.losses import losses_of, text_loss
+
+RUN = """
+[data]
+name = "digits"
+[model]
+name = "logistic"
+[privacy]
+epsilon = 1.0
+delta = 1e-4
+unit = "image"
+adjacency = "add-remove"
+records = 1437
+[optimizer]
+learning_rate = 0.1
+[training]
+batch_size = 64
+steps = 2
+"""
+
+
+def of_numbers() -> Dataset:
+    pair = TensorPair(torch.zeros(4, 2), torch.zeros(4, 1))
+    return Dataset("toy", pair, pair, classes=(), source="made up", unit="row", target_bounds=((0.0, 1.0),))
+
+
+def of_text() -> Dataset:
+    inputs, targets = torch.tensor([[1, 2, 3], [2, 1, 0]]), torch.tensor([[2, 3, 1], [1, -100, -100]])
+    pair = TensorPair(inputs, targets)
+    return Dataset("toy", pair, pair, classes=(), source="made up", unit="row", alphabet="abc")
+
+
+def test_a_name_is_that_of_the_data() -> None:
+    assert losses_of(load("digits"), "classification") is losses_of(load("digits"))
+    assert losses_of(of_numbers(), "regression") is losses_of(of_numbers())
+
+
+def test_causal_is_the_mean_per_character() -> None:
+    model, data = nn.Embedding(4, 4), of_text()
+    whole, mean = text_loss(model, *data.train), losses_of(data, "causal")(model, *data.train)
+    torch.testing.assert_close(mean, whole / torch.tensor([3.0, 1.0]))
+    first = F.cross_entropy(model(data.train.inputs[0]), data.train.targets[0])
+    torch.testing.assert_close(mean[0], first)
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [("regression", "classification"), ("causal", "classification")],
+)
+def test_another_loss_than_the_datas_is_refused(name: str, fits: str) -> None:
+    with pytest.raises(InvalidInput, match=rf'\[training\] loss = "{name}".*classes.*loss = "{fits}"'):
+        losses_of(load("digits"), name)
+
+
+def test_the_key_is_read_and_a_wrong_one_refused() -> None:
+    assert parse_config(RUN, "run.toml").training.loss is None
+    assert parse_config(RUN + 'loss = "classification"\n', "run.toml").training.loss == "classification"
+    with pytest.raises(InvalidInput, match=r"\[training\] loss = 'hinge': .*'classification'"):
+        parse_config(RUN + 'loss = "hinge"\n', "run.toml")
