@@ -542,8 +542,23 @@ class Remembering:
         return x[None], torch.tensor([y])
 
 
-def test_planted_bug_a_collate_that_remembers_records_is_refused() -> None:
-    run = session(Case(lambda: [*zip(X, Y.tolist(), strict=True)], collate=Remembering()))
+def remembering() -> Callable[[list[Any]], Any]:
+    """The same in variables around a function."""
+    last, seen = torch.zeros(D, dtype=torch.float64), [0.0]
+
+    def added(items: list[Any]) -> Any:
+        nonlocal last
+        ((x, y),) = items
+        x, last = torch.as_tensor(x) + last + seen[-1], torch.as_tensor(x)
+        seen.append(float(x.sum()))
+        return x[None], torch.tensor([y])
+
+    return added
+
+
+@pytest.mark.parametrize("made", [Remembering, remembering])
+def test_planted_bug_a_collate_that_remembers_records_is_refused(made: Callable[[], Any]) -> None:
+    run = session(Case(lambda: [*zip(X, Y.tolist(), strict=True)], collate=made()))
     with pytest.raises(UnsupportedModel, match="changes with the items that are read before"):
         run.step(next(run.batches()))
 

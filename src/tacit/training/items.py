@@ -13,6 +13,7 @@ import operator
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
+from types import CellType, FunctionType
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -229,6 +230,8 @@ class _Copy:
             return None
 
     def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
+        if isinstance(thing, FunctionType):
+            return self._of_function(thing, path, deep)
         if hasattr(type(thing), "__del__"):  # deleting a copy would close what both hold
             return thing
         try:
@@ -240,6 +243,18 @@ class _Copy:
             attributes[name] = self._of(value, (*path, name), deep)
             if isinstance(value, _GENERATORS):
                 self._generators.append((attributes, name))
+        return twin
+
+    def _of_function(self, function: FunctionType, path: _Path, deep: int) -> FunctionType:
+        """The function with copies of the variables around it, in which a collate function may store."""
+        cells = tuple(
+            CellType(self._of(cell.cell_contents, (*path, name), deep)) if _is_filled(cell) else cell
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        )
+        twin = FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+        )
+        twin.__kwdefaults__ = function.__kwdefaults__
         return twin
 
     def _of(self, value: Any, path: _Path, deep: int) -> Any:
@@ -272,6 +287,14 @@ def _differ(one: _Item, other: _Item) -> bool:
     if one is None or other is None:
         return False
     return len(one) != len(other) or not all(map(same, one, other))
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (which raises)
+    except ValueError:
+        return False
+    return True
 
 
 def _length(value: Any) -> int:
