@@ -65,8 +65,9 @@ def _misfit(batch: Sequence[Tensor], problem: Exception) -> InvalidInput:
     kinds = ", ".join(map("{} {}".format, types, shapes))
     return InvalidInput(
         f"the model or the loss does not fit the records, whose parts are {kinds}: "
-        f"{str(problem).rstrip('.')}. Let the first layer take the shape of the inputs, and the loss the "
-        "type of the targets: class numbers are integers, numbers to predict are floating."
+        f"{str(problem).rstrip('.')}. Let the first layer take the shape of the inputs, and give each part "
+        "its type: class numbers and tokens are integers, other inputs and numbers to predict are floating "
+        "(x.astype(float))."
     )
 
 
