@@ -203,12 +203,6 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
         "Make model and loss fit",
     ),
     "pictures": (lambda: nn.Conv2d(1, 1, 3), InvalidInput, "float32 of shape (4,)", "fit the records"),
-    "double weights": (
-        lambda: nn.Linear(D, CLASSES).double(),
-        InvalidInput,
-        "fails on a batch of these records",
-        "x.float()",
-    ),
     "a tuple": (
         lambda: Reads(lambda f, x: (f(x), x)),
         InvalidInput,
@@ -242,7 +236,7 @@ LOSSES: dict[str, tuple[Any, str, str]] = {
     "integers": (lambda m, x, y: m(x).argmax(1), "torch.int64", "reduction"),
     "complex": (lambda m, x, y: losses(m, x, y) + 0j, "torch.complex64", "reduction"),
     "no gradient": (lambda m, x, y: losses(m, x, y).detach(), "no gradient", "without detach()"),
-    "too few arguments": (lambda m, x: m(x).sum(1), "arguments", "the number of arguments"),
+    "too few arguments": (lambda m, x: m(x).sum(1), "it takes (m, x)", "def loss(model, x, y)"),
     "an error on records alone": (raising, "own text is left out", "remove such records"),
 }
 

@@ -867,8 +867,14 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     "keywords that it does not take": (
         {"data": lambda: {"a": X, "b": Y}}, r"a mapping.*takes \(model, x, y\).*def loss\(model, \*\*record\)"
     ),
-    "inputs of another shape": ({"data": lambda: (X[:, 1:], Y)}, r"float64 \(3,\), int64.*first layer"),
-    "targets of another type": ({"data": lambda: (X, Y + 0.5)}, r"float64 \(4,\), float64.*class numbers"),
+    "inputs of another shape": (
+        {"data": lambda: (X[:, 1:], Y)},
+        r"float64 of shape \(3,\), int64.*Make model and loss fit",
+    ),
+    "targets of another type": (
+        {"data": lambda: (X, Y + 0.5)},
+        r"float64 of shape \(4,\), float64.*y\.long\(\)",
+    ),
     "weights that are no numbers": (
         {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, math.nan, 1.0]))}, r"weight=.*finite"
     ),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tacit.clipping.memory import MemoryBudget
@@ -21,7 +18,6 @@ __all__ = ["check_arguments"]
 
 def check_arguments(
     model: object,
-    data: object,
     plan: object,
     *,
     augmentation: object,
@@ -52,20 +48,6 @@ def check_arguments(
         raise InvalidInput(f"{name} must be {words}; got {got}.")
     if isinstance(model, nn.Module):
         _check_weights(model)
-    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
-    for part in parts:
-        if isinstance(part, Tensor):
-            _check_tensor(part)
-
-
-def _check_tensor(tensor: Tensor) -> None:
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-        raise InvalidInput(
-            "data holds a sparse, nested or quantised tensor, of which a row cannot be taken by itself. "
-            "Convert it: tensor.to_dense(), tensor.to_padded_tensor(0.0) or tensor.dequantize()."
-        )
-    if tensor.is_meta:
-        raise InvalidInput("data holds a tensor on the meta device, which has no values. Load the records.")
 
 
 def _check_weights(model: nn.Module) -> None:

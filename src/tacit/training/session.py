@@ -110,9 +110,9 @@ class PrivateSession:
         plan: what the run does and what it costs.
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
             loss per record, no mean; a loss module of ``torch.nn``, which is used without its reduction; or
-            one of :mod:`tacit.losses`.  It is called many times in the first step (about 65 times for a small
-            model), about 22 times at batches 4, 16, 64, ..., and at least once in any other: a counter or a
-            ``print`` in it sees all these calls.
+            one of :mod:`tacit.losses`.  It is called about 9 times in the first step, about 7 more times in a
+            step with a new execution trace, and about once in any other: a counter or a ``print`` in it sees
+            all these calls.
         collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
             such as :func:`tacit.collate.pad`.
         engine: "fast", or "reference" for the definition itself.
@@ -165,7 +165,6 @@ class PrivateSession:
         check_one_process()
         check_arguments(
             model,
-            data,
             plan,
             augmentation=augmentation,
             memory=memory,

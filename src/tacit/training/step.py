@@ -93,7 +93,7 @@ def noisy_step(
         batch = records.take(indices[start:stop], seed=_reading_seed(generator, step, position))
         batch = _views(batch, None if uniforms is None else uniforms[start:stop], augmentation, plan.views)
         batch = tuple(part.to(device, non_blocking=True) for part in batch)
-        with _model_randomness(generator, step, position, device), without_numbers(batch):
+        with _model_randomness(generator, step, position, device), without_numbers():
             raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
         raw_below += _raw_below(raw, plan.clipping)
         raw_loss += _raw_centred_loss(raw, plan.loss_report)

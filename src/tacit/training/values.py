@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,24 +15,15 @@ __all__ = ["check_classes", "without_numbers"]
 
 _PRINTED = re.compile(r"out of (bounds|range)", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
-_MISFIT = re.compile(
-    "cannot be multiplied|size mismatch|must match|same dtype|scalar type|Sizes of tensors|expected input"
-    "|Expected (?:more|input|target|floating)|doesn't match|not implemented for|is invalid for input of size",
-    re.IGNORECASE,
-)
-"""Texts of torch about shapes and types, which hold no number of a record."""
 
 
 @contextmanager
-def without_numbers(batch: Sequence[Tensor] = ()) -> Iterator[None]:
+def without_numbers() -> Iterator[None]:
     """Raise errors of model and loss about records without their own text, which may hold a number of one.
 
-    Args:
-        batch: what went in; torch's errors about shapes and types are raised again with those of a record.
-
     Raises:
-        InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range"; for records that do not
-            fit the model or the loss; and for any other error that the user's own code raises or calls.
+        InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range", and for any other error
+            that the user's own code raises or calls.
     """
     try:
         yield
@@ -41,8 +32,6 @@ def without_numbers(batch: Sequence[Tensor] = ()) -> Iterator[None]:
     except Exception as problem:  # the user's own code may raise anything
         text = str(problem)
         if not (isinstance(problem, IndexError | RuntimeError) and _PRINTED.search(text)):
-            if batch and isinstance(problem, RuntimeError | ValueError) and _MISFIT.search(text):
-                raise _misfit(batch, problem) from problem
             if _OF_DEVICE.search(text) or " in " not in (place := without_values(problem)):
                 raise
             raise InvalidInput(
@@ -57,18 +46,6 @@ def without_numbers(batch: Sequence[Tensor] = ()) -> Iterator[None]:
             f"size of its embedding ({without_values(problem)}). Declare as many classes and tokens as there "
             "may be."
         ) from None
-
-
-def _misfit(batch: Sequence[Tensor], problem: Exception) -> InvalidInput:
-    types = [str(part.dtype).removeprefix("torch.") for part in batch]
-    shapes = [tuple(part.shape[1:]) for part in batch]
-    kinds = ", ".join(map("{} {}".format, types, shapes))
-    return InvalidInput(
-        f"the model or the loss does not fit the records, whose parts are {kinds}: "
-        f"{str(problem).rstrip('.')}. Let the first layer take the shape of the inputs, and give each part "
-        "its type: class numbers and tokens are integers, other inputs and numbers to predict are floating "
-        "(x.astype(float))."
-    )
 
 
 def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) -> None:
