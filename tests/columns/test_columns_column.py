@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import datetime as dt
 import json
 import pickle
@@ -39,6 +40,7 @@ def test_a_column_is_read_back_from_plain_data(kind: str) -> None:
     assert Column.from_data(json.loads(json.dumps(column.to_data()))) == column
     assert pickle.loads(pickle.dumps(column)) == column
     assert hash(replace(column)) == hash(column)
+    assert eval(repr(column), {"Column": Column, "datetime": datetime}) == column
     assert parse_columns({"a": column, "b": data}) == {"a": column, "b": column}
 
 

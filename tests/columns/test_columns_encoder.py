@@ -250,6 +250,47 @@ def test_bounds_from_the_data_would_be_found(monkeypatch: pytest.MonkeyPatch) ->
         check_each_row_by_itself(rows)
 
 
+READ = [
+    Column(kind="number"),
+    Column(kind="number", decimal=",", thousands=".", unit="kg", below="<"),
+    Column(kind="boolean"),
+    Column(kind="boolean", true=("?", "ja"), false=("0",)),
+    Column(kind="date"),
+    Column(kind="date", format="%d.%m.%y"),
+    Column(kind="datetime"),
+]
+CELL = st.one_of(
+    st.text(max_size=5),
+    st.text("0123456789eE+-.,<kg :TZ", max_size=12),
+    st.floats().map(repr),
+    st.integers().map(str),
+    st.dates().map(str),
+    st.datetimes(timezones=st.none() | st.timezones()).map(str),
+    st.sampled_from(["", "NA", "?", "ja", "true", "0", "31.12.99", "1.234,5 kg", "< 5", "1e999", "1\n2"]),
+)
+OBJECT = st.one_of(
+    CELL, st.none(), st.floats(), st.integers(), st.booleans(), st.decimals(), st.dates(), st.datetimes(),
+    st.complex_numbers(), st.just(pd.NA), st.just(pd.NaT), st.just(np.datetime64("NaT")),
+    st.binary(max_size=2), st.lists(st.integers(), max_size=2),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(READ), st.lists(CELL, max_size=5) | st.lists(OBJECT, max_size=5))
+def test_each_cell_is_read_by_itself_and_is_a_value_missing_or_unreadable(
+    column: Column, cells: list[Any]
+) -> None:
+    values, unreadable = numbers_of(cells, column)
+    for at, cell in enumerate(cells):
+        (value,), wrong = numbers_of([cell], column)
+        assert value == values[at] or (math.isnan(value) and math.isnan(values[at]))
+        assert (at in unreadable) == (len(wrong) == 1)
+        if isinstance(cell, str):
+            assert math.isnan(value) or math.isfinite(value)
+            assert not (cell.strip() in MISSING_WORDS and len(wrong))
+            assert math.isnan(value) == (cell.strip() in MISSING_WORDS or len(wrong) == 1) or value in (0, 1)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     low=st.floats(-1e6, 1e6),

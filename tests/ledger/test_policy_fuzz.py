@@ -32,8 +32,13 @@ BUDGETS: dict[str, dict[str, Any]] = {
 }
 COLUMNS: dict[str, Any] = {
     "age": {"kind": "number", "lower": 0.0, "upper": 120.0, "step": 0.5},
-    "ward": {"kind": "category", "values": ["a", "b"]},
+    "ward": {"kind": "category", "values": ["a", "b"], "missing": "indicator"},
+    "dose": {"kind": "integer", "decimal": ",", "thousands": ".", "unit": "mg", "below": "<", "missing": 5.0},
+    "ill": {"kind": "boolean", "true": ["ja"], "false": ["nein"]},
+    "born": {"kind": "date", "lower": "1900-01-01", "upper": "2030-01-01", "format": "%d.%m.%Y"},
+    "seen": {"kind": "datetime", "parts": ["hour"], "missing": "2020-01-01 12:00:00"},
 }
+DIALECT = {"separator": ";", "decimal": ",", "thousands": ".", "encoding": "latin-1", "quote": "'"}
 POLICY: dict[str, Any] = {
     "unit": "patient",
     "adjacency": "replace-one",
@@ -112,7 +117,7 @@ def test_a_budget_is_read_or_refused(data: Any) -> None:
 @example({**POLICY, "columns": {"age": {"kind": []}}, "budget": BUDGETS["pure"]})
 @given(
     data=st.sampled_from(sorted(BUDGETS)).flatmap(
-        lambda mode: changed({**POLICY, "columns": COLUMNS, "budget": BUDGETS[mode]})
+        lambda mode: changed({**POLICY, "columns": COLUMNS, "dialect": DIALECT, "budget": BUDGETS[mode]})
     )
 )
 def test_a_policy_in_json_is_read_or_refused(data: Any) -> None:
@@ -130,7 +135,9 @@ def test_a_policy_in_json_is_read_or_refused(data: Any) -> None:
 @example({"policy": POLICY, "budget": {**BUDGETS["renyi"], "orders": 5}})
 @given(
     data=st.sampled_from(sorted(BUDGETS)).flatmap(
-        lambda mode: changed({"policy": POLICY, "columns": COLUMNS, "budget": BUDGETS[mode]})
+        lambda mode: changed(
+            {"policy": POLICY, "columns": COLUMNS, "table": DIALECT, "budget": BUDGETS[mode]}
+        )
     )
 )
 def test_a_policy_in_toml_is_read_or_refused(data: Any) -> None:

@@ -41,7 +41,7 @@ _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 
 
-@dataclass(frozen=True, kw_only=True, init=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False)
 class Column:
     """Public facts about one column; ``[columns.NAME]`` in a run file and in a policy.
 
@@ -111,6 +111,11 @@ class Column:
             given["values"] = keys
         for name, value in _checked(given).items():
             object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        facts = ((item.name, getattr(self, item.name)) for item in fields(self))
+        stated = ", ".join(f"{name}={value!r}" for name, value in facts if not _unset(name, value))
+        return f"Column({stated})"
 
     @property
     def keys(self) -> tuple[str | int | bool, ...] | None:

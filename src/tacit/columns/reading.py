@@ -105,7 +105,7 @@ def _is_nothing(cell: Any) -> bool:
         return True
     try:
         return bool(cell != cell)
-    except (TypeError, ValueError):
+    except (ArithmeticError, TypeError, ValueError):  # a signalling NaN; NA; an array
         return type(cell).__name__ == "NAType"
 
 
