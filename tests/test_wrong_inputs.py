@@ -15,7 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from tacit import Gaussian, Plan, PrivateSession, ShuffledBatches
+from tacit import (
+    Gaussian,
+    PerLayerClipping,
+    Plan,
+    PrivateSession,
+    ShuffledBatches,
+    calibrate,
+    evaluate,
+    make_private_ready,
+    make_statement,
+    train,
+)
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 
@@ -458,6 +469,55 @@ SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+def session() -> PrivateSession:
+    model = nn.Linear(D, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return PrivateSession(model, optimizer, records(), plan(), loss=losses)
+
+
+NET: Any = nn.Linear(D, CLASSES)
+NO_NET: Any = len
+OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "evaluate no model": (lambda: evaluate(NO_NET, *records()), "model must be a torch.nn.Module"),
+    "evaluate other inputs": (
+        lambda: evaluate(NET, torch.full((9, 2), CELL), torch.zeros(9)),
+        "float32 (2,)",
+    ),
+    "evaluate texts": (lambda: evaluate(NET, np.array([[NAME]]), np.zeros(1)), "holds text"),  # type: ignore[arg-type]
+    "evaluate lengths": (lambda: evaluate(NET, records()[0], records()[1][:3]), "as many targets as inputs"),
+    "evaluate nothing": (lambda: evaluate(NET, torch.zeros(0, D), torch.zeros(0)), "at least one"),
+    "evaluate classes as numbers": (
+        lambda: evaluate(NET, records()[0], records()[1].float()),
+        "targets.long()",
+    ),
+    "evaluate unknown classes": (
+        lambda: evaluate(NET, records()[0], records()[1] + LABEL),
+        "must lie in 0..2",
+    ),
+    "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must give (n, classes)"),
+    "train a model": (lambda: train(NET), "train takes a tacit.PrivateSession"),
+    "train rows": (lambda: train(session(), rows=0), "rows must be an integer >= 1"),
+    "train checkpoints": (lambda: train(session(), checkpoint_every=0), "checkpoint_every must be"),
+    "train evaluation": (lambda: train(session(), evaluate=NO_NET.__name__), "evaluate must be a function"),
+    "train watchers": (lambda: train(session(), watchers=NO_NET), "watchers must be a tuple"),
+    "load nothing": (lambda: session().load("nothing.pt"), "there is no resume state at nothing.pt"),
+    "load a folder": (lambda: session().load("."), "cannot be read"),
+    "a step of records": (lambda: session().step(records()), "got tuple"),  # type: ignore[arg-type]
+    "slots without audit": (lambda: session().slot_evidence(), "audit=AuditSlots(1000)"),
+    "statement": (
+        lambda: make_statement(NO_NET, steps_done=1, randomness="", private=True),
+        "plan must be a tacit.Plan",
+    ),
+    "private ready": (lambda: make_private_ready(NO_NET), "model must be a torch.nn.Module"),
+    "layers": (lambda: PerLayerClipping(1.0, norms=NO_NET), "norms must be pairs"),
+    "layers of three": (lambda: PerLayerClipping(1.0, norms=((1, 2, 3),)), "norms must be pairs"),  # type: ignore[arg-type]
+    "family": (
+        lambda: calibrate(CELL, epsilon=1.0, delta=1e-5, adjacency="add-remove"),  # type: ignore[arg-type]
+        "family must be a function",
+    ),
+}
+
+
 def told(call: Callable[[], object]) -> Exception | None:
     """What ``call`` raises, if anything."""
     try:
@@ -545,6 +605,12 @@ def test_wrong_calls_of_the_estimators(what: str) -> None:
     says(refusal(call), [words])
 
 
+@pytest.mark.parametrize("what", OTHERS)
+def test_wrong_calls_of_other_functions(what: str) -> None:
+    call, words = OTHERS[what]
+    says(refusal(call), [words])
+
+
 def test_there_are_enough_kinds() -> None:
-    kinds = [*DATA, *MODELS, *LOSSES, *SESSIONS, *PLANS, *TABLES, *SKLEARN]
+    kinds = [*DATA, *MODELS, *LOSSES, *SESSIONS, *PLANS, *TABLES, *SKLEARN, *OTHERS]
     assert len(kinds) >= 150

@@ -70,6 +70,11 @@ def calibrate(
     >>> round(calibrate(plan, epsilon=2.0, delta=1e-5, adjacency="add-remove"), 3)
     2.127
     """
+    if not callable(family):
+        raise InvalidInput(
+            "family must be a function from a noise multiplier to an event, such as tacit.Gaussian; got "
+            f"{type(family).__name__}."
+        )
     target = check_real("epsilon", epsilon, low=0.0, open_low=True)
     relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
     least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))

@@ -112,6 +112,12 @@ class PerLayerClipping(ClippingRule):
 
     def __post_init__(self) -> None:
         _set_positive(self, "norm")
+        given: object = self.norms
+        if not isinstance(given, tuple | list) or any(len(tuple(pair)) != 2 for pair in given):
+            raise InvalidInput(
+                f'norms must be pairs of a module and its bound, such as (("0", 0.5), ("2", 0.5)); got '
+                f"{self.norms!r}."
+            )
         pairs = tuple((str(m), check_real(f"norms[{m!r}]", c, low=_LEAST_NORM)) for m, c in self.norms)
         if len(dict(pairs)) != len(pairs):
             raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")

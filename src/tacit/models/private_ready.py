@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from tacit.errors import InvalidInput
+
 __all__ = ["make_private_ready", "replacements"]
 
 
@@ -31,6 +33,8 @@ def make_private_ready(model: nn.Module) -> nn.Module:
     >>> make_private_ready(nn.BatchNorm2d(48)).num_groups
     12
     """
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     ready = copy.deepcopy(model)
     if (new := _replacement(ready)) is not None:
         return new

@@ -40,6 +40,11 @@ def load_state(path: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"there is no resume state at {path}. Give the path that session.save wrote to."
         ) from None
+    except OSError as problem:
+        raise InvalidInput(
+            f"the resume state {path} cannot be read: {problem.strerror}. Give the path of the file that "
+            "session.save wrote, and let this user read it."
+        ) from None
     try:
         state = torch.load(content, weights_only=True, map_location="cpu")
     except (RuntimeError, EOFError, OSError, LookupError, TypeError, ValueError, pickle.UnpicklingError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
+from tacit.training.arrays import cast_numbers, floating_type, tensor_of
 from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import check_classes, without_numbers
 
@@ -104,14 +106,26 @@ def evaluate(
     >>> found.score, found.baseline, found.balanced, found.confusion
     (0.75, 0.75, 0.5, ((3, 0), (1, 0)))
     """
-    _check_lengths(inputs, targets)
+    inputs, targets = _pair(model, inputs, targets)
     if targets.ndim == 2 and not targets.is_floating_point():
         return _evaluate_text(model, inputs, targets)
     outputs = _outputs(model, inputs)
     if targets.is_floating_point():
-        return _evaluate_numbers(outputs.reshape(targets.shape), targets, target_bounds)
+        _check_shape(outputs, targets, fits=outputs.numel() == targets.numel())
+        return _evaluate_numbers(outputs.reshape(targets.shape), targets.float(), target_bounds)
+    _check_shape(outputs, targets, fits=outputs.ndim == 2 and len(outputs) == len(targets))
     check_classes(targets, outputs.shape[1])
     return _evaluate_classes(outputs, targets)
+
+
+def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
+    if not fits:
+        kinds = "numbers, of the same shape" if targets.is_floating_point() else "(n, classes)"
+        raise InvalidInput(
+            f"the model gives outputs of shape {tuple(outputs.shape)} for targets of shape "
+            f"{tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}; it must give "
+            f"{kinds}. Integer targets are classes, floating ones are numbers: take targets.long() for classes."
+        )
 
 
 def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
@@ -210,9 +224,9 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     * A record's score depends on no other record.  The model gets each by itself: in a batch, the number of
       other records changes the rounding of its outputs, which can change the larger of two.
     """
-    _check_lengths(inputs, targets)
-    device = next(model.parameters()).device
-    with evaluation_mode(model), torch.no_grad(), without_numbers():
+    inputs, targets = _pair(model, inputs, targets)
+    device = _device(model)
+    with evaluation_mode(model), torch.no_grad(), without_numbers([inputs, targets]):
         pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
         return torch.stack(
             [_score_of(logits_of(model(row.to(device))).float().cpu(), target) for row, target in pairs]
@@ -240,11 +254,17 @@ def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
     return "accuracy per character, all records alike", lambda share: share
 
 
-def _check_lengths(inputs: Tensor, targets: Tensor) -> None:
-    if len(inputs) == 0 or len(inputs) != len(targets):
-        raise InvalidInput(
-            f"need as many targets as inputs, at least one; got {len(targets)} and {len(inputs)}."
-        )
+def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """The inputs and targets as tensors, by the casting rule of training."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    floating = floating_type(model)
+    parts = (("inputs", inputs), ("targets", targets))
+    pair = [cast_numbers(tensor_of(part, name), floating) for name, part in parts]
+    rows = [len(part) if part.ndim else 0 for part in pair]
+    if rows[0] == 0 or rows[0] != rows[1]:
+        raise InvalidInput(f"need as many targets as inputs, at least one; got {rows[1]} and {rows[0]}.")
+    return pair[0], pair[1]
 
 
 @contextmanager
@@ -260,7 +280,11 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    device = next(model.parameters()).device
-    with evaluation_mode(model), torch.no_grad(), without_numbers():
+    device = _device(model)
+    with evaluation_mode(model), torch.no_grad(), without_numbers([inputs]):
         parts = (logits_of(model(part.to(device))) for part in torch.split(inputs, _ROWS))
         return torch.cat([part.float().cpu() for part in parts])
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

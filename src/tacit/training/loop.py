@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from tacit.errors import check_integer
+from tacit.errors import InvalidInput, check_integer
 from tacit.notebook import grid
 from tacit.rounding import round_up
 from tacit.training.evaluation import Evaluation
@@ -111,6 +111,7 @@ def train(
         should_stop: called after each step; if it returns True, the loop saves the state and ends early.
         progress: show a bar; None for one in a notebook and in a terminal only.
     """
+    _check_arguments(session, evaluate, watchers, checkpoint_every)
     plan = session.plan
     every = -(-plan.steps // check_integer("rows", rows, low=1))
     marks = sorted({*range(every, plan.steps + 1, every), plan.steps})
@@ -136,6 +137,20 @@ def train(
     if session.stopped is not None:
         _finish_early(session, lines, evaluate, watchers, checkpoint)
     return lines
+
+
+def _check_arguments(session: object, evaluate: object, watchers: object, checkpoint_every: object) -> None:
+    if not isinstance(session, PrivateSession):
+        raise InvalidInput(f"train takes a tacit.PrivateSession; got {type(session).__name__}.")
+    if evaluate is not None and not callable(evaluate):
+        raise InvalidInput(
+            "evaluate must be a function of the model, such as lambda model: tacit.evaluate(model, x, y); "
+            f"got {type(evaluate).__name__}."
+        )
+    if not isinstance(watchers, tuple | list):
+        raise InvalidInput(f"watchers must be a tuple of watchers; got {type(watchers).__name__}.")
+    if checkpoint_every is not None:
+        check_integer("checkpoint_every", checkpoint_every, low=1)
 
 
 def _figure(value: float | None) -> str:

@@ -153,6 +153,8 @@ def make_statement(
         ledger: what the run was charged to its data set's ledger, by :func:`tacit.ledger.charged_run`.
         stopped: why the ledger ended the run before the end of its plan.
     """
+    if not isinstance(plan, Plan):
+        raise InvalidInput(f"plan must be a tacit.Plan; got {type(plan).__name__}.")
     if not 0 <= steps_done <= plan.steps:
         raise InvalidInput(f"steps_done must be in [0, {plan.steps}]; got {steps_done}.")
     event = plan.event_after(steps_done)
