@@ -146,8 +146,8 @@ DATA: dict[str, tuple[Callable[[], Any], str | None]] = {
         lambda: (torch.full((N, D), CELL, dtype=torch.complex64), records()[1]),
         "Make model and loss fit the records",
     ),
-    "sparse": (lambda: (records()[0].to_sparse(), records()[1]), "tensor.to_dense()"),
-    "on the meta device": (lambda: tuple(t.to("meta") for t in records()), "Load the records"),
+    "sparse": (lambda: (records()[0].to_sparse(), records()[1]), "to_dense()"),
+    "on the meta device": (lambda: tuple(t.to("meta") for t in records()), "a meta tensor"),
     "float64 for a float32 model": (lambda: (records()[0].double(), records()[1]), None),
     "int64 inputs": (lambda: (records()[0].long(), records()[1]), "x.float()"),
     "a stream": (Stream, "Use a map-style data set"),
@@ -481,7 +481,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "evaluate no model": (lambda: evaluate(NO_NET, *records()), "model must be a torch.nn.Module"),
     "evaluate other inputs": (
         lambda: evaluate(NET, torch.full((9, 2), CELL), torch.zeros(9)),
-        "float32 (2,)",
+        "float32 of shape (2,)",
     ),
     "evaluate texts": (lambda: evaluate(NET, np.array([[NAME]]), np.zeros(1)), "holds text"),  # type: ignore[arg-type]
     "evaluate lengths": (lambda: evaluate(NET, records()[0], records()[1][:3]), "as many targets as inputs"),

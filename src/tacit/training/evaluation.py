@@ -23,7 +23,7 @@ from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.training.arrays import cast_numbers, floating_type, tensor_of
 from tacit.training.ranking import average_precision, roc_auc
-from tacit.training.values import check_classes, without_numbers
+from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
 __all__ = ["Evaluation", "TargetErrors", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
 
@@ -124,7 +124,8 @@ def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
         raise InvalidInput(
             f"the model gives outputs of shape {tuple(outputs.shape)} for targets of shape "
             f"{tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}; it must give "
-            f"{kinds}. Integer targets are classes, floating ones are numbers: take targets.long() for classes."
+            f"{kinds}. Integer targets are classes, floating ones are numbers: take targets.long() for "
+            "classes."
         )
 
 
@@ -226,7 +227,7 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """
     inputs, targets = _pair(model, inputs, targets)
     device = _device(model)
-    with evaluation_mode(model), torch.no_grad(), without_numbers([inputs, targets]):
+    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, inputs):
         pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
         return torch.stack(
             [_score_of(logits_of(model(row.to(device))).float().cpu(), target) for row, target in pairs]
@@ -281,7 +282,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     device = _device(model)
-    with evaluation_mode(model), torch.no_grad(), without_numbers([inputs]):
+    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, inputs):
         parts = (logits_of(model(part.to(device))) for part in torch.split(inputs, _ROWS))
         return torch.cat([part.float().cpu() for part in parts])
 

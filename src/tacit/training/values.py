@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, TacitError, without_values
 
-__all__ = ["check_classes", "without_numbers"]
+__all__ = ["as_for_zeros", "check_classes", "without_numbers"]
 
 _PRINTED = re.compile(r"out of (bounds|range)", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
@@ -46,6 +46,34 @@ def without_numbers() -> Iterator[None]:
             f"size of its embedding ({without_values(problem)}). Declare as many classes and tokens as there "
             "may be."
         ) from None
+
+
+@contextmanager
+def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Raise an error of the model about ``inputs`` (n, ...) as it is for records of zeros, if they have one.
+
+    Raises:
+        InvalidInput: the model fails on records of this shape and type, whatever they hold.
+    """
+    try:
+        yield
+    except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # noqa: BLE001 (the user's own code may raise anything)
+        try:
+            model(torch.zeros_like(inputs[:2]))
+        except Exception as problem:  # noqa: BLE001 (likewise)
+            said = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0].rstrip('.')}"
+            kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape[1:])}"
+            refusal = InvalidInput(
+                f"the model fails on records that are {kind}: {said}. (This is what it says of records of "
+                "zeros.) Give it inputs of the shape and type that it was made for."
+            )
+        else:
+            raise
+    else:
+        return
+    raise refusal  # outside the handlers: an error about records must not be its context
 
 
 def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) -> None:
