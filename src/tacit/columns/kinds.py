@@ -1,0 +1,250 @@
+"""Of which kind is a column, and how are its cells written? Chosen from fixed lists, by a sample of cells.
+
+Nothing of a cell goes into the answer: a unit that is not in the list here is not recognised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+
+from tacit.columns.reading import MISSING_WORDS
+
+__all__ = ["FoundColumn", "find_columns", "looks_like_data"]
+
+_TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"))
+_IDENTIFIER = re.compile(r"(?:.*[\W_])?(?:id|uuid|guid|ssn|mrn)|.*(?<=[a-z])I[Dd]")
+_LEADING_ZERO = re.compile(r"0[0-9]+")
+_DISTINCT = 20  # a text column of more different values than this, and than half of its cells, is no category
+
+_SPACES = ("\u00a0", "\u202f", " ")
+_FORMATS = (
+    (".", ""), (",", ""), (".", ","), (",", "."),
+    *((decimal, space) for space in _SPACES for decimal in ".,"),
+    (".", "'"), (".", "’"), (",", "'"),
+)  # fmt: skip
+"""Decimal and thousands marks, the likelier first."""
+_CURRENCIES = ("$", "€", "£", "¥", "CHF", "EUR", "USD", "GBP")  # before a number or behind it
+_UNITS = (
+    "%", "‰", "°C", "°F", "°", "kg", "g", "mg", "µg", "ug", "ng", "t", "lb", "lbs", "oz", "st",
+    "m", "cm", "mm", "km", "in", "ft", "mi", "m2", "m²", "l", "L", "dl", "dL", "ml", "mL",
+    "mg/dl", "mg/dL", "g/dl", "g/dL", "mmol/l", "mmol/L", "kg/m2", "kg/m²", "mmHg", "bpm", "/min",
+    "s", "ms", "min", "h", "d", "days", "years", "yrs", "kcal", "kJ", "kW",
+    "kWh", "W", "V", "A", "Hz", "km/h",
+)  # fmt: skip
+_BELOW = "<"
+
+_DAYS = (
+    "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%Y%m%d", "%d.%m.%y",
+    "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%y",
+)  # fmt: skip
+_TIMES = (
+    " %H:%M:%S", " %H:%M", " %H:%M:%S.%f", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p", ", %H:%M:%S", ", %H:%M",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FoundColumn:
+    """The kind of a column, and what it needs beside: formats.
+
+    Attributes:
+        kind: as in ``[columns.NAME]``; empty where no row says it.
+        settings: decimal, thousands, unit, below or format, where they differ from the table's.
+        formats: the date formats between which the sample does not decide.
+        words: of a boolean, those for true and for false.
+        doubt: what else the cells may mean, in words; empty if they mean one thing.
+    """
+
+    kind: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    doubt: str = ""
+
+    def named(self, name: str) -> FoundColumn:
+        """The same column; an identifier by its name is text, whatever its cells are."""
+        return FoundColumn("text") if _IDENTIFIER.fullmatch(name) else self
+
+
+def looks_like_data(cell: str) -> bool:
+    """Whether a cell of the first line is a number or a date, and not a name; a year may be a name.
+
+    >>> [looks_like_data(cell) for cell in ("age", "2019", "34", "1.5", "2020-01-31")]
+    [False, False, True, True, True]
+    """
+    if re.fullmatch(r"(?:19|20)[0-9]{2}", cell):
+        return False
+    return any(_pattern(*marks).fullmatch(cell) for marks in _FORMATS) or bool(cell and _dates([cell]))
+
+
+def find_columns(
+    cells: Mapping[str, Sequence[str]], separator: str
+) -> tuple[dict[str, str], dict[str, FoundColumn]]:
+    """The number format of a table, and its columns.
+
+    Args:
+        cells: the stripped cells of a sample, by column.
+        separator: of the cells: beside commas, a decimal comma is unlikely.
+
+    >>> find_columns({"a": ["1,5", "2,25"], "b": ["x", "y"]}, ";")[0]
+    {'decimal': ',', 'thousands': ''}
+    """
+    there = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
+    fits = {name: _number_formats(column) for name, column in there.items()}
+    order = list(_FORMATS)
+    if separator == ",":  # a cell of 1,234 is in quotes there, and more likely a thousand
+        order.sort(key=lambda marks: (marks != (".", ""), marks != (".", ",")))
+    table = max(order, key=lambda marks: sum(marks in found.formats for found in fits.values()))
+    columns = {name: _found(there[name], fits[name], table).named(name) for name in cells}
+    return {"decimal": table[0], "thousands": table[1]}, columns
+
+
+# --- numbers -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The formats in which all cells are numbers, after a unit and a sign for "below" are taken away."""
+
+    formats: frozenset[tuple[str, str]] = frozenset()
+    bare: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=64)
+def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
+    """A number in that format; thousands marks stand at every third digit, or nowhere."""
+    point, mark = re.escape(decimal), re.escape(thousands)
+    whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
+    return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def _number_formats(cells: Sequence[str]) -> _Numbers:
+    bare, settings = list(cells), {}
+    if not cells:
+        return _Numbers()
+    if unit := _unit(cells):
+        bare = [cell.removesuffix(unit).removeprefix(unit).strip() for cell in bare]
+        settings["unit"] = unit
+    if any(cell.startswith(_BELOW) for cell in bare):
+        bare = [cell.removeprefix(_BELOW).strip() for cell in bare]
+        settings["below"] = _BELOW
+    formats = frozenset(
+        marks
+        for marks in _FORMATS
+        if all(map(_pattern(*marks).fullmatch, bare))  # ends at the first misfit
+    )
+    return _Numbers(formats, tuple(bare), settings)
+
+
+def _unit(cells: Sequence[str]) -> str:
+    """The unit that all cells end with, or the currency that they begin with; empty if there is none."""
+    for unit in sorted((*_UNITS, *_CURRENCIES), key=len, reverse=True):
+        ending = f" {unit}" if unit.isalpha() and len(unit) == 1 else unit  # 12A may be a room
+        if all(cell.endswith(ending) for cell in cells):
+            return unit
+        if unit in _CURRENCIES and all(cell.startswith(unit) for cell in cells):
+            return unit
+    return ""
+
+
+def _of_numbers(found: _Numbers, table: tuple[str, str]) -> FoundColumn:
+    marks = table if table in found.formats else next(each for each in _FORMATS if each in found.formats)
+    decimal, thousands = marks
+    settings = dict(found.settings)
+    if marks != table:
+        settings = {"decimal": decimal, "thousands": thousands} | settings
+    whole = not any(set(cell) & {decimal, "e", "E"} for cell in found.bare)
+    return FoundColumn("integer" if whole else "number", settings, doubt=_doubt(found))
+
+
+def _doubt(found: _Numbers) -> str:
+    """Words for a column that in another format holds other numbers, such as 1.234."""
+    signs = [sign for sign in ",." if any(sign in cell for cell in found.bare)]
+    if not signs or len({decimal for decimal, _ in found.formats}) == 1:
+        return ""
+    return f'is "{signs[0]}" the decimal point, or between thousands? Both fit'
+
+
+# --- dates -------------------------------------------------------------------------------------------------
+
+
+def _dates(cells: Sequence[str]) -> list[tuple[str, str]]:
+    """The kinds and formats, empty for ISO, in which all cells are dates or times of a day."""
+    if not any(map(str.isdigit, cells[0])):
+        return []
+    if all(map(_is_iso_date, cells)):
+        return [("date", "")]
+    if all(map(_is_iso_time, cells)):
+        return [("datetime", "")]
+    days = [("date", form) for form in _DAYS if _all_read(cells, form)]
+    return days or [
+        ("datetime", day + time)
+        for day in ("%Y-%m-%d", *_DAYS)
+        for time in _TIMES
+        if _all_read(cells, day + time)
+    ]
+
+
+def _is_iso_date(cell: str) -> bool:
+    return bool(re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", cell)) and _reads(cell, "%Y-%m-%d")
+
+
+def _is_iso_time(cell: str) -> bool:
+    if not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]", cell):
+        return False
+    try:
+        datetime.fromisoformat(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _all_read(cells: Sequence[str], form: str) -> bool:
+    return all(_reads(cell, form) for cell in cells)
+
+
+def _reads(cell: str, form: str) -> bool:
+    try:
+        return 1850 <= datetime.strptime(cell, form).year <= 2150
+    except ValueError:
+        return False
+
+
+def _of_dates(found: Sequence[tuple[str, str]]) -> FoundColumn:
+    kind, form = found[0]
+    if len(found) == 1:
+        return FoundColumn(kind, {"format": form} if form else {})
+    return FoundColumn(kind, formats=tuple(each for _, each in found))
+
+
+# --- all kinds ---------------------------------------------------------------------------------------------
+
+
+def _found(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
+    """The kind of a column by its cells, of which none is missing."""
+    if not cells:
+        return FoundColumn("")
+    words = {cell.lower() for cell in cells}
+    for pair in _TRUTHS:
+        if words == set(pair):
+            return FoundColumn("boolean", words=pair)
+    if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, and not the number 123
+        return _of_words(cells)
+    if numbers.formats and not _compact_days(cells):
+        return _of_numbers(numbers, table)
+    if dates := _dates(cells):
+        return _of_dates(dates)
+    return _of_words(cells)
+
+
+def _compact_days(cells: Sequence[str]) -> bool:
+    return all(len(cell) == 8 and cell.isdigit() for cell in cells) and _all_read(cells, "%Y%m%d")
+
+
+def _of_words(cells: Sequence[str]) -> FoundColumn:
+    distinct = len(set(cells))
+    return FoundColumn("text" if distinct > max(_DISTINCT, len(cells) / 2) else "category")

@@ -1,0 +1,238 @@
+"""How is a table written, and what kinds of columns does it have? A proposal, for its curator to check.
+
+Looks at the first rows of a CSV file, or at the types in a Parquet or Arrow file.
+
+**Guarantee**
+
+* The names of the columns are copied from the file.  Of the cells nothing is: for each column the proposal
+  is one of a fixed list of kinds, number formats, units and date formats, and for the file one of a fixed
+  list of separators, quotes and encodings.  No bound, no value and no count of rows is proposed.
+* The choice from these lists depends on the first rows.  It is for the curator, who publishes it on purpose
+  with the file that it is written into; it is not differentially private.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from tacit.columns.kinds import FoundColumn, find_columns, looks_like_data
+from tacit.columns.reading import MISSING_WORDS
+from tacit.errors import InvalidInput, MissingExtra
+
+__all__ = ["SAMPLE_ROWS", "Sniffed", "sniff"]
+
+SAMPLE_ROWS = 1000
+"""So many rows of a CSV file are looked at, from the first."""
+
+_ENDINGS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
+_SEPARATORS = (",", ";", "\t", "|")
+_TYPED = (".parquet", ".pq", ".arrow", ".feather")
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_LONGEST_LINE = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sniffed:
+    """How a table is written, and its columns.
+
+    Attributes:
+        dialect: the settings of ``[table]``: separator, quote, encoding, decimal, thousands; empty for a
+            file with types.
+        columns: kind and formats by name.
+        unnamed: the positions, from 1, of columns without a name, which cannot be used.
+        rows: how many rows were looked at; 0 for a file with types.
+    """
+
+    dialect: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, FoundColumn]
+    unnamed: tuple[int, ...] = ()
+    rows: int = 0
+
+
+def sniff(path: Path | str) -> Sniffed:
+    """The dialect, names and kinds of a table; see the guarantee above.
+
+    Args:
+        path: a .csv or .tsv file, also .gz; or a .parquet, .arrow or .feather file, of which only the
+            schema is read.
+
+    Raises:
+        InvalidInput: the file cannot be read, is no table, or does not begin with a line of names.
+        MissingExtra: a file with types, without pyarrow.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "people.csv"
+    >>> _ = path.write_text("name;weight;born\\nA;72,5;1.2.1980\\nB;80,0;30.11.1975\\n")
+    >>> found = sniff(path)
+    >>> found.dialect["separator"], found.dialect["decimal"], found.columns["born"].settings
+    (';', ',', {'format': '%d.%m.%Y'})
+    """
+    path = Path(path)
+    ending = Path(path.name.lower().removesuffix(".gz")).suffix
+    if ending in _TYPED:
+        return Sniffed(columns=_typed_columns(path, ending))
+    if ending not in _ENDINGS:
+        raise InvalidInput(
+            f"a table is a .csv, .tsv, .parquet, .arrow or .feather file, the first two also with .gz; got "
+            f"{path.name!r}. Save a spreadsheet as CSV."
+        )
+    raw, whole = _first_lines(path)
+    encoding = _encoding(raw, path)
+    text = _decoded(raw, encoding, whole)
+    separator, quote = _best_dialect(text, _ENDINGS[ending])
+    header, rows = _checked_rows(path, _rows(text, separator, quote)[0])
+    cells = {name: [row[at].strip() for row in rows] for at, name in enumerate(header) if name}
+    numbers, columns = find_columns(cells, separator)
+    dialect = {"separator": separator, "quote": quote, "encoding": encoding, **numbers}
+    unnamed = tuple(at for at, name in enumerate(header, 1) if not name)
+    return Sniffed(dialect=dialect, columns=columns, unnamed=unnamed, rows=len(rows))
+
+
+# --- bytes to text -----------------------------------------------------------------------------------------
+
+
+def _first_lines(path: Path) -> tuple[bytes, bool]:
+    """The bytes of the first lines, and whether that is the whole file."""
+    if not path.is_file():
+        raise InvalidInput(f"there is no table at {path}. Check the path.")
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            lines = [file.readline(_LONGEST_LINE) for _ in range(SAMPLE_ROWS + 1)]
+            return b"".join(lines), not file.read(1)
+    except (OSError, EOFError):
+        raise InvalidInput(f"the table {path} cannot be read. Check the path and its permissions.") from None
+
+
+def _encoding(raw: bytes, path: Path) -> str:
+    for mark, name in _MARKS.items():
+        if raw.startswith(mark):
+            return name
+    if b"\x00" in raw:
+        raise InvalidInput(f"{path} is no text file: it holds bytes of zero. Save the table as CSV in UTF-8.")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(raw)
+    except UnicodeDecodeError:
+        # Bytes 0x80 to 0x9f are letters and signs in Windows' code page, and control characters in Latin-1.
+        return "cp1252" if re.search(rb"[\x80\x82-\x8c\x8e\x91-\x9c\x9e\x9f]", raw) else "latin-1"
+    return "utf-8"
+
+
+def _decoded(raw: bytes, encoding: str, whole: bool) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)
+    return decoder(errors="replace").decode(raw, whole)
+
+
+# --- text to rows ------------------------------------------------------------------------------------------
+
+
+def _best_dialect(text: str, usual: str) -> tuple[str, str]:
+    """The separator and quote by which most rows are as wide as the first, and wide at all."""
+    separators = sorted(_SEPARATORS, key=lambda each: each != usual)
+    scores = {(each, quote): _score(text, each, quote) for quote in "\"'" for each in separators}
+    separator, quote = max(scores, key=scores.__getitem__)
+    if scores[separator, quote][1] < 2:  # one column: any separator will do
+        return usual, '"'
+    if quote == '"' and _quoted_by_apostrophes(_rows(text, separator, quote)[0]):
+        quote = "'"
+    return separator, quote
+
+
+def _score(text: str, separator: str, quote: str) -> tuple[float, int]:
+    rows, fits = _rows(text, separator, quote)
+    width = len(rows[0]) if rows else 0
+    if width < 2 or not fits:
+        return 0.0, width
+    return sum(len(row) == width for row in rows) / len(rows), width
+
+
+def _rows(text: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
+    """The rows below and with the header, without empty ones; and whether the text could be read so."""
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True, strict=True)
+    rows: list[list[str]] = []
+    try:
+        rows.extend(islice(filter(None, reader), SAMPLE_ROWS + 1))
+    except csv.Error:  # a quoted cell that goes on behind the sample; elsewhere, a wrong quote or separator
+        return rows, not lines.read(1)
+    return rows, True
+
+
+def _quoted_by_apostrophes(rows: Sequence[Sequence[str]]) -> bool:
+    for column in zip(*rows[1:], strict=False):
+        cells = [cell.strip() for cell in column if cell.strip()]
+        if cells and all(len(cell) > 1 and cell[0] == cell[-1] == "'" for cell in cells):
+            return True
+    return False
+
+
+def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows as wide as it; an error prints nothing of a line that may be a record."""
+    if not rows:
+        raise InvalidInput(f"the table {path} is empty; it begins with a line of column names.")
+    header = [name.strip() for name in rows[0]]
+    below = [row for row in rows[1:] if len(row) == len(header)]
+    wrong = [
+        at for at, name in enumerate(header, 1)
+        if looks_like_data(name) or _is_one_of(name, {row[at - 1].strip() for row in below})
+    ]  # fmt: skip
+    if wrong:
+        raise InvalidInput(
+            f"the first line of {path} does not hold names: cell {wrong[0]} of it is a number, a date, or a "
+            "value that occurs below. A table begins with a line of column names, each with a letter. Add "
+            "it to the file."
+        )
+    if not any(header):
+        raise InvalidInput(f"the first line of {path} names no column; a table begins with their names.")
+    named = [name for name in header if name]
+    twice = sorted({name for name in named if named.count(name) > 1})
+    if twice:
+        raise InvalidInput(f"the table {path} has two columns named {twice[0]!r}; rename one of them.")
+    return header, below
+
+
+def _is_one_of(name: str, cells: set[str]) -> bool:
+    """Whether a name is one value among others of its column; a column that says only its name may."""
+    return name in cells and len(cells - MISSING_WORDS) > 1
+
+
+# --- files with types --------------------------------------------------------------------------------------
+
+
+def _typed_columns(path: Path, ending: str) -> dict[str, FoundColumn]:
+    """Kinds by the types in the schema; no row is read."""
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "tables", "reading the types of a table") from None
+    if not path.is_file():
+        raise InvalidInput(f"there is no table at {path}. Check the path.")
+    try:
+        parquet = ending in (".parquet", ".pq")
+        schema = pa.parquet.read_schema(path) if parquet else pa.ipc.open_file(path).schema
+    except (OSError, ValueError):  # pyarrow's own errors are ValueErrors; their texts may hold a value
+        raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
+    kinds = (
+        (pa.types.is_boolean, "boolean"),
+        (pa.types.is_integer, "integer"),
+        (pa.types.is_floating, "number"),
+        (pa.types.is_decimal, "number"),
+        (pa.types.is_date, "date"),
+        (pa.types.is_timestamp, "datetime"),
+        (pa.types.is_string, "category"),
+        (pa.types.is_large_string, "category"),
+        (pa.types.is_dictionary, "category"),
+    )
+    return {
+        each.name: FoundColumn(next((kind for is_of, kind in kinds if is_of(each.type)), "")).named(each.name)
+        for each in schema
+    }
