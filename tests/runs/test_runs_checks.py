@@ -140,3 +140,10 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
 def test_the_catalogue_names_what_there_is() -> None:
     assert datasets.names() == DATA_SETS
     assert {name: network.options for name, network in by_name._NETWORKS.items()} == NETWORKS
+
+
+@pytest.mark.parametrize(("records", "expected"), [(200, 200), (256, 256), (1437, 256), (20_000, 1000)])
+def test_an_automatic_batch_size_follows_the_public_number_of_records(records: int, expected: int) -> None:
+    text = BASE.replace("records = 1437", f"records = {records}").replace("delta = 1e-4", "delta = 1e-5")
+    plan = make_plan(parse_config(text.replace("batch_size = 64", 'batch_size = "auto"'), "run.toml"))
+    assert plan.expected_batch_size == expected

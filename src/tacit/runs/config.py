@@ -53,7 +53,7 @@ _FREE = (
 
 
 # Settings of several types: pydantic reports one error for each type.
-_ALTERNATIVES = {"batch_size": 'a whole number, or "full"'}
+_ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}
 
 
 class _Section(BaseModel):
@@ -157,13 +157,14 @@ class OptimizerSection(_Section):
 
 
 class TrainingSection(_Section):
-    """How long and how: ``batch_size`` is the expected one, "full" for all records in each step.
+    """How long and how: ``batch_size`` is the expected one.
 
+    It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
     ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
     text -log p of a whole record; "causal" is its mean per character.
     """
 
-    batch_size: int | Literal["full"]
+    batch_size: int | Literal["full", "auto"]
     epochs: float | None = None
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"

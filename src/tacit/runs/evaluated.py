@@ -88,7 +88,7 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
         "learning_rate": f"{config.optimizer.learning_rate:g}",
     }
     if not isinstance(plan.sampling, FullBatch):
-        found["batch_size"] = f"{config.training.batch_size:,} of {plan.records:,} records"
+        found["batch_size"] = f"{plan.expected_batch_size:,.0f} of {plan.records:,} records"
     return found
 
 

@@ -14,6 +14,7 @@ from tacit.sampling import FullBatch, Sampling, ShuffledBatches
 
 __all__ = ["make_plan"]
 
+_LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
     "privacy": (
         "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "clipping",
@@ -52,9 +53,21 @@ def make_plan(config: Config) -> Plan:
         return _plan(config)
 
 
+def _batch_size(given: int | str, records: int) -> int | None:
+    """The expected batch size, None for all records.
+
+    "auto" follows the public number of records: with a twentieth of them in each of some hundred steps, noise
+    and steps are both near their best on tables of 500 to 100,000 rows; fewer than 256 drown in the noise.
+    """
+    if given == "auto":
+        given = max(_LEAST, records // _STEPS_PER_PASS)
+        return given if given < records else None
+    return None if isinstance(given, str) else given
+
+
 def _plan(config: Config) -> Plan:
     privacy, training = config.privacy, config.training
-    batch = None if training.batch_size == "full" else training.batch_size
+    batch = _batch_size(training.batch_size, privacy.records)
     sampling: Sampling | None = None
     if privacy.sampling == "shuffled" and batch is not None:
         sampling = ShuffledBatches(batch, privacy.records)
