@@ -29,6 +29,7 @@ _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
+    "init": "Write a run file for a table of your own.",
     "train": "Train a model with differential privacy, from a configuration file.",
     "predict": "Predict for new records with the model of a run.",
     "export": "Write the model of a run for other programs: ONNX, TorchScript, torch.export.",

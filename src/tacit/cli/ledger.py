@@ -17,10 +17,11 @@ from tacit.cli import certificate
 from tacit.cli.check import AcceptMissing, AcceptOutside, print_check, table_at
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
+from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Entry, Ledger
 from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.policy_file import policy_template, read_policy, table_columns
+from tacit.ledger.policy_file import read_policy
 from tacit.report.curator import curator_view
 from tacit.report.pages.curator_page import curator_page, spent_in_words
 
@@ -48,18 +49,20 @@ def init(ledger: _Where) -> int:
     Example:  tacit ledger init budget.db
     """
     made = Ledger.create(ledger)
-    _say(f"Made the ledger {made.uuid}. Next: tacit ledger template TABLE > policy.toml")
+    _say(f"Made the ledger {made.uuid}. Next: tacit init TABLE --policy --out policy.toml")
     return 0
 
 
 def template(
     table: Annotated[Path, typer.Argument(help="A .parquet, .arrow or .csv file.", show_default=False)],
 ) -> int:
-    """Print a policy to fill in, with the table's column names and types; not one value is read.
+    """Print what tacit init TABLE --policy writes: a policy to fill in, with the table's columns.
 
     Example:  tacit ledger template visits.parquet > policy.toml
     """
-    typer.echo(policy_template(table_columns(table)))
+    from tacit.runs.init_file import Facts, policy_text
+
+    typer.echo(policy_text(sniff(table), Facts()))
     return 0
 
 

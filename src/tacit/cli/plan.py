@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich import box
@@ -17,8 +17,11 @@ from tacit.events import event_from_json
 from tacit.planner import Advice, Option, Question, advise
 from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
+from tacit.runs.config import read_config
 
 __all__ = ["command"]
+
+_T = TypeVar("_T")
 
 _NEEDED = {
     "records": "how many records there are (under add-remove a public figure for it)",
@@ -30,6 +33,10 @@ _NEEDED = {
 
 
 def command(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN.toml]", help="A run file, for what no option says.", show_default=False),
+    ] = None,
     records: Annotated[float | None, typer.Option(help="N, a public figure.", show_default=False)] = None,
     unit: Annotated[
         str | None, typer.Option(help="What one record is: image, patient.", show_default=False)
@@ -71,9 +78,19 @@ def command(
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
+    With a run file, its [privacy] and its epochs or steps are taken where no option gives them.
+
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
     --epochs 30
     """
+    if config is not None:
+        stated = read_config(config)
+        privacy, training = stated.privacy, stated.training
+        records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
+        epsilon, delta = _first(epsilon, privacy.epsilon), _first(delta, privacy.delta)
+        adjacency = _first(adjacency, privacy.adjacency)
+        if (epochs, compute, steps) == (None, None, None):
+            epochs, steps = training.epochs, training.steps
     given = {"records": records, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if given[name] is None]
     if records is None or unit is None or epsilon is None or delta is None or adjacency is None:
@@ -109,9 +126,14 @@ def command(
     return 0
 
 
+def _first(option: _T | None, stated: _T | None) -> _T | None:
+    """What the option says, else what the run file says."""
+    return stated if option is None else option
+
+
 def _whole(name: str, value: float) -> int:
     """``value`` as a whole number, so that a user may write 1e6."""
-    if not value.is_integer():
+    if not float(value).is_integer():
         raise InvalidInput(f"{name} must be a whole number; got {value:g}.")
     return int(value)
 

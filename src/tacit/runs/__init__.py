@@ -1,6 +1,7 @@
 """How does a configuration file become the folder of a finished run, and what do attacks find on it?
 
 * ``config``: the configuration file; ``checks``: what can be wrong with it, found before torch is imported.
+* ``init_file``: a new configuration file for a table; ``init_questions``: what its wizard asks.
 * ``plan``: the plan that it describes; ``catalogue``: the names that it may use.
 * ``load``: the data that it names.
 * ``model``: the model and the optimizer; ``losses``: the loss, by the kind of the data.

@@ -16,6 +16,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.columns import Column, Dialect, parse_columns
+from tacit.columns.blanks import refuse_blanks
 from tacit.errors import Deprecated, InvalidInput, MissingExtra
 
 try:
@@ -284,6 +285,7 @@ def read_text(path: Path | str) -> str:
 
 def parse_config(text: str, origin: str) -> Config:
     """The configuration that ``text`` holds; errors name ``origin``, where the text comes from."""
+    refuse_blanks(text, origin)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:

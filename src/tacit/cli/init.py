@@ -1,0 +1,222 @@
+"""``tacit init``: write a run file, or a policy, for a table of one's own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from tacit.cli.show import console, messages
+from tacit.cli.train import print_json
+from tacit.columns.blanks import BLANK, find_blanks
+from tacit.columns.sniffing import Sniffed, sniff
+from tacit.errors import InvalidInput, check_in, check_probability
+from tacit.runs.init_file import Facts, policy_text, run_text, stated_facts, table_columns
+from tacit.runs.init_questions import Question, ask_facts
+
+__all__ = ["command"]
+
+_ByColumn = list[str] | None
+
+
+def command(
+    table: Annotated[
+        Path,
+        typer.Argument(help="A .csv, .tsv (also .gz), .parquet or .arrow file.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write; else TABLE.toml beside the table.", show_default=False),
+    ] = None,
+    policy: Annotated[
+        bool, typer.Option("--policy", help="Write the policy of a ledger's data set instead.")
+    ] = False,
+    target: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="What one row is: patient, visit.", show_default=False)
+    ] = None,
+    adjacency: Annotated[
+        str | None, typer.Option(help="add-remove, replace-one or zero-out.", show_default=False)
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(help="Rows that train, a public figure.", show_default=False)
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The budget.", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option(help="Below 1/records.", show_default=False)] = None,
+    bounds: Annotated[
+        _ByColumn,
+        typer.Option(
+            metavar="NAME=LOWER:UPPER", help="Of a number or a date; may be repeated.", show_default=False
+        ),
+    ] = None,
+    values: Annotated[
+        _ByColumn,
+        typer.Option(metavar="NAME=A,B,...", help="Of a category; may be repeated.", show_default=False),
+    ] = None,
+    kind: Annotated[
+        _ByColumn,
+        typer.Option(
+            metavar="NAME=KIND", help="In place of the one found; may be repeated.", show_default=False
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the name of the option
+        _ByColumn,
+        typer.Option(metavar="NAME=FORMAT", help="Of dates: admitted=%d.%m.%Y.", show_default=False),
+    ] = None,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Do not use this column; may be repeated.", show_default=False),
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(help="A missing cell is a feature (indicator), or an error (refuse).")
+    ] = "indicator",
+    test_fraction: Annotated[float, typer.Option(help="The part of the rows that tests.")] = 0.2,
+    test_table: Annotated[
+        str | None, typer.Option(help="Or: a table of rows that test.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="mlp or logistic; else by the records.", show_default=False)
+    ] = None,
+    unit_column: Annotated[
+        str | None, typer.Option(help="Of a policy: whose a row is; or none.", show_default=False)
+    ] = None,
+    note: Annotated[
+        str | None, typer.Option(help="Of a policy: who approved it, why.", show_default=False)
+    ] = None,
+    no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing, even in a terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Write a run file for a table, with FILL IN for every public fact that is not stated.
+
+    Names, kinds and formats of the columns are proposed from the file, by its first 1,000 rows, and become
+    public with the run file: check them. No value of a cell is written. Bounds, values and the promise must
+    be stated from what is known without the data; in a terminal you are asked for them.
+
+    Exit codes: 0 written, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
+
+    Example:  tacit init visits.csv --target readmitted --unit visit --bounds age=0:120 --values sex=f,m
+    """
+    written = _free(out or table.with_name(_stem(table) + ("-policy.toml" if policy else ".toml")))
+    facts = Facts(
+        target=target,
+        test_fraction=check_probability("--test-fraction", test_fraction),
+        test_table=test_table,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        adjacency=adjacency,
+        records=records,
+        unit_column=unit_column,
+        note=note,
+        left_out=tuple(leave_out or ()),
+        missing=check_in("--missing", missing, ("indicator", "refuse")),
+        model=None if model is None else check_in("--model", model, ("mlp", "logistic")),
+    )
+    found = sniff(table)
+    facts = stated_facts(
+        found, facts, kinds=kind or (), formats=format or (), bounds=bounds or (), values=values or ()
+    )
+    asks = not no_input and not as_json and sys.stdin.isatty() and messages.is_terminal
+    if asks:
+        facts = _dialogue(table, found, facts, policy=policy)
+    text = policy_text(found, facts) if policy else run_text(table, found, facts)
+    with written.open("x", encoding="utf-8") as file:
+        file.write(text)
+    if as_json:
+        print_json(_as_data(written, found, facts, text))
+    else:
+        if not asks:
+            _show_columns(table, found, facts)
+        _show_written(written, text, policy=policy)
+    return 0
+
+
+def _stem(table: Path) -> str:
+    return Path(table.name.removesuffix(".gz")).stem
+
+
+def _free(path: Path) -> Path:
+    if path.exists():
+        raise InvalidInput(f"there is a file {path} already, which is never overwritten. Say --out FILE.")
+    return path
+
+
+# --- the dialogue ------------------------------------------------------------------------------------------
+
+
+def _dialogue(table: Path, found: Sniffed, facts: Facts, *, policy: bool) -> Facts:
+    _show_columns(table, found, facts)
+    console.print(
+        "Answer from what is known WITHOUT the data: never look up a bound or a value in the table, for the "
+        f"largest value of a column belongs to one person. Enter leaves {BLANK}, to be stated in the file; "
+        "Ctrl-D leaves all that follow; Ctrl-C writes nothing.",
+    )
+    try:
+        return ask_facts(found, facts, _ask, policy=policy)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Nothing was written.") from None
+
+
+def _ask(question: Question) -> str:
+    if question.problem:
+        messages.print(f"  {question.problem}", style="red")
+    else:
+        console.print()
+        console.print(f"{question.key}: {question.about}", soft_wrap=True)
+    offered = f" [{question.default}]" if question.default else ""
+    return console.input(f"{question.key.rpartition('.')[2]}{offered} > ")
+
+
+# --- what was found and written ----------------------------------------------------------------------------
+
+
+def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
+    columns = table_columns(found, facts)
+    where = f"the first {found.rows:,} rows" if found.dialect else "the types in the file"
+    console.print(f"{table}: {len(columns)} columns, by {where}", soft_wrap=True)
+    if found.dialect:
+        written = ", ".join(f"{name} {value!r}" for name, value in found.dialect.items() if value)
+        console.print(written, soft_wrap=True)
+    shown = Table("column", "kind", "written as", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name, column in columns.items():
+        form = [f"{key} {value!r}" for key, value in column.settings.items()]
+        form += [" or ".join(column.formats) + "?"] if column.formats else []
+        form += [column.doubt] if column.doubt else []
+        form += ["an identifier: not used"] if column.kind == "text" else []
+        shown.add_row(name, column.kind or "?", ", ".join(form))
+    console.print(shown)
+    console.print(
+        "These names, kinds and formats were read from the table. They become public with the file that is "
+        "written: check them."
+    )
+
+
+def _show_written(path: Path, text: str, *, policy: bool) -> None:
+    blanks = find_blanks(text)
+    console.print()
+    console.print(f"Wrote {path}.", soft_wrap=True)
+    if blanks:
+        console.print(f"{len(blanks)} public facts are left to state in it, never from the data:")
+        for blank in blanks:
+            console.print(f"  {blank}", soft_wrap=True)
+    name = shlex.quote(str(path))
+    command = f"tacit ledger open LEDGER --dataset NAME --policy {name}" if policy else f"tacit train {name}"
+    console.print(f"{'Then' if blanks else 'Next'}: {command}", soft_wrap=True)
+
+
+def _as_data(path: Path, found: Sniffed, facts: Facts, text: str) -> dict[str, object]:
+    return {
+        "file": str(path),
+        "dialect": dict(found.dialect),
+        "columns": {
+            name: {"kind": column.kind, **column.settings}
+            for name, column in table_columns(found, facts).items()
+        },
+        "rows_read": found.rows,
+        "left_to_fill_in": [vars(blank) for blank in find_blanks(text)],
+    }

@@ -1,0 +1,336 @@
+"""What is in a new run file, and in a new policy? What the table's form says, what was stated, and blanks.
+
+**Guarantee**
+
+* Of the table only what :func:`tacit.columns.sniffing.sniff` proposes goes into the file: names, and for each
+  column one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
+  those that were stated, or ``FILL IN``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tacit.columns.column import KINDS, Column, Fact
+from tacit.columns.kinds import FoundColumn
+from tacit.columns.sections import column_key, column_section, quoted, setting, table_section
+from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
+from tacit.columns.stated import bounds_from_text, by_column, check_column, values_from_text
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
+from tacit.ledger.policy_template import NO_COLUMN, policy_template
+
+__all__ = [
+    "BOUNDED",
+    "Facts",
+    "checked_promise",
+    "policy_text",
+    "run_text",
+    "stated_facts",
+    "table_columns",
+    "with_facts",
+]
+
+BOUNDED = ("number", "integer", "date", "datetime")
+"""Kinds of columns that have bounds."""
+_ADJACENCIES = ("add-remove", "replace-one", "zero-out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Public facts that were stated; None, or no entry, for what is to be filled in.
+
+    Attributes:
+        target: the column to predict; test_fraction, test_table: where the test records come from.
+        epsilon, delta, unit, adjacency, records: the promise, as in ``[privacy]``.
+        unit_column, note: of a policy.
+        kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
+        missing: what a missing cell of a feature becomes: ``indicator`` or ``refuse``.
+        model: ``mlp`` or ``logistic``; None for the one that is usual for so many records.
+    """
+
+    target: str | None = None
+    test_fraction: float = 0.2
+    test_table: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    unit: str | None = None
+    adjacency: str | None = None
+    records: int | None = None
+    unit_column: str | None = None
+    note: str | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[Fact, Fact]] = field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    missing: str = "indicator"
+    model: str | None = None
+
+
+def stated_facts(
+    found: Sniffed,
+    facts: Facts,
+    *,
+    kinds: Sequence[str] = (),
+    formats: Sequence[str] = (),
+    bounds: Sequence[str] = (),
+    values: Sequence[str] = (),
+) -> Facts:
+    """The facts with those that options state of single columns, each as ``NAME=WHAT``.
+
+    Raises:
+        InvalidInput: a fact that cannot be one, or that its column does not have.
+
+    >>> table = Sniffed(columns={"age": FoundColumn("integer"), "sex": FoundColumn("category")})
+    >>> stated_facts(table, Facts(), bounds=["age=0:120"], values=["sex=f,m"]).values
+    {'sex': ('f', 'm')}
+    """
+    names = found.columns
+    for name in facts.left_out:
+        check_column("--leave-out", name, names)
+    facts = replace(
+        facts,
+        kinds=by_column("--kind", kinds, names),
+        formats=by_column("--format", formats, names),
+        values={name: values_from_text(text) for name, text in by_column("--values", values, names).items()},
+    )
+    columns = table_columns(found, facts)
+    limits = {}
+    for name, text in by_column("--bounds", bounds, columns).items():
+        if columns[name].kind not in BOUNDED:
+            raise _misfit("bounds", name, columns[name], "number, integer, date or datetime")
+        limits[name] = bounds_from_text(columns[name].kind, text)
+    return checked_promise(replace(facts, bounds=limits), found)
+
+
+def checked_promise(facts: Facts, found: Sniffed) -> Facts:
+    """The same facts, if each of the promise can be one; the promise itself is checked before training.
+
+    Raises:
+        InvalidInput: naming the fact, the value and the range.
+        PrivacyRefusal: a delta of one over the number of records, or more.
+    """
+    if facts.epsilon is not None:
+        check_real("epsilon", facts.epsilon, low=0.0, open_low=True)
+    if facts.delta is not None:
+        check_real("delta", facts.delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    if facts.records is not None:
+        check_integer("records", facts.records, low=1)
+    if facts.adjacency is not None:
+        check_in("adjacency", facts.adjacency, _ADJACENCIES)
+    if facts.unit is not None and not facts.unit.strip():
+        raise InvalidInput("unit must say what one row is, such as patient or visit; it is empty.")
+    if facts.unit_column not in (None, NO_COLUMN):
+        check_column("unit_column", str(facts.unit_column), found.columns)
+    if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
+        raise PrivacyRefusal(
+            f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}: publishing one row "
+            f"in full would keep such a promise. Choose a smaller delta, such as {facts.records**-1.1:.1g}."
+        )
+    return facts
+
+
+def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
+    """The columns to be used, with the kinds and formats that were stated in place of those that were found.
+
+    Raises:
+        InvalidInput: a fact that its column does not have.
+    """
+    columns = {}
+    for name, column in found.columns.items():
+        if name in facts.left_out:
+            continue
+        if name in facts.kinds:
+            kind = check_in(f"kind of the column {name!r}", facts.kinds[name], KINDS)
+            column = column if kind == column.kind else FoundColumn(kind)  # formats go with the old kind
+        if name in facts.formats:
+            if column.kind not in ("date", "datetime"):
+                raise _misfit("a format", name, column, "date or datetime")
+            column = FoundColumn(column.kind, {"format": facts.formats[name]})
+        if name in facts.bounds and column.kind not in BOUNDED:
+            raise _misfit("bounds", name, column, "number, integer, date or datetime")
+        if name in facts.values and column.kind != "category":
+            raise _misfit("values", name, column, "category")
+        columns[name] = column
+    if facts.target is not None:
+        check_column("target", facts.target, columns)
+        if columns[facts.target].kind in ("text", "date", "datetime"):
+            raise InvalidInput(
+                f"the target {facts.target!r} is of kind {columns[facts.target].kind}; a model predicts a "
+                "category, a boolean or a number. Name another column, or say "
+                f"--kind {facts.target}=category."
+            )
+    return columns
+
+
+def _misfit(what: str, name: str, column: FoundColumn, wanted: str) -> InvalidInput:
+    return InvalidInput(
+        f"{what} of the column {name!r}: it is of kind {column.kind or 'unknown'}, and only a {wanted} has "
+        f"{'one' if what == 'a format' else 'them'}. Correct the name, or state the kind with --kind."
+    )
+
+
+def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = False) -> dict[str, object]:
+    """The settings of ``[columns.NAME]``, None for what is to be filled in.
+
+    Raises:
+        InvalidInput: the facts do not fit each other, such as bounds the wrong way round.
+    """
+    settings: dict[str, object] = {"kind": column.kind or None}
+    if column.kind in BOUNDED:
+        settings["lower"], settings["upper"] = facts.bounds.get(name, (None, None))
+    if column.kind == "category":
+        settings["values"] = facts.values.get(name)
+    settings |= column.settings
+    if column.formats:
+        settings["format"] = None
+    if column.words and name == facts.target and not policy:  # predictions then say it in the same words
+        settings["true"], settings["false"] = ([word] for word in column.words)
+    if not policy and name != facts.target and column.kind != "text" and facts.missing != "refuse":
+        settings["missing"] = facts.missing
+    stated = {key: value for key, value in settings.items() if value is not None}
+    if column.kind:
+        Column.from_data(stated, f"[{column_key(name)}]")
+    return settings
+
+
+# --- the text ----------------------------------------------------------------------------------------------
+
+_HEAD = """\
+# A private training run on {table}.
+#
+# Everything here is public. Columns, kinds and formats were proposed from {read}:
+# they become public with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the
+# data. Never read a bound or a list of values off the data: the largest value of a column belongs to one
+# person. A value outside its bounds counts as the nearest bound, one that is not listed as "other";
+# missing = "indicator" makes a missing cell a feature of its own, "refuse" an error.
+"""
+_PRIVACY = {
+    "epsilon": "what may be revealed in all: 1 is strong, above 10 says little",
+    "delta": "the promise may fail this often: below 1 / records, such as 1e-6",
+    "unit": 'what one row is, "patient", "visit": one of them is protected',
+    "adjacency": '"add-remove": hides whether a row is there; "replace-one": what it says',
+    "records": "about how many rows train, a public figure",
+}
+_BLANK_COLUMN = {
+    "lower": "the least that is possible, known without the data",
+    "upper": "the greatest",
+    "values": '["a", "b"]: all that are known without the data',
+}
+_KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text": no row says'
+_TARGET = "the column to predict; below, delete its line with missing"
+_TARGET_KIND = {
+    "number": "predicted as a number",
+    "integer": 'predicted as a number; for classes, make it a "category" with values',
+}
+_CLIPPING = "no row's gradient counts for more"
+_FEW = 5000  # records, below which a network learns less than a linear model does
+
+
+def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
+    """A whole run file in TOML, with ``FILL IN`` for what was not stated.
+
+    Raises:
+        InvalidInput: a fact that its column does not have.
+    """
+    columns = table_columns(found, facts)
+    parts = [_HEAD.format(table=table.name, read=_what_was_read(found)), _data(table, facts)]
+    if found.dialect:
+        parts.append("# How the file is written.\n" + table_section(found.dialect))
+    parts += _sections(found, columns, facts)
+    linear = _is_linear(facts)
+    parts.append(_model(linear))
+    privacy = [setting(key, getattr(facts, key), said) for key, said in _PRIVACY.items()]
+    parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
+    parts.append(_training(linear))
+    return "\n".join(parts)
+
+
+def policy_text(found: Sniffed, facts: Facts) -> str:
+    """A whole policy in TOML with the same columns, with ``FILL IN`` for what was not stated.
+
+    Raises:
+        InvalidInput: a fact that its column does not have.
+    """
+    table = [table_section(found.dialect)] if found.dialect else []
+    return policy_template(
+        [*table, *_sections(found, table_columns(found, facts), facts, policy=True)],
+        unit=facts.unit,
+        unit_column=facts.unit_column,
+        adjacency=facts.adjacency,
+        epsilon=facts.epsilon,
+        delta=facts.delta,
+        note=facts.note,
+    )
+
+
+def _what_was_read(found: Sniffed) -> str:
+    return f"the first {SAMPLE_ROWS:,} rows" if found.dialect else "the types in the file"
+
+
+def _data(table: Path, facts: Facts) -> str:
+    tested = (
+        setting("test_fraction", facts.test_fraction, "this part of the rows tests the model")
+        if facts.test_table is None
+        else setting("test_table", facts.test_table, "its rows test the model")
+    )
+    lines = [
+        setting("table", table.as_posix(), "relative to the folder in which you call tacit"),
+        setting("target", facts.target, _TARGET if facts.target is None else "the column to predict"),
+        tested,
+    ]
+    return "\n".join(["[data]", *lines]) + "\n"
+
+
+def _sections(
+    found: Sniffed, columns: Mapping[str, FoundColumn], facts: Facts, *, policy: bool = False
+) -> list[str]:
+    sections = []
+    for name, column in columns.items():
+        settings = with_facts(name, column, facts, policy=policy)
+        said = {key: words for key, words in _BLANK_COLUMN.items() if settings.get(key, "") is None}
+        if not column.kind:
+            said["kind"] = _KIND
+        elif column.doubt:
+            said["kind"] = f"CHECK: {column.doubt}"
+        elif name == facts.target and not policy:
+            said["kind"] = _TARGET_KIND.get(column.kind, "the classes are its values")
+        elif column.kind == "text":
+            said["kind"] = "a name or an identifier: never a feature"
+        if column.formats:
+            said["format"] = " or ".join(column.formats) + "? The first rows fit each"
+        if policy and "values" in said:
+            said["values"] = '["a", "b"]: what may be a group; delete the line if they are not public'
+        sections.append(column_section(name, settings, said))
+    unused = [f"# {quoted(name)} is left out." for name in facts.left_out]
+    unused += [f"# Column {at} has no name, and is not used." for at in found.unnamed]
+    return [*sections, "\n".join(unused) + "\n"] if unused else sections
+
+
+def _is_linear(facts: Facts) -> bool:
+    if facts.model is not None:
+        return facts.model == "logistic"
+    return facts.records is not None and facts.records < _FEW
+
+
+def _model(linear: bool) -> str:
+    if linear:
+        return (
+            "[model]\n"
+            + setting("name", "logistic", f'"mlp", a network, for {_FEW:,} records or more')
+            + "\n"
+        )
+    name = setting("name", "mlp", f'for fewer than {_FEW:,} records "logistic", and delete hidden')
+    return f"[model]\n{name}\n{setting('hidden', [64], 'units of its hidden layer')}\n"
+
+
+def _training(linear: bool) -> str:
+    """What learns well under noise on tables of very different sizes; nothing of it touches the promise."""
+    optimizer = [setting("name", "adam"), setting("learning_rate", 0.03 if linear else 0.01)]
+    training = [
+        setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
+        setting("steps", 300, "more steps need more noise in each; or epochs"),
+    ]
+    return "\n".join(["[optimizer]", *optimizer, "", "[training]", *training]) + "\n"

@@ -1,0 +1,433 @@
+"""``tacit init``: what is written by flags and by the dialogue, and what a file with blanks left is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.app import run
+from tacit.columns.blanks import find_blanks
+from tacit.columns.sniffing import sniff
+from tacit.errors import InvalidInput
+from tacit.ledger.policy_file import parse_policy
+from tacit.runs.config import parse_config
+from tacit.runs.init_file import Facts, policy_text, run_text
+from tacit.runs.init_questions import Question, ask_facts
+
+MAIN = "from tacit.cli import main; main()"
+TABLE = "patient_id;age;weight;sex;admitted;smoker\n" + "".join(
+    f"P{i};{41 + i % 7};{57 + i % 9},25;{'FM'[i % 2]};{1 + i % 28}.3.2021;{'yes' if i % 3 else 'no'}\n"
+    for i in range(60)
+)
+PROMISE = (
+    "--unit", "patient", "--adjacency", "add-remove", "--records", "16000", "--epsilon", "3",
+    "--delta", "1e-5",
+)  # fmt: skip
+COLUMNS = (
+    "--bounds", "age=0:120", "--bounds", "weight=0:300", "--bounds", "admitted=2015-01-01:2025-12-31",
+    "--values", "sex=F,M",
+)  # fmt: skip
+ALL = ("--target", "smoker", *PROMISE, *COLUMNS)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("visits.csv").write_text(TABLE)
+    return tmp_path
+
+
+AGE = {"kind": "integer", "lower": 0, "upper": 120, "missing": "indicator"}
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert run(list(arguments)) == code
+    out, err = capsys.readouterr()
+    return re.sub(r"\s+", " ", err if code else out)
+
+
+def as_table(text: str) -> dict[str, object]:
+    return tomllib.loads(text)
+
+
+# --- flags -------------------------------------------------------------------------------------------------
+
+
+def test_without_facts_every_fact_is_left_to_be_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "init", "visits.csv")
+    written = Path("visits.toml").read_text()
+    keys = {f"{blank.section} {blank.key}" for blank in find_blanks(written)}
+    assert keys == {
+        "data target", "privacy epsilon", "privacy delta", "privacy unit", "privacy adjacency",
+        "privacy records",
+        'columns.age lower', 'columns.age upper', 'columns.weight lower', 'columns.weight upper',
+        'columns.sex values', 'columns.admitted lower', 'columns.admitted upper',
+    }  # fmt: skip
+    for blank in find_blanks(written):
+        assert str(blank) in text
+    for words in (
+        "semi",
+        "the first 60 rows",
+        "become public",
+        "Wrote visits.toml",
+        "tacit train visits.toml",
+    ):
+        assert words in text or words == "semi"
+    assert "13 public facts are left" in text
+    config = as_table(written)
+    assert config["table"] == {"separator": ";", "encoding": "utf-8", "decimal": ","}
+    assert config["columns"]["admitted"]["format"] == "%d.%m.%Y"  # type: ignore[index]
+    assert config["columns"]["patient_id"] == {"kind": "text"}  # type: ignore[index]
+
+
+def test_with_all_facts_nothing_is_left_and_training_takes_the_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "Next: tacit train visits.toml" in said(capsys, "init", "visits.csv", *ALL)
+    text = Path("visits.toml").read_text()
+    assert find_blanks(text) == []
+    config = parse_config(text, "visits.toml")
+    assert (config.privacy.records, config.privacy.epsilon, config.data.target) == (16000, 3.0, "smoker")
+    columns = as_table(text)["columns"]
+    assert columns["age"] == AGE  # type: ignore[index]
+    assert columns["smoker"] == {"kind": "boolean", "true": ["yes"], "false": ["no"]}  # type: ignore[index]
+    assert list(config.read_columns()) == ["patient_id", "age", "weight", "sex", "admitted", "smoker"]
+    assert config.read_dialect().decimal == ","
+
+
+def test_nothing_of_a_cell_is_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "init", "visits.csv")
+    said(capsys, "init", "visits.csv", "--policy")
+    for name in ("visits.toml", "visits-policy.toml"):
+        text = Path(name).read_text()
+        for cell in ("P1", "41", "57", "57,25", '"F"', "3.2021", "2021"):
+            assert cell not in text.replace("20211201", ""), (name, cell)
+
+
+def test_a_file_that_is_there_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("visits.toml").write_text("mine")
+    assert "never overwritten. Say --out FILE" in said(capsys, "init", "visits.csv", code=2)
+    assert Path("visits.toml").read_text() == "mine"
+    assert "Wrote mine.toml" in said(capsys, "init", "visits.csv", "--out", "mine.toml")
+
+
+def test_the_policy_has_the_same_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = (
+        "--unit",
+        "patient",
+        "--unit-column",
+        "patient_id",
+        "--adjacency",
+        "add-remove",
+        "--epsilon",
+        "3",
+    )
+    text = said(
+        capsys, "init", "visits.csv", "--policy", *facts, "--delta", "1e-6", "--note", "the board", *COLUMNS
+    )
+    assert "Next: tacit ledger open LEDGER --dataset NAME --policy visits-policy.toml" in text
+    policy = parse_policy(Path("visits-policy.toml").read_text())
+    assert (policy.unit, policy.unit_column) == ("patient", "patient_id")
+    assert policy.budget.to_data()["epsilon"] == 3.0
+    said(capsys, "init", "visits.csv", *ALL)
+    columns = as_table(Path("visits.toml").read_text())["columns"]
+    assert list(policy.columns) == list(columns)  # type: ignore[call-overload]
+    assert {name: column.kind for name, column in policy.columns.items()} == {
+        name: facts["kind"] for name, facts in columns.items()  # type: ignore[attr-defined]
+    }  # fmt: skip
+    for command in (
+        ("init", "b.db"),
+        ("open", "b.db", "--dataset", "visits", "--policy", "visits-policy.toml"),
+        ("register", "b.db", "visits.csv", "--dataset", "visits"),
+    ):
+        said(capsys, "ledger", *command)
+    said(capsys, "init", "visits.csv", "--policy", "--out", "p.toml", "--unit-column", "none")
+    assert "unit_column" not in as_table(Path("p.toml").read_text())["policy"]  # type: ignore[operator]
+
+
+def test_kinds_formats_and_columns_may_be_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    said(
+        capsys, "init", "visits.csv", "--kind", "age=category", "--values", 'age=41, "42"',
+        "--leave-out", "sex", "--format", "admitted=%m.%d.%Y", "--missing", "refuse",
+        "--test-table", "new.csv",
+    )  # fmt: skip
+    config = as_table(Path("visits.toml").read_text())
+    columns = config["columns"]
+    assert columns["age"] == {"kind": "category", "values": ["41", "42"]}  # type: ignore[index]
+    assert columns["admitted"]["format"] == "%m.%d.%Y"  # type: ignore[index]
+    assert "sex" not in columns  # type: ignore[operator]
+    assert config["data"] == {"table": "visits.csv", "target": "FILL IN", "test_table": "new.csv"}
+
+
+def test_any_name_of_a_column_is_written_so_that_it_is_read_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = ['a "b" \\ ü\x7f', "a.b", "a = b # [c]", "2019", "'", "FILL IN"]
+    with Path("odd.csv").open("w", newline="", encoding="utf-8") as table:
+        csv.writer(table).writerows([names, *[["1.5"] * len(names)] * 3])
+    bounds = [word for name in names for word in ("--bounds", f"{name}=0:9")]
+    said(capsys, "init", "odd.csv", *PROMISE, *bounds, "--target", names[0])
+    said(capsys, "init", "odd.csv", "--policy", *bounds)
+    for file in ("odd.toml", "odd-policy.toml"):
+        columns = as_table(Path(file).read_text(encoding="utf-8"))["columns"]
+        assert list(columns) == names  # type: ignore[call-overload]
+    config = parse_config(Path("odd.toml").read_text(encoding="utf-8"), "odd.toml")
+    assert list(config.read_columns()) == names
+
+
+def test_json_says_what_was_found_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "visits.csv", "--json", "--target", "smoker", *COLUMNS]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["file"] == "visits.toml"
+    assert data["dialect"]["separator"] == ";"
+    assert data["columns"]["weight"] == {"kind": "number"}
+    assert [blank["key"] for blank in data["left_to_fill_in"]] == [
+        "epsilon", "delta", "unit", "adjacency", "records",
+    ]  # fmt: skip
+
+
+WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "no such table": (("none.csv",), 2, "there is no table at none.csv"),
+    "a column that is none": (("visits.csv", "--bounds", "agee=0:1"), 2, "did you mean 'age'?"),
+    "a target that is none": (("visits.csv", "--target", "smokes"), 2, "did you mean 'smoker'?"),
+    "an identifier as target": (("visits.csv", "--target", "patient_id"), 2, "is of kind text"),
+    "no name": (("visits.csv", "--values", "f,m"), 2, "--values must be NAME=WHAT, such as sex=f,m"),
+    "twice": (
+        ("visits.csv", "--kind", "age=number", "--kind", "age=integer"),
+        2,
+        "twice for the column 'age'",
+    ),
+    "bounds of a category": (("visits.csv", "--bounds", "sex=0:1"), 2, "it is of kind category"),
+    "values of a number": (("visits.csv", "--values", "age=1,2"), 2, "it is of kind integer"),
+    "a format of a number": (("visits.csv", "--format", "age=%Y"), 2, "only a date or datetime has one"),
+    "bounds the wrong way": (("visits.csv", "--bounds", "age=120:0"), 2, "lower must be below upper"),
+    "one bound": (("visits.csv", "--bounds", "age=120"), 2, "must be LOWER:UPPER, such as 0:120"),
+    "bounds from the data": (("visits.csv", "--bounds", "age=min:max"), 2, "lower must be a number"),
+    "a day that is none": (("visits.csv", "--bounds", "admitted=2015-02-30:2016-01-01"), 2, "must be a date"),
+    "a kind that is none": (("visits.csv", "--kind", "age=int"), 2, "must be one of number, integer"),
+    "a column to leave out": (("visits.csv", "--leave-out", "Age"), 2, "did you mean 'age'?"),
+    "an epsilon below 0": (("visits.csv", "--epsilon", "-1"), 2, "epsilon must be a real number"),
+    "a delta above 1": (("visits.csv", "--delta", "2"), 2, "delta must be a real number"),
+    "a large delta": (
+        ("visits.csv", "--delta", "0.01", "--records", "1000"),
+        1,
+        "not below 1/records = 0.001",
+    ),
+    "an adjacency": (("visits.csv", "--adjacency", "add"), 2, "adjacency must be one of add-remove"),
+    "a model": (("visits.csv", "--model", "cnn"), 2, "--model must be one of mlp, logistic"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_and_nothing_is_written(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, code, words = WRONG[what]
+    assert words in said(capsys, "init", *arguments, code=code)
+    assert [path.name for path in Path.cwd().iterdir()] == ["visits.csv"]
+
+
+# --- blanks ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_with_blanks_is_refused_by_line_and_key(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "init", "visits.csv")
+    said(capsys, "init", "visits.csv", "--policy")
+    run(["ledger", "init", "b.db"])
+    for name, arguments in (
+        ("visits.toml", ("train", "visits.toml")),
+        ("visits.toml", ("plan", "visits.toml")),
+        ("visits-policy.toml", ("ledger", "open", "b.db", "--dataset=v", "--policy=visits-policy.toml")),
+    ):  # fmt: skip
+        text = said(capsys, *arguments, code=2)
+        blanks = find_blanks(Path(name).read_text())
+        assert f'{len(blanks)} facts are still "FILL IN"' in text
+        assert all(str(blank) in text for blank in blanks)
+
+
+@pytest.mark.untraced
+def test_writing_a_file_and_refusing_its_blanks_load_no_torch() -> None:
+    for arguments, code in (
+        (["init", "visits.csv"], 0),
+        (["train", "visits.toml"], 2),
+        (["plan", "visits.toml"], 2),
+    ):
+        program = (
+            f"import sys; from tacit.cli.app import run; assert run({arguments!r}) == {code}; "
+            "assert 'torch' not in sys.modules"
+        )
+        start = time.monotonic()
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+        assert time.monotonic() - start < 5.0  # under a second, where nothing else runs
+
+
+def test_a_plan_takes_what_the_run_file_says(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "init", "visits.csv", *ALL)
+    text = said(capsys, "plan", "visits.toml", "--epochs", "5", "--batch-size", "1000")
+    assert "16,000 records (unit: patient), ε = 3 at δ = 1e-05 under add-remove, 5 epochs" in text
+    assert "ε = 1 at" in said(capsys, "plan", "visits.toml", "--epsilon", "1", "--batch-size", "1000")
+    assert "epsilon must be" in said(capsys, "plan", "visits.toml", "--epsilon", "0", code=2)
+
+
+# --- the dialogue ------------------------------------------------------------------------------------------
+
+ANSWERS = {
+    "kinds": "age=number",
+    "target": "smoker",
+    "columns.age": "0:120",
+    "columns.weight": "0:300",
+    "columns.sex": "F,M",
+    "columns.admitted": "2015-01-01:2025-12-31",
+    "unit": "patient",
+    "adjacency": "add-remove",
+    "records": "16,000",
+    "epsilon": "3",
+}
+
+
+def test_the_dialogue_asks_each_fact_once_and_none_that_is_stated() -> None:
+    asked: list[Question] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question)
+        return ANSWERS.get(question.key, "")
+
+    found = sniff("visits.csv")
+    facts = ask_facts(found, Facts(unit="person"), answer)
+    assert [question.key for question in asked] == [
+        "kinds", "target", "columns.age", "columns.weight", "columns.sex", "columns.admitted", "adjacency",
+        "records", "epsilon", "delta",
+    ]  # fmt: skip
+    assert (facts.unit, facts.kinds, facts.records, facts.delta) == ("person", {"age": "number"}, 16000, 1e-5)
+    assert [question.default for question in asked if question.default] == ["1e-05"]
+    assert find_blanks(run_text(Path("visits.csv"), found, facts)) == []
+    assert ask_facts(found, facts, answer) == facts
+
+
+def test_no_default_is_made_from_the_records() -> None:
+    def table(n: int) -> str:
+        return "age,ward\n" + "".join(f"{n + i},{n}\n" for i in range(n))
+
+    told = []
+    for n in (200, 300):
+        Path("t.csv").write_text(table(n))
+        asked: list[Question] = []
+
+        def answer(question: Question, asked: list[Question] = asked) -> str:
+            asked.append(question)
+            return ""
+
+        ask_facts(sniff("t.csv"), Facts(), answer)
+        told.append(asked)
+    assert told[0] == told[1]
+
+
+def test_a_wrong_answer_is_asked_again_with_the_reason_and_enter_leaves_it() -> None:
+    answers = {
+        "target": ["smokes", "patient_id", "smoker"],
+        "columns.age": ["120:0", "min:max", "0:120"],
+        "adjacency": ["add", ""],
+        "delta": ["0.1", "1e-6"],
+        "records": ["many", "1.5", "1000"],
+    }
+    problems: list[str] = []
+
+    def answer(question: Question) -> str:
+        problems.append(question.problem)
+        return answers.get(question.key, [""]).pop(0) if answers.get(question.key) else ""
+
+    facts = ask_facts(sniff("visits.csv"), Facts(), answer)
+    assert (facts.target, facts.bounds, facts.adjacency, facts.delta) == (
+        "smoker",
+        {"age": (0, 120)},
+        None,
+        1e-6,
+    )
+    said_why = [problem for problem in problems if problem]
+    assert len(said_why) == 8
+    for words, problem in zip(
+        ("did you mean", "kind text", "below upper", "must be a number", "one of add-remove",
+         "must be a number", "must be an integer", "not below 1/records"),
+        said_why, strict=True,
+    ):  # fmt: skip
+        assert words in problem
+
+
+def test_what_the_rows_do_not_say_is_asked() -> None:
+    Path("t.csv").write_text("day,empty\n01/02/2020,\n03/04/2020,\n")
+    answers = {"columns.day.format": "%d/%m/%Y", "columns.empty": "category"}
+    given = ask_facts(sniff("t.csv"), Facts(), lambda question: answers.get(question.key, ""))
+    assert (given.formats, given.kinds) == ({"day": "%d/%m/%Y"}, {"empty": "category"})
+    left = [blank.key for blank in find_blanks(run_text(Path("t.csv"), sniff("t.csv"), Facts()))]
+    assert left[:5] == ["target", "lower", "upper", "format", "kind"]
+
+
+def test_a_policy_is_asked_for_its_own_facts() -> None:
+    answers = {"unit_column": "none", "unit": "patient", "epsilon": "3", "delta": "1e-6", "note": "the board"}
+    found = sniff("visits.csv")
+    facts = ask_facts(
+        found, Facts(), lambda question: ANSWERS.get(question.key, answers.get(question.key, "")), policy=True
+    )
+    assert parse_policy(policy_text(found, facts)).unit_column is None
+    with pytest.raises(InvalidInput, match="1 fact is still"):
+        parse_policy(policy_text(found, Facts(**{**vars(facts), "note": None})))
+
+
+def terminal(*arguments: str, typed: Sequence[str]) -> tuple[int, str]:
+    """The exit code, and all that a terminal showed, of a person who answers one question after the other."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"COLUMNS": "100", "LINES": "24", "TERM": "dumb", "NO_COLOR": "1"},
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its terminal, for Ctrl-C
+    )
+    os.close(theirs)
+    seen, answers = "", iter(typed)
+    while select.select([ours], [], [], 60.0)[0]:
+        try:
+            seen += os.read(ours, 65536).decode(errors="replace")
+        except OSError:  # the other end was closed
+            break
+        if seen.endswith(" > "):
+            os.write(ours, next(answers).encode())
+    else:
+        process.kill()
+    os.close(ours)
+    return process.wait(), seen
+
+
+def test_a_person_at_a_terminal_types_public_facts_and_nothing_else() -> None:
+    lines = ["", *(text for key, text in ANSWERS.items() if key != "kinds"), ""]
+    code, seen = terminal("init", "visits.csv", typed=[f"{line}\n" for line in lines])
+    assert code == 0, seen
+    for words in ("column to predict", "0:120", "largest value of a column belongs to one person", "[1e-05]"):
+        assert words in seen
+    assert find_blanks(Path("visits.toml").read_text()) == []
+
+
+def test_ctrl_c_writes_nothing_and_ctrl_d_leaves_the_rest() -> None:
+    code, seen = terminal("init", "visits.csv", typed=["\n", "smoker\n", "\x03"])
+    assert (code, "Nothing was written" in seen) == (130, True)
+    assert not Path("visits.toml").exists()
+    code, seen = terminal("init", "visits.csv", typed=["\n", "smoker\n", "\x04"])
+    assert (code, "12 public facts are left" in seen) == (0, True)
+    assert as_table(Path("visits.toml").read_text())["data"]["target"] == "smoker"  # type: ignore[index]
+
+
+def test_no_input_asks_nothing_even_in_a_terminal() -> None:
+    code, seen = terminal("init", "visits.csv", "--no-input", typed=[])
+    assert (code, " > " in seen) == (0, False)
