@@ -19,6 +19,7 @@ HELD_FILES = [
     "test_events.py",
     "test_plan.py",
     "test_planner.py",
+    "cli/test_cli_init.py",
     "cli/test_cli_ledger.py",
     "cli/test_cli_query.py",
 ]
