@@ -428,7 +428,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "NaN": (not_finite, "fixed rule"),
     "a question to a table": (unregistered_table, "tacit ledger register"),
     "exact scores": (scores_of_held_out_records, r"test_noise = \d"),
-    "bounds or classes": (undeclared, r"bounds=\(0, 16\)"),
+    "bounds or classes": (undeclared, r"classes=range\(10\)"),
     "an event": (
         lambda: account(PoissonSampled(0.1, Gaussian(1.0)), adjacency="add-remove", method="gaussian"),
         "method 'pld'",

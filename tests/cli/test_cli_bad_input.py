@@ -111,7 +111,7 @@ SETTINGS = [
     ("[optimizer]", "[optimiser]", 2, "did you mean 'optimizer'?"),
     ("[optimizer]", "[optimiser]", 2, "[optimizer] is missing"),
     ("steps = 40", 'steps = "four"', 2, "[training] steps = 'four'"),
-    ("batch_size = 60", "batch_size = 1.5", 2, 'must be a whole number, or "full"; got 1.5'),
+    ("batch_size = 60", "batch_size = 1.5", 2, 'must be a whole number, "full" or "auto"; got 1.5'),
     ("delta = 1e-3\n", "", 2, "[privacy] delta is missing and has no default"),
     ('unit = "person"\n', "", 2, "[privacy] unit is missing"),
     ('unit = "person"', 'unit = " "', 2, "unit must say what one record is"),
