@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tacit import datasets
+from tacit.datasets import lines
 from tacit.errors import TacitError
 from tacit.models import by_name
-from tacit.runs.catalogue import DATA_SETS, NETWORKS
+from tacit.runs.catalogue import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST, NETWORKS
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 
@@ -87,6 +88,8 @@ OTHERS = [
     ("steps = 40", "steps = 40\nema_decay = 1.0", "[training] ema_decay must be"),
     ("steps = 40", "steps = 40\n[ledger]\nchunk = 3", "[ledger] chunk is given without url"),
     ("steps = 40", "stepz = 40", "did you mean 'steps'?"),
+    ("steps = 40", "steps = 40\n[canaries]\nlength = 3", "[canaries] count is missing"),
+    ("steps = 40", "steps = 40\n[canaries]\ncount = [1, 1, 1]", "[canaries] are lines of text"),
     ("steps = 40", "steps = ", "is not valid TOML"),
 ]
 
@@ -138,6 +141,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
 
 
 def test_the_catalogue_names_what_there_is() -> None:
+    assert (NAMES_ALPHABET, NAMES_LONGEST) == (lines.NAMES_ALPHABET, lines.NAMES_LONGEST)
     assert datasets.names() == DATA_SETS
     assert {name: network.options for name, network in by_name._NETWORKS.items()} == NETWORKS
 

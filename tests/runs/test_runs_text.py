@@ -201,6 +201,9 @@ REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
         InvalidInput,
         "does not work on a batch of records",
     ),
+    "one letter": (
+        lambda t: re.sub("alphabet = .*", 'alphabet = " a"', t, count=1), InvalidInput, "beside the space",
+    ),
     "empty line": (lambda t: t.replace("lines.txt", "empty.txt"), InvalidInput, "line 2 .* is empty"),
     "two sources": (lambda t: t.replace("[data]", '[data]\nname = "names"'), InvalidInput, "exactly one of"),
 }  # fmt: skip

@@ -7,7 +7,7 @@
 * ``model``: the model and the optimizer; ``losses``: the loss, by the kind of the data.
 * ``build``: the session.
 * ``charging``: what the run charges to a ledger.
-* ``canaries``: planted lines of text.
+* ``canaries``: planted lines of text; ``canary_section``: what the configuration says of them.
 * ``train``: one run from its configuration to its folder.
 * ``saved_model``: the file of a trained model, and what it says of itself.
 * ``predict``: the model of a run put to use; ``preprocessing``: what makes its inputs; ``prediction_files``:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["DATA_SETS", "NETWORKS"]
+__all__ = ["DATA_SETS", "NAMES_ALPHABET", "NAMES_LONGEST", "NETWORKS"]
 
 DATA_SETS = (
     "digits", "breast-cancer", "wine", "iris", "diabetes", "names",
     "mnist", "fashion-mnist", "cifar10", "cifar100",
 )  # fmt: skip
 """The names that :func:`tacit.datasets.load` knows."""
+
+NAMES_ALPHABET, NAMES_LONGEST = " abcdefghijklmnopqrstuvwxyz0123456789", 15
+"""What a line of the data set names may hold, and how long it may be."""
 
 NETWORKS: dict[str, tuple[str, ...]] = {
     "logistic": ("normalise",),

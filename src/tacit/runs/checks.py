@@ -20,6 +20,7 @@ from tacit.columns import Encoder
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.events import Adjacency, Gaussian
 from tacit.plan import Plan
+from tacit.runs.canary_section import check_canaries
 from tacit.runs.catalogue import DATA_SETS, NETWORKS
 from tacit.runs.config import (
     Config,
@@ -99,6 +100,7 @@ def check_run(
     check_model(config.model)
     check_optimizer(config.optimizer)
     _check_training(config)
+    check_canaries(config)
     plan = make_plan(config)
     charged = _merged(config.ledger, ledger)
     check_ledger(charged)

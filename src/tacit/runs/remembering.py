@@ -36,7 +36,8 @@ from tacit.datasets.text import END, PADDING
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel
 from tacit.report.remembered import Remembered, RememberingModel, RepeatProbe, remembered_found
-from tacit.runs.canaries import TAG, secret_space
+from tacit.runs.canaries import secret_space
+from tacit.runs.canary_section import TAG
 from tacit.runs.config import CanariesSection
 from tacit.training.evaluation import evaluation_mode
 
