@@ -124,19 +124,24 @@ for number in range(int(sys.argv[1])):
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n")
-    tables = [('name = "digits"', TABLE.replace(old, new), words) for old, new, words in TABLES]
     assert all(TABLE.count(old) == 1 for old, _, _ in TABLES)
-    cases = [*(case for case in PLANS if "1e9" not in case[1]), *OTHERS, *tables]  # which takes a second
-    for number, (old, new, _) in enumerate(cases):
-        assert BASE.count(old) == 1
-        (tmp_path / f"{number}.toml").write_text(BASE.replace(old, new))
-    command = [sys.executable, "-c", CALLS, str(len(cases))]
+    cases = [*(case for case in PLANS if "1e9" not in case[1]), *OTHERS]  # which takes a second
+    cases += [('name = "digits"', TABLE.replace(old, new), words) for old, new, words in TABLES]
+    assert all(BASE.count(old) == 1 for old, _, _ in cases)
+    texts = [(BASE.replace(old, new), words) for old, new, words in cases]
+    other_loss = BASE.replace("steps = 40", 'steps = 40\nloss = "regression"')
+    for source in (TABLE, 'name = "names"'):
+        words = '[training] loss = "regression" does not fit the data'
+        texts.append((other_loss.replace('name = "digits"', source), words))
+    for number, (text, _) in enumerate(texts):
+        (tmp_path / f"{number}.toml").write_text(text)
+    command = [sys.executable, "-c", CALLS, str(len(texts))]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     said = done.stderr.splitlines()
-    for (_, new, words), line, complaint in zip(cases, done.stdout.splitlines(), said, strict=True):
+    for (text, words), line, complaint in zip(texts, done.stdout.splitlines(), said, strict=True):
         code, with_torch = json.loads(line)
-        assert code in (1, 2), new
-        assert not with_torch, f"{new} was found after torch was imported"
+        assert code in (1, 2), text
+        assert not with_torch, f"found after torch was imported: {complaint}"
         assert words in complaint
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "CheckedRun",
     "check_data",
     "check_ledger",
+    "check_loss",
     "check_model",
     "check_optimizer",
     "check_run",
@@ -146,7 +147,22 @@ def _check_table(config: Config, path: str) -> None:
     with warnings.catch_warnings():  # of old forms, of which the reader of the records warns
         warnings.simplefilter("ignore", Deprecated)
         columns = config.read_columns(f"{path}: ")
-    Encoder(columns, config.data.target, config.read_dialect(f"{path}: "))
+    encoder = Encoder(columns, config.data.target, config.read_dialect(f"{path}: "))
+    check_loss(config.training.loss, "classes" if encoder.classes else "numbers")
+
+
+def check_loss(name: str | None, targets: str) -> None:
+    """Refuse a loss that is of other targets; ``targets`` are characters, classes or numbers.
+
+    Raises:
+        InvalidInput: the loss of that name does not fit them.
+    """
+    fits = {"characters": "causal", "classes": "classification", "numbers": "regression"}[targets]
+    if name not in (None, fits):
+        raise InvalidInput(
+            f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
+            f'loss = "{fits}", or leave the key out.'
+        )
 
 
 _ABOUT_PATHS = "Check the path; it is relative to the folder in which the command is called."
@@ -220,6 +236,10 @@ def _check_training(config: Config) -> None:
     if training.ema_decay is not None:
         check_real("[training] ema_decay", training.ema_decay, low=0.0, high=1.0, open_high=True)
     kind = next((kind for kind in ("table", "text") if getattr(data, kind) is not None), None)
+    if data.text is not None or data.name == "names":
+        check_loss(training.loss, "characters")
+    if data.images is not None:
+        check_loss(training.loss, "classes")
     if kind is not None and training.views > 1:
         raise InvalidInput(
             f"[training] views = {training.views} makes flipped and shifted copies, which needs pictures; "

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput
 from tacit.losses import masked
+from tacit.runs.checks import check_loss
 
 __all__ = ["losses_of", "text_loss"]
 
@@ -22,22 +22,10 @@ def losses_of(data: Dataset, name: str | None = None) -> PerExampleLoss:
     Raises:
         InvalidInput: the loss of that name does not fit the data.
     """
-    kind, fits = _kind_of(data)
-    if name not in (None, fits):
-        raise InvalidInput(
-            f'[training] loss = "{name}" does not fit the data, whose targets are {kind}. Take '
-            f'loss = "{fits}", or leave the key out.'
-        )
+    check_loss(name, "characters" if data.alphabet else "classes" if data.classes else "numbers")
     if data.alphabet:
         return text_loss if name is None else masked()  # the targets are shifted already
     return _classification_loss if data.classes else _regression_loss
-
-
-def _kind_of(data: Dataset) -> tuple[str, str]:
-    """What the targets are, in words, and the name of their loss."""
-    if data.alphabet:
-        return "the characters of text", "causal"
-    return ("classes", "classification") if data.classes else ("numbers", "regression")
 
 
 def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
