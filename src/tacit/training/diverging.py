@@ -37,7 +37,8 @@ def check_weights(trained: Mapping[str, nn.Parameter], step: int, optimizer: tor
     if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
         return
     with torch.no_grad():
-        sums = torch.stack([weight.sum(dtype=torch.float32) for weight in trained.values()])
+        device = next(iter(trained.values())).device
+        sums = torch.stack([weight.sum(dtype=torch.float32).to(device) for weight in trained.values()])
         if math.isfinite(float(sums.sum())):  # one number to wait for
             return
         wrong = [name for name, weight in trained.items() if not bool(weight.isfinite().all())]
