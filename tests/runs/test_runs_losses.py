@@ -55,6 +55,40 @@ def test_causal_is_the_mean_per_character() -> None:
     torch.testing.assert_close(mean[0], first)
 
 
+def test_class_weights_multiply_the_losses_of_their_class() -> None:
+    data, model = load("digits"), nn.Linear(64, 10)
+    x, y = data.train.inputs[:50].flatten(1), data.train.targets[:50]
+    weighted = losses_of(data, None, {"3": 2.5, "7": 0.0})(model, x, y)
+    plain = losses_of(data)(model, x, y)
+    torch.testing.assert_close(weighted, plain * torch.tensor([{3: 2.5, 7: 0.0}.get(int(c), 1.0) for c in y]))
+    assert losses_of(data, None, {}) is losses_of(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "weights", "words"),
+    [
+        (load("digits"), {"ten": 2.0}, r"'ten' is not among the classes, 0, 1,"),
+        (load("digits"), {str(c): 0.0 for c in range(10)}, "all 0"),
+        (of_numbers(), {"0": 1.0}, "Leave the key out"),
+        (of_text(), {"a": 1.0}, "Leave the key out"),
+    ],
+)
+def test_weights_of_what_is_no_class_are_refused(
+    data: Dataset, weights: dict[str, float], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        losses_of(data, None, weights)
+
+
+def test_class_weights_are_read_and_wrong_ones_refused() -> None:
+    read = parse_config(RUN + 'class_weights = { 3 = 2, "7" = 0.5 }\n', "run.toml").training.class_weights
+    assert read == {"3": 2.0, "7": 0.5}
+    with pytest.raises(InvalidInput, match=r"\[training\] class_weights"):
+        parse_config(RUN + "class_weights = { 3 = -1.0 }\n", "run.toml")
+    with pytest.raises(InvalidInput, match=r"\[training\] class_weights"):
+        parse_config(RUN + 'class_weights = "balanced"\n', "run.toml")
+
+
 @pytest.mark.parametrize(
     ("name", "fits"),
     [("regression", "classification"), ("causal", "classification")],

@@ -207,7 +207,7 @@ def _advice(found: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:
     advice = []
     imbalanced = bool(found.records) and (found.baseline or 0.0) > 1.5 / len(found.records)
     if imbalanced:
-        advice.append("class weights declared in the loss")
+        advice.append("class weights that you declare ([training] class_weights)")
         if len(found.records) == 2:
             advice.append("another threshold on the probability")
     advice += [

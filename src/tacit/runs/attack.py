@@ -239,7 +239,7 @@ def _train_plainly(
     """Plain training in shuffled batches of the run's size, for as many steps."""
     model = new_model(run.config, run.data, Generator.from_os())
     optimizer = new_optimizer(run.config, model)
-    losses = losses_of(run.data, run.config.training.loss)
+    losses = losses_of(run.data, run.config.training.loss, run.config.training.class_weights)
     batch = len(rows.inputs)
     if not isinstance(run.plan.sampling, FullBatch):
         batch = max(1, round(run.plan.sampling_rate * len(rows.inputs)))

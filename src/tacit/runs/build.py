@@ -74,7 +74,7 @@ def session_on(
         new_optimizer(config, model),
         data.train,
         plan,
-        loss=losses_of(data, config.training.loss),
+        loss=losses_of(data, config.training.loss, config.training.class_weights),
         engine=config.training.engine,
         physical_batch_size=config.training.physical_batch_size,
         augmentation=_augmentation(config.training, data.input_shape),

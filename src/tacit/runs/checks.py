@@ -10,7 +10,7 @@ import importlib.util
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from tacit.runs.plan import make_plan
 
 __all__ = [
     "CheckedRun",
+    "check_class_weights",
     "check_data",
     "check_ledger",
     "check_loss",
@@ -149,6 +150,7 @@ def _check_table(config: Config, path: str) -> None:
         columns = config.read_columns(f"{path}: ")
     encoder = Encoder(columns, config.data.target, config.read_dialect(f"{path}: "))
     check_loss(config.training.loss, "classes" if encoder.classes else "numbers")
+    check_class_weights(config.training.class_weights, encoder.classes)
 
 
 def check_loss(name: str | None, targets: str) -> None:
@@ -162,6 +164,30 @@ def check_loss(name: str | None, targets: str) -> None:
         raise InvalidInput(
             f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
             f'loss = "{fits}", or leave the key out.'
+        )
+
+
+def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
+    """Refuse weights of what is no class.
+
+    Raises:
+        InvalidInput: the data have no classes, or no class of that name; or all weights are 0.
+    """
+    if weights and not classes:
+        raise InvalidInput(
+            "[training] class_weights are for classes, and the targets of this run are none. Leave the key "
+            "out."
+        )
+    for name in weights:
+        if name not in classes:
+            raise InvalidInput(
+                f"[training] class_weights: {name!r} is not among the classes, {', '.join(classes)}. Name "
+                "each class as it is declared."
+            )
+    if weights and all(weights.get(name, 1.0) == 0.0 for name in classes):
+        raise InvalidInput(
+            "[training] class_weights are all 0, so that nothing is learnt. Give those that are to count a "
+            "weight above 0."
         )
 
 

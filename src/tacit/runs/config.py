@@ -163,6 +163,8 @@ class TrainingSection(_Section):
     It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
     ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
     text -log p of a whole record; "causal" is its mean per character.
+    ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
+    the weight 1.  They are public: declare them, never count them from the data.
     """
 
     batch_size: int | Literal["full", "auto"]
@@ -171,6 +173,7 @@ class TrainingSection(_Section):
     engine: Literal["fast", "reference"] = "fast"
     physical_batch_size: _Count = 512
     loss: Literal["classification", "regression", "causal"] | None = None
+    class_weights: dict[str, _Finite] = Field(default_factory=dict)
     views: _Count = 1
     crop_padding: Annotated[int, Field(ge=0)] = 4
     ema_decay: float | None = None

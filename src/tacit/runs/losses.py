@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
-from tacit.losses import masked
-from tacit.runs.checks import check_loss
+from tacit.losses import classification, masked
+from tacit.runs.checks import check_class_weights, check_loss
 
 __all__ = ["losses_of", "text_loss"]
 
 
-def losses_of(data: Dataset, name: str | None = None) -> PerExampleLoss:
+def losses_of(
+    data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
+) -> PerExampleLoss:
     """One loss per record: cross-entropy for classes, -log p of a record of text, else squared error.
 
     Args:
         name: that of the configuration, ``[training] loss``; "causal" is the mean per character of text.
+        class_weights: declared weights of the losses of some classes; 1 for the others.
 
     Raises:
-        InvalidInput: the loss of that name does not fit the data.
+        InvalidInput: the loss of that name, or a weight, does not fit the data.
     """
     check_loss(name, "characters" if data.alphabet else "classes" if data.classes else "numbers")
+    check_class_weights(class_weights or {}, data.classes)
+    if class_weights:
+        return classification(weight=[class_weights.get(name, 1.0) for name in data.classes])
     if data.alphabet:
         return text_loss if name is None else masked()  # the targets are shifted already
     return _classification_loss if data.classes else _regression_loss

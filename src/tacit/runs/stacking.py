@@ -98,6 +98,7 @@ def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, priv
         and optimizer.name == "sgd"
         and optimizer.weight_decay == 0.0
         and config.training.ema_decay is None
+        and not config.training.class_weights
         and not (private and not _private_fits(plan, len(pool.inputs)))
     )
     if network is None or not fits:
