@@ -16,6 +16,7 @@ from tacit.accounting.flatten import flatten
 from tacit.accounting.methods import price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
+from tacit.accounting.pld.truncated import TruncatedPrice, uncut
 from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
 from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
@@ -160,13 +161,15 @@ def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[E
 
 
 def _rough_pld(event: Event, adjacency: Adjacency, delta: float) -> float:
-    price = price_of(event, adjacency, "pld")
+    price, steps = price_of(event, adjacency, "pld"), flatten(event)
+    if isinstance(price, TruncatedPrice) and price.is_enough(delta):
+        price, steps = price.whole, uncut(steps)
     match price:
         case ContourPrice():
             return price.estimate(delta)
         case GaussianPrice() | SinglePrice():
             return price.epsilon(delta)
-    return estimate(flatten(event), adjacency, delta)
+    return estimate(steps, adjacency, delta)
 
 
 def _secant(excess: Callable[[float], float], start: float, least: float) -> float:

@@ -3,6 +3,7 @@
 Which of the methods a composition takes: a closed form where there is one (``gaussian``, ``single``), one
 integral for two steps (``two_step_gaussian``), inversion along a contour for Gaussians, sampled or not
 (``inversion``), and the grid for all else that has a dominating pair (``grid_price``).
+Truncated samples go the way of whole ones where a cut is rare (``truncated``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Sampled
+from tacit.accounting.pld.truncated import TruncatedPrice, uncut
 from tacit.accounting.pld.two_step_gaussian import SampledPair, TwoStepPrice
 from tacit.accounting.price import Array, Price
 from tacit.accounting.scales import LEAST_NOISE
@@ -81,6 +83,14 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     * What has no proven dominating pair is refused by name.
     """
     units = in_units_of(adjacency, steps)
+    found = _priced(units, adjacency)
+    if any(isinstance(base, BallsInBins) for base, _ in units):
+        return LeastPrice(found, price(_without_bins(steps), adjacency))
+    return found
+
+
+def _priced(units: Steps, adjacency: Adjacency) -> Price:
+    """The same for ``units``, steps in units of the adjacency, but for what bins may be known to cost."""
     mu = total_mu(units)
     others: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
     if not others:
@@ -98,9 +108,8 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     for way in ways:
         for base, _ in merged:
             loss_of(base, way, FAINT)  # refuses what has no pair
-    if any(isinstance(base, BallsInBins) for base, _ in units):
-        return LeastPrice(grid, price(_without_bins(steps), adjacency))
-    return grid
+    whole = uncut(merged)
+    return grid if whole == merged else TruncatedPrice(merged, _priced(whole, adjacency), grid)
 
 
 def _two_steps(steps: Steps, grid: PldPrice) -> TwoStepPrice | None:

@@ -1,0 +1,151 @@
+"""Batches that are cut at L records cost what Poisson's cost, and a little more, where a cut is rare.
+
+The pair of one step (:func:`tacit.accounting.pld.pairs_mixture.truncated`) reveals whether at least L others
+are sampled, which has probability c.  A change that falls on both sides with the same probability may be
+revealed too, so one of three things is known of each step:
+
+* with probability 1 - c: Poisson's pair;
+* with probability c p: the pair of the record itself being among those kept, a = c p = L/N P[Bin(N, q) > L];
+* with probability c (1 - p): the same distribution on both sides, from which nothing follows.
+
+The weights are those of both sides, and the hockey-stick divergence is jointly convex.  If the second thing
+happens in none of the T steps, which has probability (1 - a)^T, the steps cost at most T steps of Poisson's;
+else the divergence is at most 1:
+
+    delta(eps) <= (1 - A) delta_Poisson(eps) + A,    A = 1 - (1 - a)^T.
+
+The pair itself shows where a batch was cut, so its divergence is a sum over what it shows, and one term is
+that of no cut at all: delta(eps) >= (1 - c)^T delta_Poisson(eps).
+
+Both also hold for compositions, with products over their steps in place of powers.  No more is needed than a
+binomial tail, in place of the factor 1 + e^eps of a bound by total variation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import bdtrc
+
+from tacit.accounting.flatten import Base, Steps
+from tacit.accounting.pld.pairs_mixture import counted
+from tacit.accounting.price import Array, Price
+from tacit.events import PoissonSampled, TruncatedPoissonSampled
+
+__all__ = ["TruncatedPrice", "uncut"]
+
+_ENOUGH = 0.01  # of delta: what the truncation may add to it
+_LEAST = 1e-300  # a tail that is too small for a float is less
+_ROUNDED = 1e-14
+
+
+def uncut(steps: Steps) -> Steps:
+    """``steps`` with Poisson samples in place of truncated ones, but where all are sampled: there all is cut.
+
+    >>> from tacit.events import Gaussian
+    >>> uncut(((TruncatedPoissonSampled(0.1, 100, 30, Gaussian(1.0)), 5),))
+    ((PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0)), 5),)
+    """
+    counts: dict[Base, int] = {}
+    for base, count in steps:
+        whole: Base = base
+        if isinstance(base, TruncatedPoissonSampled) and base.sampling_rate < 1.0:
+            whole = PoissonSampled(base.sampling_rate, base.event)
+        counts[whole] = counts.get(whole, 0) + count
+    return tuple(counts.items())
+
+
+@dataclass(frozen=True)
+class TruncatedPrice(Price):
+    """``steps`` with truncated samples, by the price of the ``whole`` ones where that is enough, else by the
+    ``grid``: both are proven.
+
+    It is enough where the truncation adds at most 1 % to delta.
+    """
+
+    steps: Steps
+    whole: Price
+    grid: Price
+
+    @cached_property
+    def kept(self) -> float:
+        """A: the probability that the record is ever in a batch that was cut; rounded up."""
+        return self._ever(
+            lambda base: base.largest_batch / base.records * _more_than(base.largest_batch, base)
+        )
+
+    @cached_property
+    def cut(self) -> float:
+        """1 - (1 - c)^T: the probability that a batch of the others is ever full; rounded up."""
+        return self._ever(lambda base: _more_than(base.largest_batch - 1, base, others=True))
+
+    def _ever(self, once: Callable[[TruncatedPoissonSampled], float]) -> float:
+        logs = [
+            count * math.log1p(-min(once(base), 1.0 - _ROUNDED))
+            for base, count in self.steps
+            if isinstance(base, TruncatedPoissonSampled)
+        ]
+        return min(1.0, -math.expm1(sum(logs)) * (1.0 + _ROUNDED))
+
+    def is_enough(self, delta: float) -> bool:
+        """Whether the price of the whole samples answers for ``delta``."""
+        return self.kept <= _ENOUGH * delta
+
+    def left(self, delta: float) -> float:
+        """What the whole samples may spend of ``delta``; rounded down."""
+        return (delta - self.kept) / (1.0 - self.kept) * (1.0 - _ROUNDED)
+
+    def epsilon(self, delta: float) -> float:
+        return self.whole.epsilon(self.left(delta)) if self.is_enough(delta) else self.grid.epsilon(delta)
+
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        if not self.is_enough(delta):
+            return self.grid.epsilon_bounds(delta)
+        more = delta / (1.0 - self.cut) * (1.0 + _ROUNDED) if self.cut < 1.0 else 1.0
+        lower = self.whole.epsilon_bounds(more)[0] if more < 1.0 else 0.0
+        return lower, self.epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        near = self._with_kept(self.whole.delta(epsilon))
+        return near if self.is_enough(near) else self.grid.delta(epsilon)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        lower, upper = self.whole.delta_bounds(epsilon)
+        if not self.is_enough(self._with_kept(upper)):
+            return self.grid.delta_bounds(epsilon)
+        return lower * (1.0 - self.cut) * (1.0 - _ROUNDED), self._with_kept(upper)
+
+    def _with_kept(self, delta: float) -> float:
+        return min(1.0, ((1.0 - self.kept) * min(delta, 1.0) + self.kept) * (1.0 + _ROUNDED))
+
+    def epsilons(self, deltas: Array) -> Array:
+        enough = self.kept <= _ENOUGH * deltas
+        found = np.empty(deltas.shape)
+        if enough.any():
+            left = [self.left(float(delta)) for delta in deltas[enough]]
+            found[enough] = self.whole.epsilons(np.array(left))
+        if not enough.all():
+            found[~enough] = self.grid.epsilons(deltas[~enough])
+        return found
+
+    def deltas(self, epsilons: Array) -> Array:
+        found = np.array([self._with_kept(float(delta)) for delta in self.whole.deltas(epsilons)])
+        rest = self.kept > _ENOUGH * found
+        if rest.any():
+            found[rest] = self.grid.deltas(epsilons[rest])
+        return found
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        return self.whole.by_direction(self.left(delta)) if self.is_enough(delta) else {}
+
+
+def _more_than(size: int, base: TruncatedPoissonSampled, *, others: bool = False) -> float:
+    """P[Binomial(n, q) > ``size``], rounded up; n is the number of records, or of the ``others``."""
+    count = base.records - 1 if others else base.records
+    if size >= count:
+        return 0.0
+    return min(1.0, float(bdtrc(size, count, base.sampling_rate)) * (1.0 + counted(count)) + _LEAST)
