@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tacit.plan import LossReport, Plan, ScoreReport
     from tacit.report import make_statement
     from tacit.runs.predict import Predictor, load
-    from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches
+    from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches, TruncatedPoissonSampling
     from tacit.training import PrivateSession, evaluate, train
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "ScoreReport",
     "ShuffledBatches",
     "TacitError",
+    "TruncatedPoissonSampling",
     "__version__",
     "account",
     "calibrate",
@@ -71,7 +72,7 @@ _HOMES = {
     "plan": ("LossReport", "Plan", "ScoreReport"),
     "report": ("make_statement",),
     "runs.predict": ("Predictor", "load"),
-    "sampling": ("FullBatch", "PoissonSampling", "ShuffledBatches"),
+    "sampling": ("FullBatch", "PoissonSampling", "ShuffledBatches", "TruncatedPoissonSampling"),
     "training": ("PrivateSession", "evaluate", "train"),
 }
 _MODULES = ("collate", "losses")

@@ -64,6 +64,7 @@ class Purpose(IntEnum):
     CANARIES = 11
     SCORE = 12
     DEVICE_KEY = 13
+    TRUNCATION = 14
 
 
 class Generator:

@@ -4,5 +4,13 @@ from tacit.sampling.base import Indices, Sampling
 from tacit.sampling.full import FullBatch
 from tacit.sampling.poisson import PoissonSampling
 from tacit.sampling.shuffled import ShuffledBatches
+from tacit.sampling.truncated import TruncatedPoissonSampling
 
-__all__ = ["FullBatch", "Indices", "PoissonSampling", "Sampling", "ShuffledBatches"]
+__all__ = [
+    "FullBatch",
+    "Indices",
+    "PoissonSampling",
+    "Sampling",
+    "ShuffledBatches",
+    "TruncatedPoissonSampling",
+]
