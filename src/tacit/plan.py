@@ -29,7 +29,7 @@ from tacit.events import Adjacency, Compose, Event, Gaussian
 from tacit.events.base import check_event
 from tacit.notebook import facts
 from tacit.rounding import round_up
-from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
+from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches, TruncatedPoissonSampling
 
 __all__ = ["LossReport", "Plan", "ScoreReport"]
 
@@ -159,6 +159,7 @@ class Plan:
         epochs: float | None = None,
         steps: int | None = None,
         sampling: Sampling | None = None,
+        largest_batch: int | None = None,
         preparation: Sequence[Event] = (),
         views: int = 1,
         loss_report: LossReport | None = None,
@@ -173,6 +174,7 @@ class Plan:
             epochs, steps: exactly one of them.
             clipping: a rule, or a number C for :class:`FlatClipping`.
             sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
+            largest_batch: cuts larger Poisson samples to this many records, kept at random.
         """
         records = check_integer("records", records, low=1)
         batch = _batch_size(batch_size, records)
@@ -181,7 +183,7 @@ class Plan:
             adjacency=Adjacency.parse(adjacency),
             delta=delta,
             records=records,
-            sampling=_sampling(sampling, batch, records),
+            sampling=_sampling(sampling, batch, records, largest_batch),
             clipping=clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping),
             steps=_steps(epochs, steps, batch, records),
             noise_multiplier=noise_multiplier,
@@ -208,6 +210,7 @@ class Plan:
         epochs: float | None = None,
         steps: int | None = None,
         sampling: Sampling | None = None,
+        largest_batch: int | None = None,
         preparation: Sequence[Event] = (),
         views: int = 1,
         loss_report: LossReport | None = None,
@@ -230,6 +233,7 @@ class Plan:
             epochs=epochs,
             steps=steps,
             sampling=sampling,
+            largest_batch=largest_batch,
             preparation=preparation,
             views=views,
             loss_report=loss_report,
@@ -410,6 +414,9 @@ class Plan:
                     f"{name} must be one of {names}, whose guarantee is known; got {part!r}."
                 )
 
+        match self.sampling:
+            case TruncatedPoissonSampling(_, records, largest):
+                _check_truncation(records, largest, self.records, self.expected_batch_size)
         if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
                 f"a score report has no guarantee under {self.adjacency}: there the number of records is "
@@ -442,7 +449,7 @@ class Plan:
         )
 
 
-_SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches)
+_SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling)
 _RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
 # Large enough that any rule accepts it; replaced by the calibrated value before the plan is used.
 _BLANK_NOISE = 1.0
@@ -474,11 +481,32 @@ def _batch_size(batch_size: int | None, records: int) -> int:
     return batch
 
 
-def _sampling(sampling: Sampling | None, batch: int, records: int) -> Sampling:
+def _check_truncation(priced: int, largest: int, records: int, expected: float) -> None:
+    if priced != records:
+        raise InvalidInput(f"the sampler was made for {priced} records, the plan for {records}.")
+    if largest < expected - 0.5:
+        raise InvalidInput(
+            f"largest_batch {largest} is smaller than the expected batch size, {expected:g}, so that most "
+            "batches would be cut, and sums divided by more records than there ever are. Take at least "
+            f"{min(records, math.ceil(expected + 5 * math.sqrt(expected)))}, which is hardly ever exceeded, "
+            "or a smaller batch_size."
+        )
+
+
+def _sampling(
+    sampling: Sampling | None, batch: int, records: int, largest_batch: int | None = None
+) -> Sampling:
+    if largest_batch is not None:
+        if sampling is not None:
+            raise InvalidInput(
+                "largest_batch cuts Poisson samples, and a sampler was given too. Leave out sampling, or "
+                "give sampling=TruncatedPoissonSampling(...) alone."
+            )
+        return TruncatedPoissonSampling(batch / records, records, largest_batch)
     if sampling is None:
         return FullBatch() if batch == records else PoissonSampling(batch / records)
     match sampling:
-        case PoissonSampling(rate):
+        case PoissonSampling(rate) | TruncatedPoissonSampling(rate):
             expected = rate * records
         case ShuffledBatches(size, planned):
             expected = float(size)

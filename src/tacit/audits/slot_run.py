@@ -117,6 +117,7 @@ def plan_with_room(plan: Plan, slots: int) -> Plan:
     sum, the noise and the divisor, whatever the records are.
     """
     check_integer("slots", slots, low=1)
+    _rate(plan)  # refuses other samplers
     records = _RECORDS_PER_SLOT * slots
     if isinstance(plan.clipping, AdaptiveClipping):  # its count needs large batches
         records = max(records, plan.records)

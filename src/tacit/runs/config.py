@@ -122,7 +122,7 @@ class PrivacySection(_Section):
     unit: str
     adjacency: Literal["add-remove", "replace-one", "zero-out"]
     records: int
-    sampling: Literal["poisson", "full", "shuffled"] = "poisson"
+    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson"] = "poisson"
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
     clipping_norm: float = 1.0
     quantile: float = 0.5
@@ -161,6 +161,7 @@ class TrainingSection(_Section):
     """How long and how: ``batch_size`` is the expected one.
 
     It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
+    ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
     ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
     text -log p of a whole record; "causal" is its mean per character.
     ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
@@ -168,6 +169,7 @@ class TrainingSection(_Section):
     """
 
     batch_size: int | Literal["full", "auto"]
+    largest_batch: _Count | None = None
     epochs: float | None = None
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"

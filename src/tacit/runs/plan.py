@@ -20,7 +20,7 @@ _KEYS = {
         "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "clipping",
         "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
     ),
-    "training": ("batch_size", "epochs", "steps", "views"),
+    "training": ("batch_size", "largest_batch", "epochs", "steps", "views"),
 }  # fmt: skip
 _SECTION_OF = {key: section for section, keys in _KEYS.items() for key in keys}
 _STARTS = {  # how errors begin that name an argument of another name, or none
@@ -49,6 +49,11 @@ def make_plan(config: Config) -> Plan:
     if (training.epochs is None) == (training.steps is None):
         got = "neither" if training.steps is None else "both"
         raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
+    if (privacy.sampling == "truncated-poisson") != (training.largest_batch is not None):
+        raise InvalidInput(
+            '[privacy] sampling = "truncated-poisson" and [training] largest_batch go together, and only one '
+            "of them is set. Set both, or neither."
+        )
     with _errors_in_keys():
         return _plan(config)
 
@@ -83,6 +88,7 @@ def _plan(config: Config) -> Plan:
         "epochs": training.epochs,
         "steps": training.steps,
         "sampling": sampling,
+        "largest_batch": training.largest_batch,
         "views": training.views,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
         "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),

@@ -32,7 +32,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling import Indices, TruncatedPoissonSampling
 from tacit.training.files import write_atomically
 from tacit.training.records import Records
 from tacit.training.structure import Template
@@ -74,6 +74,12 @@ class AuditSlots:
             raise PrivacyRefusal(
                 f"audit slots add and remove records, and under {plan.adjacency} the number of records is "
                 'public and fixed. Audit a plan with adjacency="add-remove" and the same noise.'
+            )
+        if isinstance(plan.sampling, TruncatedPoissonSampling):
+            raise PrivacyRefusal(
+                "audit slots test Poisson samples and full batches, whose canaries are independent; where "
+                "samples are cut, one canary displaces another. Audit a plan without largest_batch, with the "
+                "same noise."
             )
         if isinstance(plan.clipping, PerLayerClipping):
             raise InvalidInput(

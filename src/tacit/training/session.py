@@ -42,7 +42,7 @@ from tacit.noise.generator import Generator
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.rounding import round_up
-from tacit.sampling import Indices
+from tacit.sampling import Indices, TruncatedPoissonSampling
 from tacit.training.arguments import check_arguments
 from tacit.training.arrays import floating_type
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
@@ -546,6 +546,8 @@ class PrivateSession:
                 f"{plan.adjacency} the number of records is public and must be exact. Make the plan with "
                 f"records={records}, or pass the records that it was made for."
             )
+        if isinstance(plan.sampling, TruncatedPoissonSampling):
+            plan.sampling.check_records(records)
         if self._augmentation is None and plan.views > 1:
             raise InvalidInput(
                 f"the plan has {plan.views} views per record. Pass an augmentation to make them."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,18 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
-from tacit.events import Adjacency, Compose, Event, PoissonSampled, Repeat, event_from_json, event_to_json
+from tacit.events import (
+    Adjacency,
+    Compose,
+    Event,
+    PoissonSampled,
+    Repeat,
+    TruncatedPoissonSampled,
+    event_from_json,
+    event_to_json,
+)
 from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches
+from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches, TruncatedPoissonSampling
 
 __all__ = ["against_the_plan", "check_fields", "read_event", "read_statement"]
 
@@ -158,7 +168,7 @@ def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
 
 def _expected(sampling: Sampling, records: int) -> float:
     match sampling:
-        case PoissonSampling(rate):
+        case PoissonSampling(rate) | TruncatedPoissonSampling(rate):
             return rate * records
         case ShuffledBatches(size, _):
             return float(size)
@@ -170,10 +180,13 @@ def _sampling(mechanism: Mapping[str, Any], event: Event) -> Sampling:
     described, batch = mechanism["sampler"], mechanism["expected_batch_size"]
     records = mechanism["public_figure_for_the_number_of_records"]
     candidates: list[Sampling] = [FullBatch()]
-    candidates += [PoissonSampling(rate) for rate in _rates(event) if rate > 0.0]
+    candidates += _samplings(event)
     if 1 <= round(batch) <= records:
         candidates.append(ShuffledBatches(round(batch), records))
         candidates.append(PoissonSampling(min(1.0, batch / records)))
+        cut = re.search(r"at most (\d{1,18}) of", described)
+        if cut and 1 <= int(cut[1]) <= records:
+            candidates.append(TruncatedPoissonSampling(min(1.0, batch / records), records, int(cut[1])))
     for sampling in candidates:
         if sampling.describe() == described:
             return sampling
@@ -183,14 +196,16 @@ def _sampling(mechanism: Mapping[str, Any], event: Event) -> Sampling:
     )
 
 
-def _rates(event: Event) -> list[float]:
+def _samplings(event: Event) -> list[Sampling]:
     match event:
-        case PoissonSampled(rate, _):
-            return [rate]
+        case PoissonSampled(rate, _) if rate > 0.0:
+            return [PoissonSampling(rate)]
+        case TruncatedPoissonSampled(rate, records, largest, _) if rate > 0.0 and largest <= records:
+            return [TruncatedPoissonSampling(rate, records, largest)]
         case Repeat(inner, _):
-            return _rates(inner)
+            return _samplings(inner)
         case Compose(events):
-            return [rate for inner in reversed(events) for rate in _rates(inner)]
+            return [sampling for inner in reversed(events) for sampling in _samplings(inner)]
     return []
 
 
