@@ -121,7 +121,7 @@ class Predictor:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What is told apart, in the order of the probabilities; of text the end ("") and the characters.
+        """The classes, in the order of the probabilities; of text the end ("") and the characters.
 
         Empty for numbers.
         """

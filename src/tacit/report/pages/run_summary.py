@@ -135,7 +135,7 @@ def _headline(membership: Data) -> tuple[str, str]:
 
 
 def _told(planted: Data) -> Data:
-    """The result that is told: one that contradicts the claim, or the first, not the best of several."""
+    """The result to report: one that contradicts the claim, or the first, not the best of several."""
     results: list[Data] = planted["results"]
     return max(results, key=lambda result: result["claim_rejected"] is True)
 
