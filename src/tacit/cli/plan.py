@@ -86,6 +86,12 @@ def command(
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
+        if privacy.sampling not in ("poisson", "full"):
+            raise InvalidInput(
+                f'{config}: [privacy] sampling = "{privacy.sampling}" has another price than Poisson samples '
+                "and the full batch, which tacit plan compares. tacit train prints the price of this run "
+                "before its first step."
+            )
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
         epsilon, delta = _first(epsilon, privacy.epsilon), _first(delta, privacy.delta)
         adjacency = _first(adjacency, privacy.adjacency)
