@@ -408,14 +408,20 @@ def terminal(*arguments: str, typed: Sequence[str]) -> tuple[int, str]:
         preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its terminal, for Ctrl-C
     )
     os.close(theirs)
-    seen, answers = "", iter(typed)
-    while select.select([ours], [], [], 60.0)[0]:
+    seen, answers, pressed, patience = "", iter(typed), "", 60
+    while patience:
+        if not select.select([ours], [], [], 1.0)[0]:
+            patience -= 1
+            if pressed == "\x03":  # it came between readline's prompt and its wait, where it goes unseen: once more
+                os.write(ours, pressed.encode())
+            continue
         try:
             seen += os.read(ours, 65536).decode(errors="replace")
         except OSError:  # the other end was closed
             break
         if seen.endswith(" > "):
-            os.write(ours, next(answers).encode())
+            pressed = next(answers)
+            os.write(ours, pressed.encode())
     else:
         process.kill()
     os.close(ours)
