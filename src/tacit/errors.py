@@ -21,6 +21,7 @@ __all__ = [
     "LossWarning",
     "MissingExtra",
     "PrivacyRefusal",
+    "ProcessLost",
     "SlowModel",
     "TacitError",
     "UnsupportedEvent",
@@ -69,6 +70,10 @@ class UnsupportedModel(PrivacyRefusal):
 
 class BudgetExceeded(PrivacyRefusal):
     """A request needs more privacy than the budget has left."""
+
+
+class ProcessLost(TacitError):
+    """Another process of the same run failed or ended; this one did not take the step under way."""
 
 
 class Deprecated(DeprecationWarning):

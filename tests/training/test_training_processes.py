@@ -122,7 +122,7 @@ def test_each_of_two_processes_is_refused_before_a_record_is_read(tmp_path: Path
     ]  # fmt: skip
     for told in [rank.communicate()[0] for rank in ranks]:
         assert told.count("a process group of 2 processes") == 2
-        assert told.count("Start the script once") == 2
+        assert told.count("ranks=tacit.training.ProcessRanks()") == 2
         assert told.count("READ 0") == 2
 
 

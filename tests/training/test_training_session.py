@@ -20,7 +20,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import FlipAndCrop, PrivateSession, step
+from tacit.training import Alone, FlipAndCrop, PrivateSession, step
 
 N, D, CLASSES = 60, 5, 3
 
@@ -239,7 +239,7 @@ def test_each_parameter_has_the_noise_of_its_own_address(first: str, monkeypatch
         for name, shape in shapes.items()
     }
     generator = seeded_generator(3)
-    buffers = step._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"))
+    buffers = step._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"), Alone())
     assert buffers[first].shape == shapes[first]
     for index, (name, parameter) in enumerate(parameters.items()):
         want = gaussian(generator, shapes[name], std=2.0, step=5, index=index, dtype=parameter.dtype)
@@ -723,7 +723,7 @@ def test_noise_drawn_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) ->
     net, generator = model(), seeded_generator(3)
     named = dict(net.named_parameters())
     inline, ahead = (
-        step._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind)) for kind in ("cpu", "cuda")
+        step._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind), Alone()) for kind in ("cpu", "cuda")
     )
     for name in named:
         assert torch.equal(inline[name], ahead[name])

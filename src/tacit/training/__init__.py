@@ -16,7 +16,7 @@
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
 * ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
 * ``progress``: a bar over the steps.
-* ``processes``: refuses runs that several processes share.
+* ``ranks``: several processes take each step together; ``processes``: refuses them without it.
 * ``evaluation``: how well a model does; ``scoring``: one noisy score on held-out records of the data set.
 * ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether the policy allows it.
 * ``audit_slots``: canary records to audit a run by.
@@ -30,11 +30,13 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.ranks import Alone, ProcessRanks, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.selection import Selected, select
 from tacit.training.session import PrivateSession, StepReport, StepTicket
 
 __all__ = [
+    "Alone",
     "AuditSlots",
     "Augmentation",
     "AveragedWeights",
@@ -43,6 +45,8 @@ __all__ = [
     "FlipAndCrop",
     "History",
     "PrivateSession",
+    "ProcessRanks",
+    "Ranks",
     "Row",
     "Selected",
     "SlotEvidence",

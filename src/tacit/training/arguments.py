@@ -12,6 +12,7 @@ from tacit.plan import Plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import Augmentation
 from tacit.training.ledger_charges import StepCharges
+from tacit.training.ranks import Ranks
 
 __all__ = ["check_arguments"]
 
@@ -24,6 +25,7 @@ def check_arguments(
     memory: object,
     audit: object,
     charges: object,
+    ranks: object,
     generator: object,
 ) -> None:
     """Refuse arguments of another kind than the session takes, and models that are not ready to train.
@@ -39,6 +41,7 @@ def check_arguments(
         ("memory", memory, MemoryBudget, "tacit.clipping.FAST or LEAN"),
         ("audit", audit, AuditSlots, "tacit.training.AuditSlots(1000), or None for none"),
         ("charges", charges, StepCharges, "a tacit.training.StepCharges, or None without a ledger"),
+        ("ranks", ranks, Ranks, "tacit.training.ProcessRanks() or Alone(), or None for one process"),
         ("generator", generator, Generator, "left out; it is for tests, from tacit.testing"),
     )
     for name, value, kind, words in wanted:

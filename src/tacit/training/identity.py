@@ -93,6 +93,8 @@ _SAID = {
     "ema": "ema_decay",
     "slots": "the audit slots",
     "noise": "the device that draws the noise",
+    "ranks": "the number of processes",
+    "done": "the number of steps taken",
 }
 _OF_CODE = ("code", "loss", "augmentation", "collate")
 _DIGESTS = (*_OF_CODE, "records", "event", "parameters", "model", "plan")

@@ -51,6 +51,7 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.training.policy_check import check_promise, chunk_size, delta_to_charge
 from tacit.training.processes import check_one_process
+from tacit.training.ranks import Ranks
 
 __all__ = ["StepCharges", "register", "resume_charges"]
 
@@ -75,9 +76,9 @@ class StepCharges:
         by: who trains, by default the user of the operating system, in public words: the ledger's history
             shows it unchanged.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
+        ranks: the processes that train together, as the session gets them; those of the first count.
         generator: the generator of the run's noise; by default a fresh key from the system.  The session uses
             this one.
-            here.
 
     Raises:
         PrivacyRefusal: plan and data set differ in unit or adjacency.
@@ -107,9 +108,11 @@ class StepCharges:
         one_record_per_unit: bool = False,
         by: str = "",
         lease_s: float = _LEASE_S,
+        ranks: Ranks | None = None,
         generator: Generator | None = None,
     ) -> None:
-        check_one_process()
+        if ranks is None:
+            check_one_process()
         self.ledger, self.dataset, self.plan, self.block = ledger, dataset, plan, block
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit)

@@ -6,7 +6,7 @@ Two of them together, or their average, cost more than either reports.
 **Guarantee**
 
 * Where torch.distributed has a process group of two or more, or a launcher such as torchrun started two or
-  more processes, no process reads a record or releases anything.
+  more processes, no process reads a record or releases anything, unless its session was given ``ranks``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def check_one_process() -> None:
         _refuse_several(
             torch.distributed.get_world_size(),
             "torch.distributed has a process group of {} processes here",
-            "Start the script once, with python and not with torchrun or accelerate launch, and take "
-            "init_process_group out of it.",
+            "Give the session ranks=tacit.training.ProcessRanks(), and they train one model together. To "
+            "train in one process, start the script once, with python, without init_process_group.",
         )
     world, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK")
     if world.isdecimal() and rank is not None:
@@ -45,15 +45,16 @@ def check_one_process() -> None:
             int(world),
             f"a launcher such as torchrun started this script in {{}} processes (WORLD_SIZE={world}, "
             f"RANK={rank})",
-            "Start it once, with python. If this process is the only one that trains, remove WORLD_SIZE from "
-            "its environment before the session is made.",
+            "To train one model in all of them, call torch.distributed.init_process_group() and give the "
+            "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
+            "python. If no other process trains, give the session ranks=tacit.training.Alone().",
         )
 
 
 def _refuse_several(count: int, what: str, way_out: str) -> None:
     if count > 1:
         raise PrivacyRefusal(
-            f"{what.format(count)}, and private training runs in one. Each process would train a separate "
-            "model with its own key, and whoever sees two of these models, or their average, learns "
-            f"more than session.epsilon says. {way_out} Training on several processes is not supported yet."
+            f"{what.format(count)}, and the session was not told of the others. Each process would train a "
+            "separate model with its own key, and whoever sees two of these models, or their average, learns "
+            f"more than session.epsilon says. {way_out}"
         )

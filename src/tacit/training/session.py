@@ -9,7 +9,8 @@ tickets, which hold no data: neither records nor values before noise pass throug
   :attr:`PrivateSession.epsilon`.
 * The session refuses a step past the plan.  As long as it lives, it also refuses steps of the optimizer that
   it does not take itself, and those of a second optimizer: only noisy gradients change the model.
-* In one of several processes the session reads nothing and releases nothing: no model is trained twice.
+* In one of several processes the session reads and releases nothing, except for ``ranks``: by these the
+  processes take each step together, and release it once (:mod:`tacit.training.ranks`).
 * A resumed session draws the same participants and the same noise as the interrupted one would have.
 * The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
   would release something else; to go on after a step that was cut short while it changed the weights; and to
@@ -51,13 +52,14 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.checkpointing import check_same_run, load_state, save_state
 from tacit.training.diverging import LossWatch, check_weights
 from tacit.training.guarded_optimizer import GuardedOptimizer
-from tacit.training.identity import Identity
+from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
 from tacit.training.noise_reuse import check_release
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
+from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
@@ -125,7 +127,11 @@ class PrivateSession:
             :data:`tacit.clipping.LEAN` for about the memory of a plain step.
         audit: plant canaries among the records, to audit the run by :meth:`slot_evidence`; None for none.
         charges: what the run charges to the ledger of its data set; None for a run without a ledger.
-            Where the plan has a preparation, call ``charges.start()`` before that.
+            Where the plan has a preparation, call ``charges.start()`` before that.  Of several ranks the
+            first alone charges, and those of the others are not used.
+        ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  Each has
+            the same model, records and plan; all get the weights and the key of rank 0.
+            :class:`tacit.training.Alone` says that this process trains by itself though there are others.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -160,9 +166,12 @@ class PrivateSession:
         memory: MemoryBudget = FAST,
         audit: AuditSlots | None = None,
         charges: StepCharges | None = None,
+        ranks: Ranks | None = None,
         generator: Generator | None = None,
     ) -> None:
-        check_one_process()
+        if ranks is None:
+            check_one_process()
+        self._ranks_are_given, self._ranks = ranks is not None, Alone() if ranks is None else ranks
         check_arguments(
             model,
             plan,
@@ -170,8 +179,10 @@ class PrivateSession:
             memory=memory,
             audit=audit,
             charges=charges,
+            ranks=ranks,
             generator=generator,
         )
+        self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
         self.model = model
         self.plan = plan
         loss = per_record(loss, model)
@@ -188,11 +199,14 @@ class PrivateSession:
         if collate is not None:
             self._code["collate"] = Identity(collate)
         loss = self._of_record(loss, self._records)
-        self._charges = charges
+        self._charges = charges if self._ranks.first else None
+        self._charged = self._ranks.from_first(lambda: charges is not None)
         self._refusal: BudgetExceeded | None = None
-        if charges is not None:
-            generator = charges.generator_of(plan, generator)
-        self._generator = Generator.from_os() if generator is None else generator
+        if self._charges is not None:
+            generator = self._charges.generator_of(plan, generator)
+        own = Generator.from_os() if generator is None else generator
+        self._generator = self._ranks.share_secret(own)
+        self._agreed = False  # whether the ranks are known to be of one run
         self._memory = memory
         self._slots: Planted | None = None
         if audit is not None:
@@ -281,8 +295,13 @@ class PrivateSession:
 
     @property
     def charges(self) -> StepCharges | None:
-        """What the run charges to a ledger; None without a ledger."""
+        """What the run charges to a ledger; None without a ledger, and at other ranks than the first."""
         return self._charges
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train this model."""
+        return self._ranks
 
     def content(self) -> Iterator[bytes | memoryview] | None:
         """The records in bytes, for the fingerprint by which a ledger knows them; None for a data set whose
@@ -326,7 +345,8 @@ class PrivateSession:
         yield from self._tickets(min(self._done + each, self.plan.steps), title, progress)
 
     def _tickets(self, stop: int, title: str, progress: bool | None) -> Iterator[StepTicket]:
-        with step_bar(title, first=self._done, stop=stop, plan=self.plan, progress=progress) as took:
+        shown = progress if self._ranks.first else False
+        with step_bar(title, first=self._done, stop=stop, plan=self.plan, progress=shown) as took:
             while (step := self._done) < stop and self._is_paid_for():
                 yield StepTicket(step)
                 if self._done == step:
@@ -338,10 +358,10 @@ class PrivateSession:
 
     def _is_paid_for(self) -> bool:
         """Whether the ledger has charged the next step; if it refuses, a run that has begun ends."""
-        if self._charges is None:
+        if not self._charged:
             return True
         try:
-            self._pay(self._charges)
+            self._ranks.from_first(self._pay)
         except BudgetExceeded as refusal:
             if self._done == 0:
                 raise
@@ -350,9 +370,27 @@ class PrivateSession:
         self._refusal = None
         return True
 
-    def _pay(self, charges: StepCharges) -> None:
-        charges.recognise(self.content)
-        charges.before(self._done)
+    def _pay(self) -> None:
+        if self._charges is not None:
+            self._charges.recognise(self.content)
+            self._charges.before(self._done)
+
+    def _agree(self) -> None:
+        """Refuse to go on where the ranks do not belong to one run."""
+        mine = {**self._identity(self._generator.secret_state()[0]), "done": self._done}
+        first = self._ranks.from_first(lambda: mine)
+
+        def check() -> tuple[float, ...]:
+            if differing := differences(first, mine):
+                raise PrivacyRefusal(
+                    f"process {self._ranks.rank} of this run differs from process 0 in: "
+                    f"{', '.join(differing)}. All add to one sum, and must do the same run. Give each "
+                    "process the same script, records, plan and settings."
+                )
+            return ()
+
+        self._ranks.total(check)
+        self._agreed = True
 
     def step(self, ticket: StepTicket) -> StepReport:
         """Take the private step of this ticket, and the optimizer's step with its noisy gradient.
@@ -363,12 +401,15 @@ class PrivateSession:
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
             PrivacyRefusal: the step of this ticket was taken before; or other code left gradients on the
                 parameters; or the session would add noise that it has released to another sum.
+            ProcessLost: another rank failed or ended.
         """
         self._check_ticket(ticket)
-        if self._charges is not None:
-            self._pay(self._charges)
+        if self._charged:
+            self._ranks.from_first(self._pay)
+        if self._ranks.ranks > 1 and not self._agreed:
+            self._agree()
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
-        self._check_reading(indices)
+        self._ranks.total(lambda: self._check_reading(indices))
         released = noisy_step(
             self._engine,
             self.plan,
@@ -379,6 +420,7 @@ class PrivateSession:
             step=self._done,
             physical_batch_size=self._physical,
             augmentation=self._augmentation,
+            ranks=self._ranks,
         )
         check_release(self._generator, ticket.step, released.gradients)
         gradients = self._without_slots(released.gradients)
@@ -409,17 +451,18 @@ class PrivateSession:
         ]
         return facts("Private session", rows)
 
-    def _check_reading(self, indices: Indices) -> None:
+    def _check_reading(self, indices: Indices) -> tuple[float, ...]:
         """Check once, on the first records drawn, that items and augmentation do not mix records."""
         if self._unchecked is not None and len(real := indices[indices < len(self._unchecked)]) > 0:
             check_items(self._unchecked, real[:_CHECKED])
             self._check_loss(self._unchecked)
             self._unchecked = None
         if self._augmentation is None or self._augmentation_is_checked or len(indices) == 0:
-            return
+            return ()
         first = self._records.take(indices[:_CHECKED], seed=0)
         check_by_record(self._augmentation, first[0], self.plan.views)
         self._augmentation_is_checked = True
+        return ()
 
     def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         return gradients if self._slots is None else self._slots.observe(gradients, self._thresholds[0])
@@ -449,6 +492,7 @@ class PrivateSession:
             len(self._records),
             first=self._done,
             physical_batch_size=self._physical,
+            ranks=self._ranks,
         )
 
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
@@ -456,14 +500,18 @@ class PrivateSession:
 
         Store it apart from what you release: whoever has it can subtract the noise.  The session replaces the
         file as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
+        Of several ranks the first writes, and all must call this.
 
         Raises:
             PrivacyRefusal: the last step was cut short while it changed the weights.
         """
         self._check_whole()
+        self._ranks.from_first(lambda: self._save(Path(path), extra))
+
+    def _save(self, path: Path, extra: dict[str, Any] | None) -> None:
         key, secure = self._generator.secret_state()
         save_state(
-            Path(path),
+            path,
             {
                 "run": json.dumps(self._identity(key)),
                 "key": key,
@@ -497,11 +545,24 @@ class PrivateSession:
             PrivacyRefusal: the state belongs to another run, and the message says what differs.  Going on
                 would add the same noise to different sums, and their difference has no noise.  Or the
                 versions of Python or of the libraries differ; or the run is charged elsewhere.
+            ProcessLost: another rank, each of which reads the file, could not.
         """
+        found: dict[str, Any] = {}
+
+        def load() -> tuple[float, ...]:
+            found.update(self._load(path))
+            return ()
+
+        self._agreed = False
+        self._ranks.total(load)
+        return found
+
+    def _load(self, path: Path | str) -> dict[str, Any]:
         state = load_state(Path(path))
         generator = Generator(state["key"], secure=state["secure"])
         check_same_run(path, json.loads(state["run"]), self._identity(state["key"]))
-        resume_charges(self._charges, state.get("charges"), generator)
+        if self._ranks.first:
+            resume_charges(self._charges, state.get("charges"), generator)
         self._generator = generator
         self._done, self._torn = state["done"], False
         self._thresholds = state["thresholds"]
@@ -534,6 +595,8 @@ class PrivateSession:
         }
         if self._noise_on_device:
             facts["noise"] = "ChaCha20"
+        if self._ranks.ranks > 1:
+            facts["ranks"] = self._ranks.ranks
         if len(self._records) > 0 and not is_positional(self._records.template):
             facts["structure"] = repr(self._records.template)
         return facts
@@ -563,7 +626,8 @@ class PrivateSession:
             )
 
     def _check_ticket(self, ticket: StepTicket) -> None:
-        check_one_process()  # before the ledger is charged
+        if not self._ranks_are_given:
+            check_one_process()  # before the ledger is charged
         self._check_whole()
         if self._done >= self.plan.steps:
             raise BudgetExceeded(

@@ -3,6 +3,9 @@
 Only this file adds noise to gradients.  The buffers hold the noise before the engine adds the first gradient
 to them, so the sum without noise never exists in memory that outlives the step.
 
+Several processes (:mod:`tacit.training.ranks`) take one step together: rank r of R adds the clipped sum of
+the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks makes it whole.
+
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
 (:attr:`tacit.plan.Plan.gradient_noise_multiplier`).
@@ -16,6 +19,7 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
   divides: sum and noise are made with the same float s = 1/B.  The engine's factors are s c_i and the noise's
   standard deviation is s z_g C.  Their ratio is that of the sum to its noise, whatever s is rounded to, and
   division by a constant is post-processing.
+* The numbers before noise are summed over the ranks and get their noise once.
 * A step's randomness is a function of (key, step): a step repeated after a crash releases the same.
 """
 
@@ -43,7 +47,7 @@ from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
 from tacit.training.prefetch import Request
-from tacit.training.processes import check_one_process
+from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Records
 from tacit.training.values import without_numbers
 
@@ -79,24 +83,34 @@ def noisy_step(
     step: int,
     physical_batch_size: int,
     augmentation: Augmentation | None = None,
+    ranks: Ranks = Alone(),  # noqa: B008 (it has no state)
 ) -> NoisyStep:
-    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``."""
-    check_one_process()
+    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``.
+
+    ``indices`` are all participants of the step; of several ``ranks`` each takes its own among them.
+    """
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    buffers = _NoiseBuffers(engine.parameters, generator, std, step, device)
+    buffers = _NoiseBuffers(engine.parameters, generator, std, step, device, ranks)
     limits = _limits(tuple(thresholds), device)
-    raw_below, raw_loss = 0.0, 0.0
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
-    for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
-        batch = records.take(indices[start:stop], seed=_reading_seed(generator, step, position))
-        batch = _views(batch, None if uniforms is None else uniforms[start:stop], augmentation, plan.views)
-        batch = tuple(part.to(device, non_blocking=True) for part in batch)
-        with _model_randomness(generator, step, position, device), without_numbers():
-            raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
-        raw_below += _raw_below(raw, plan.clipping)
-        raw_loss += _raw_centred_loss(raw, plan.loss_report)
+
+    def own_share() -> tuple[float, ...]:
+        raw_below, raw_loss = 0.0, 0.0
+        for part in _parts(len(indices), physical_batch_size, ranks):
+            batch = records.take(indices[part.rows], seed=_reading_seed(generator, step, part.number))
+            own_uniforms = None if uniforms is None else uniforms[part.rows]
+            batch = _views(batch, own_uniforms, augmentation, plan.views)
+            batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
+            with _model_randomness(generator, step, part.number, device), without_numbers():
+                raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
+            raw_below += _raw_below(raw, plan.clipping)
+            raw_loss += _raw_centred_loss(raw, plan.loss_report)
+        return raw_below, raw_loss
+
+    raw_below, raw_loss = ranks.total(own_share)
+    ranks.sum_([*buffers.values()])
     return NoisyStep(
         gradients=dict(buffers),
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
@@ -106,7 +120,7 @@ def noisy_step(
 
 @final
 class _NoiseBuffers(Mapping[str, Tensor]):
-    """A buffer of N(0, std^2) for each parameter, at its address; drawn when the engine first asks for it.
+    """A buffer of N(0, std^2 / R) for each parameter, at its address; drawn when the engine first asks.
 
     The engine asks for a buffer when it adds that parameter's sum.  By then it has freed the activations, and
     the buffers take that memory.  A CUDA device draws all of them itself, at once.  Where it cannot, a thread
@@ -120,17 +134,21 @@ class _NoiseBuffers(Mapping[str, Tensor]):
         std: float,
         step: int,
         device: torch.device,
+        ranks: Ranks,
     ) -> None:
         self._parameters = parameters
         self._index = {name: index for index, name in enumerate(parameters)}
-        self._noise = StepNoise(generator, std=std, step=step)
+        rank, number = ranks.rank, ranks.ranks
+        self._noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=number)
         self._drawn: dict[str, Tensor] = {}
         self._draw_all: Callable[[], dict[str, Tensor]] | None = None
         self._ahead: NoiseAhead | None = None
         if on_device.draws(parameters):
-            self._draw_all = partial(on_device.draw, generator, parameters, std=std, step=step)
+            self._draw_all = partial(
+                on_device.draw, generator, parameters, std=std, step=step, rank=rank, ranks=number
+            )
         elif device.type == "cuda":
-            self._ahead = NoiseAhead(generator, parameters)
+            self._ahead = NoiseAhead(generator, parameters, rank=rank, ranks=number)
             self._ahead.start(step=step, std=std)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -175,24 +193,34 @@ def _limits(thresholds: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(thresholds, dtype=torch.float64, device=device)
 
 
-def _cuts(count: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, size):
-        yield start, min(start + size, count)
+@dataclass(frozen=True)
+class _Part:
+    """The ``rows`` of a step in one physical batch, and the batch's ``number`` among those of all ranks."""
+
+    rows: slice
+    number: int
 
 
-def _reading_seed(generator: Generator, step: int, position: int) -> int:
-    """The seed, 63 bits, of what a data set draws while it reads physical batch ``position`` of a step."""
-    return generator.word(purpose=Purpose.READING, step=step, index=position) >> 1
+def _parts(count: int, size: int, ranks: Ranks) -> Iterator[_Part]:
+    """The physical batches of this rank, of up to ``size`` each: every R-th of ``count`` participants."""
+    for position, start in enumerate(range(ranks.rank, count, size * ranks.ranks)):
+        stop = min(start + size * ranks.ranks, count)
+        yield _Part(slice(start, stop, ranks.ranks), position * ranks.ranks + ranks.rank)
+
+
+def _reading_seed(generator: Generator, step: int, number: int) -> int:
+    """The seed, 63 bits, of what a data set draws while it reads physical batch ``number`` of a step."""
+    return generator.word(purpose=Purpose.READING, step=step, index=number) >> 1
 
 
 def requests(
-    plan: Plan, generator: Generator, records: int, *, first: int, physical_batch_size: int
+    plan: Plan, generator: Generator, records: int, *, first: int, physical_batch_size: int, ranks: Ranks
 ) -> Iterator[Request]:
-    """The batches that the steps from ``first`` to the end of the plan will read, in order."""
+    """The batches that this rank will read in the steps from ``first`` to the end of the plan, in order."""
     for step in range(first, plan.steps):
         indices = plan.sampling.indices(generator, step, records)
-        for position, (start, stop) in enumerate(_cuts(len(indices), physical_batch_size)):
-            yield Request(indices[start:stop], _reading_seed(generator, step, position))
+        for part in _parts(len(indices), physical_batch_size, ranks):
+            yield Request(indices[part.rows], _reading_seed(generator, step, part.number))
 
 
 def _views(

@@ -1,0 +1,247 @@
+"""How do several processes take one private step together? Each adds its share, and the shares are summed.
+
+Every process (a *rank*) has the whole model and can read all records.  All derive the same sample from one
+key; rank r computes the clipped sum of every R-th record of it and adds noise of variance 1/R of the step's.
+One sum over the ranks is the released one, and all take the optimizer's step with it.
+
+Letters: R ranks; r one of them, from 0.
+
+**Guarantee**
+
+* All ranks draw by the key of rank 0, so a record that is in the sample of a step is in that of one rank.
+* The sum of the ranks' noise has the step's variance.  The share of one rank has 1/R of it: no share may be
+  released alone.  Until they are summed, shares are on the wire between processes that trust each other.
+* The session compares plan, records, model, loss and settings of all ranks before its first step and after
+  each load, and refuses to go on where they differ.
+* Where a rank fails, no rank takes the step.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast, final
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost
+from tacit.noise.generator import Generator
+
+__all__ = ["Alone", "ProcessRanks", "Ranks"]
+
+T = TypeVar("T")
+
+_BUCKET = 25 * 2**20
+"""Bytes of small tensors that are summed together."""
+
+
+class Ranks(ABC):
+    """The processes of a run: what a step needs of the others.
+
+    Each method is called by all ranks in the same order, and waits for the others.
+
+    Attributes:
+        rank: the number of this process, from 0.
+        ranks: how many there are.
+    """
+
+    rank: int
+    ranks: int
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which alone writes files, charges the ledger and shows progress."""
+        return self.rank == 0
+
+    @abstractmethod
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Each tensor becomes the sum of those of all ranks, to the same bits at each."""
+
+    @abstractmethod
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Each tensor becomes that of rank 0."""
+
+    @abstractmethod
+    def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+        """The sums, over all ranks, of the numbers that each one's ``function`` gives.
+
+        Raises:
+            ProcessLost: ``function`` failed at another rank; where it failed, its own error is raised.
+        """
+
+    @abstractmethod
+    def from_first(self, function: Callable[[], T]) -> T:
+        """What ``function`` gives, or raises, at rank 0; the others do not call it."""
+
+    def share_secret(self, generator: Generator) -> Generator:
+        """A generator with the key of rank 0's."""
+        key, secure = self.from_first(generator.secret_state)
+        return generator if self.first else Generator(key, secure=secure)
+
+
+@final
+class Alone(Ranks):
+    """One process that trains by itself, whatever other processes there are.
+
+    >>> Alone().total(lambda: (1.0, 2.0))
+    (1.0, 2.0)
+    """
+
+    rank, ranks = 0, 1
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+        return function()
+
+    def from_first(self, function: Callable[[], T]) -> T:
+        return function()
+
+
+@final
+class ProcessRanks(Ranks):
+    """The processes of a group of ``torch.distributed``, by default all of them.
+
+    Args:
+        group: the process group; by default the one that ``torch.distributed.init_process_group`` made.
+
+    Raises:
+        InvalidInput: there is no process group, or this process is not in it.
+
+    Start the script with ``torchrun --nproc-per-node 2 script.py``; in it::
+
+        torch.distributed.init_process_group()
+        session = PrivateSession(model, optimizer, data, plan, loss=loss, ranks=ProcessRanks())
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise InvalidInput(
+                "there is no process group, so the processes of this run cannot find each other. Call "
+                "torch.distributed.init_process_group() before ProcessRanks(), and start the script with "
+                "torchrun; or leave ranks= out to train in one process."
+            )
+        self._group = group
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise InvalidInput("this process is not in the group that was given to ProcessRanks.")
+        self._process = os.getpid()
+        on_gpu = dist.get_backend(group) == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        with self._reached():
+            pending = []
+            for bucket in _buckets(tensors):
+                whole = len(bucket) == 1 and bucket[0].is_contiguous()
+                flat = bucket[0].view(-1) if whole else torch.cat([tensor.reshape(-1) for tensor in bucket])
+                pending.append((dist.all_reduce(flat, group=self._group, async_op=True), flat, bucket, whole))
+            for work, flat, bucket, whole in pending:
+                work.wait()
+                if not whole:
+                    parts = torch.split(flat, [tensor.numel() for tensor in bucket])
+                    for tensor, part in zip(bucket, parts, strict=True):
+                        tensor.copy_(part.view_as(tensor))
+
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        with self._reached(), torch.no_grad():
+            for tensor in tensors:
+                sent = tensor.detach().to(self._device, copy=True, memory_format=torch.contiguous_format)
+                dist.broadcast(sent.view(-1).view(torch.uint8), group=self._group, group_src=0)
+                tensor.copy_(sent)
+
+    def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+        try:
+            own = function()
+        except BaseException:
+            with self._reached():
+                self._failures(failed=True)
+            raise
+        with self._reached():
+            failed = self._failures(failed=False)
+            if failed:
+                raise ProcessLost(_failed(failed))
+            if not own:
+                return own
+            sums = torch.tensor(own, dtype=torch.float64, device=self._device)
+            dist.all_reduce(sums, group=self._group)
+        return tuple(sums.tolist())
+
+    def _failures(self, *, failed: bool) -> list[int]:
+        """The ranks that have failed."""
+        flags = torch.zeros(self.ranks, dtype=torch.int32, device=self._device)
+        flags[self.rank] = int(failed)
+        dist.all_reduce(flags, group=self._group)
+        return [rank for rank, flag in enumerate(flags.tolist()) if flag]
+
+    def from_first(self, function: Callable[[], T]) -> T:
+        found: list[Any] = [None, None]  # what the function gives, or raises
+        if self.first:
+            try:
+                found[0] = function()
+            except BaseException as problem:  # noqa: BLE001 (raised below, at all ranks)
+                found[1] = problem
+        with self._reached():
+            sent = found if self.first and _picklable(found[1]) else [None, ProcessLost(_failed([0]))]
+            dist.broadcast_object_list(sent, group=self._group, group_src=0, device=self._device)
+        found = found if self.first else sent
+        if found[1] is not None:
+            raise found[1]
+        return cast("T", found[0])
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Say in plain words that another process is gone."""
+        if self._process != os.getpid():
+            raise PrivacyRefusal("a forked process cannot stand for the rank of its parent.")
+        try:
+            yield
+        except ProcessLost:
+            raise
+        except RuntimeError as problem:
+            raise ProcessLost(
+                "another process of this run cannot be reached: it has ended, or the connection is lost. "
+                "The step that was under way is not taken here. Start all processes again and go on from "
+                f"the last saved state. (torch.distributed: {str(problem).strip().partition(chr(10))[0]})"
+            ) from problem
+
+
+def _failed(ranks: Sequence[int]) -> str:
+    who = f"process {ranks[0]}" if len(ranks) == 1 else f"processes {', '.join(map(str, ranks))}"
+    return (
+        f"{who} of this run failed, and what it printed says why. No process took the step that was under "
+        "way. Mend the cause, start all processes again and go on from the last saved state."
+    )
+
+
+def _picklable(problem: BaseException | None) -> bool:
+    try:
+        pickle.dumps(problem)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors to be summed together: of one type and device, small ones in one piece."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for of_kind in kinds.values():
+        bucket: list[Tensor] = []
+        for tensor in of_kind:
+            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET:
+                yield bucket
+                bucket = []
+            bucket.append(tensor)
+        if bucket:
+            yield bucket
