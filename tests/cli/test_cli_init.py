@@ -412,9 +412,7 @@ def terminal(*arguments: str, typed: Sequence[str]) -> tuple[int, str]:
     while patience:
         if not select.select([ours], [], [], 1.0)[0]:
             patience -= 1
-            if (
-                pressed == "\x03"
-            ):  # unseen: it came between readline's prompt and its wait
+            if pressed == "\x03":  # unseen: it came between readline's prompt and its wait
                 os.write(ours, pressed.encode())
             continue
         try:
