@@ -131,6 +131,8 @@ def _how(fact: str, before: Any, now: Any) -> str:
     match fact:
         case "plan":
             return _changes(_arguments(before), _arguments(now))
+        case "ranks":
+            return f"was {before or 1}, is {now or 1}"
         case "parameters":
             return _changes(*(dict(ast.literal_eval(shapes)) for shapes in (before, now)))
         case "model":

@@ -377,11 +377,14 @@ class PrivateSession:
 
     def _agree(self) -> None:
         """Refuse to go on where the ranks do not belong to one run."""
-        mine = {**self._identity(self._generator.secret_state()[0]), "done": self._done}
-        first = self._ranks.from_first(lambda: mine)
+
+        def facts_of_run() -> dict[str, Any]:
+            return {**self._identity(self._generator.secret_state()[0]), "done": self._done}
+
+        first = self._ranks.from_first(facts_of_run)
 
         def check() -> tuple[float, ...]:
-            if differing := differences(first, mine):
+            if differing := differences(first, facts_of_run()):
                 raise PrivacyRefusal(
                     f"process {self._ranks.rank} of this run differs from process 0 in: "
                     f"{', '.join(differing)}. All add to one sum, and must do the same run. Give each "

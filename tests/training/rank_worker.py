@@ -1,0 +1,414 @@
+"""What two processes do for the tests of several ranks: jobs by name, each also runs in one process alone.
+
+Run as a script it is one rank of a pool; :class:`Pool` starts two and sends both the same job.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.clipping import AdaptiveClipping
+from tacit.ledger import Ledger
+from tacit.noise.gaussian import StepNoise
+from tacit.plan import LossReport, Plan
+from tacit.testing import seeded_generator
+from tacit.training import (
+    Alone,
+    AuditSlots,
+    FlipAndCrop,
+    PrivateSession,
+    ProcessRanks,
+    Ranks,
+    StepCharges,
+    step,
+)
+
+N, D, CLASSES = 60, 5, 3
+SECONDS = 25
+"""After so many a rank that waits prints where, and ends."""
+
+Rows = NDArray[np.float64]
+
+
+# --- a session -------------------------------------------------------------------------------------------
+
+
+def data(shape: tuple[int, ...] = (D,), dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(3)
+    return torch.randn(N, *shape, generator=draws, dtype=dtype), torch.arange(N) % CLASSES
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x.flatten(1)), y, reduction="none")
+
+
+class Items(torch.utils.data.Dataset[Any]):
+    """The same records one by one; reading ``broken`` fails."""
+
+    def __init__(self) -> None:
+        self.x, self.y = data()
+        self.broken: int | None = None
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        if position == self.broken:
+            raise OSError(5, "Input/output error")
+        return self.x[position], self.y[position]
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "batch_size": 20, "steps": 50, "clipping": 0.5,
+        "adjacency": "add-remove", "unit": "row",
+    }  # fmt: skip
+    return Plan.with_noise(**{**settings, **changes})
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "arrays": {},
+    "small batches": {"plan": {"batch_size": 1}},
+    "adaptive": {"plan": {"clipping": AdaptiveClipping(0.5), "loss_report": LossReport(bound=3.0)}},
+    "views": {"plan": {"views": 2}, "augmentation": FlipAndCrop(1), "shape": (1, 2, 3)},
+    "audited": {"audit": AuditSlots(8)},
+    "reference": {"engine": "reference"},
+    "workers": {"items": True, "workers": 1},
+}
+
+
+def session(
+    ranks: Ranks, kind: str = "arrays", *, width: int = 4, dtype: str = "float64", **changes: Any
+) -> PrivateSession:
+    """Model and key differ by rank, and the session makes them those of rank 0."""
+    settings = {**KINDS[kind], **changes}
+    shape = settings.pop("shape", (D,))
+    the_plan = plan(**settings.pop("plan", {}))
+    torch.manual_seed(1 + ranks.rank)
+    size = math.prod(shape)
+    net = nn.Sequential(nn.Linear(size, width), nn.Tanh(), nn.Linear(width, CLASSES)).to(
+        getattr(torch, dtype)
+    )
+    records = Items() if settings.pop("items", False) else data(shape)
+    return PrivateSession(
+        net,
+        torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9),
+        settings.pop("records", records),
+        the_plan,
+        loss=losses,
+        ranks=settings.pop("given", ranks),
+        generator=seeded_generator(8 + ranks.rank),
+        **settings,
+    )
+
+
+def weights(run: PrivateSession) -> Rows:
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()]).double().numpy()
+
+
+# --- planted bugs ----------------------------------------------------------------------------------------
+
+
+def _noise_times(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        made = StepNoise.__init__
+
+        def scaled(self: StepNoise, *rest: Any, **options: Any) -> None:
+            made(self, *rest, **options)
+            self._std *= factor
+
+        patch.setattr(StepNoise, "__init__", scaled)
+
+    return plant
+
+
+def _own_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ranks, "share_secret", lambda ranks, generator: generator)
+
+
+def _own_key_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    _own_key(patch)
+    patch.setattr(PrivateSession, "_agree", lambda run: None)
+
+
+def _empty_slice_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    parts = step._parts
+
+    def noted(count: int, size: int, ranks: Ranks) -> Iterator[Any]:
+        found = [*parts(count, size, ranks)]
+        StepNoise._skip = not found  # type: ignore[attr-defined]
+        return iter(found)
+
+    fill = StepNoise.fill_each
+
+    def skipped(self: StepNoise, outs: Any) -> None:
+        fill(self, outs)
+        for out in outs.values() if StepNoise._skip else ():  # type: ignore[attr-defined]
+            out.zero_()
+
+    patch.setattr(step, "_parts", noted)
+    patch.setattr(StepNoise, "fill_each", skipped)
+
+
+def _no_sum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProcessRanks, "sum_", lambda ranks, tensors: None)
+
+
+def _mean(patch: pytest.MonkeyPatch) -> None:
+    whole = ProcessRanks.sum_
+
+    def halved(ranks: ProcessRanks, tensors: Any) -> None:
+        whole(ranks, tensors)
+        for tensor in tensors:
+            tensor.div_(ranks.ranks)
+
+    patch.setattr(ProcessRanks, "sum_", halved)
+
+
+def _every_rank_takes_all(patch: pytest.MonkeyPatch) -> None:
+    parts = step._parts
+    patch.setattr(step, "_parts", lambda count, size, ranks: parts(count, size, Alone()))
+
+
+def _every_rank_charges(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PrivateSession, "_is_paid_for", lambda run: True)
+    pay = PrivateSession._pay
+
+    def own(run: PrivateSession) -> None:
+        run._charges = run._given  # type: ignore[attr-defined]
+        pay(run)
+
+    patch.setattr(PrivateSession, "_pay", own)
+    patch.setattr(ProcessRanks, "from_first", lambda ranks, function: function())
+    patch.setattr(PrivateSession, "_agree", lambda run: None)
+    patch.setattr(Ranks, "share_secret", lambda ranks, generator: generator)
+
+
+PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "full noise at each rank": _noise_times(math.sqrt(2)),
+    "noise divided by R": _noise_times(1 / math.sqrt(2)),
+    "own key": _own_key,
+    "own key, unnoticed": _own_key_unnoticed,
+    "an empty slice adds no noise": _empty_slice_is_skipped,
+    "no sum": _no_sum,
+    "mean for sum": _mean,
+    "every rank takes all": _every_rank_takes_all,
+    "every rank charges": _every_rank_charges,
+}
+
+
+@contextmanager
+def planted(bug: str | None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if bug is not None:
+            PLANTED[bug](patch)
+        yield
+
+
+# --- jobs ------------------------------------------------------------------------------------------------
+
+
+def released(
+    ranks: Ranks,
+    *,
+    kind: str = "arrays",
+    steps: int = 3,
+    noise: bool = False,
+    bug: str | None = None,
+    **changes: Any,
+) -> tuple[Rows, list[Any]]:
+    """(T, P) what the steps hand to the optimizer, times B, with the model as it is; and the scalars."""
+    rows, scalars = [], []
+    with planted(bug), pytest.MonkeyPatch.context() as patch:
+        if not noise:
+            patch.setattr(StepNoise, "fill_each", lambda _, outs: [out.zero_() for out in outs.values()])
+        run = session(ranks, kind, **changes)
+        patch.setattr(
+            run._optimizer,
+            "step",
+            lambda gradients: rows.append(torch.cat([g.flatten() for g in gradients.values()])),
+        )
+        for ticket in run.batches():
+            report = run.step(ticket)
+            scalars.append((report.loss, *run.thresholds))
+            if run.steps_done == steps:
+                break
+    return (torch.stack(rows) * run.plan.expected_batch_size).numpy(), scalars
+
+
+def trained(
+    ranks: Ranks, *, stop: int = 50, save: Path | None = None, load: Path | None = None, **changes: Any
+) -> Rows:
+    """The weights after ``stop`` steps."""
+    run = session(ranks, **changes)
+    if load is not None:
+        run.load(load)
+    for ticket in run.batches():
+        run.step(ticket)
+        if run.steps_done == stop:
+            break
+    if save is not None:
+        run.save(save)
+    return weights(run)
+
+
+def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True) -> dict[str, Any]:
+    """A run on a ledger; ``each``: every rank gives the session its charges, as one script does."""
+    with planted(bug), closing(Ledger.open(url)) as ledger:
+        the_plan = plan()
+        charges = None
+        if each or ranks.first:
+            generator = seeded_generator(8 + ranks.rank)
+            charges = StepCharges(ledger, "people", the_plan, ranks=ranks, generator=generator)
+        run = session(ranks, charges=charges, audit=None)
+        run._given = charges  # type: ignore[attr-defined]
+        for ticket in run.batches():
+            run.step(ticket)
+        return {"done": run.steps_done, "stopped": run.stopped, "refusal": repr(run.refusal)}
+
+
+def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
+    """A record that one rank cannot read: what each rank is told, and whether its model stayed as it was."""
+    items = Items()
+    run = session(ranks, records=items)
+    run.step(next(run.batches()))
+    if ranks.rank == rank:
+        items.broken = int(plan().sampling.indices(seeded_generator(8), 1, N)[rank])
+    before = weights(run)
+    try:
+        run.step(next(run.batches()))
+    except Exception as problem:  # noqa: BLE001 (the test looks at it)
+        told = type(problem).__name__, str(problem)
+    return run.steps_done, *told, bool((weights(run) == before).all())
+
+
+def disagreeing(ranks: Ranks, *, what: str) -> tuple[str, str]:
+    """Rank 1 has another setting: what each rank is told."""
+    others: dict[str, dict[str, Any]] = {
+        "physical": {"physical_batch_size": 7},
+        "plan": {"plan": {"steps": 49}},
+        "engine": {"engine": "reference"},
+    }
+    run = session(ranks, **others[what] if ranks.rank == 1 else {})
+    try:
+        run.step(next(run.batches()))
+    except Exception as problem:  # noqa: BLE001 (the test looks at it)
+        return type(problem).__name__, str(problem)
+    return "nothing", ""
+
+
+def primitives(ranks: Ranks) -> dict[str, Any]:
+    """What the methods of ``Ranks`` give."""
+    own = ranks.rank + 1
+    sums = [torch.full((3,), 1.0 * own), torch.full((2, 2), 10.0 * own, dtype=torch.float64), torch.zeros(0),
+            torch.full((4, 2), 1.0 * own).t(), torch.full((7 * 2**20,), 1.0 * own)]  # fmt: skip
+    ranks.sum_(sums)
+    copied = [torch.full((2,), own), torch.tensor(own == 1), torch.full((2,), own, dtype=torch.bfloat16)]
+    ranks.copy_from_first(copied)
+
+    def refused() -> int:
+        raise ValueError("only here")
+
+    told = ""
+    try:
+        ranks.from_first(refused)
+    except ValueError as problem:
+        told = str(problem)
+    return {
+        "sums": [tensor.flatten()[:1].tolist() for tensor in sums],
+        "copied": [tensor.tolist() for tensor in copied],
+        "total": ranks.total(lambda: (1.0 * own, -2.0)),
+        "from first": ranks.from_first(lambda: own),
+        "told": told,
+    }
+
+
+JOBS: dict[str, Callable[..., Any]] = {
+    job.__name__: job for job in (released, trained, charged, failing, disagreeing, primitives)
+}
+
+
+# --- the pool --------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """Two processes that do jobs as the ranks of one run."""
+
+    def __init__(self, world: int = 2) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        key = secrets.token_bytes(16)
+        with Listener(str(Path(self._folder.name) / "talk"), authkey=key) as listener:
+            command = [sys.executable, __file__, self._folder.name, str(world)]
+            self.processes = [
+                subprocess.Popen(
+                    [*command, str(rank)],
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "TALK": key.hex()},
+                )
+                for rank in range(world)
+            ]
+            found = [listener.accept() for _ in range(world)]
+        self._ranks: dict[int, Connection[Any, Any]] = {connection.recv(): connection for connection in found}
+
+    def __call__(self, job: str, **settings: Any) -> list[Any]:
+        """What the job gives at each rank."""
+        self.send(job, **settings)
+        return [self.receive(rank) for rank in range(len(self._ranks))]
+
+    def send(self, job: str, **settings: Any) -> None:
+        for connection in self._ranks.values():
+            connection.send((job, settings))
+
+    def receive(self, rank: int) -> Any:
+        answer = self._ranks[rank].recv()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        for connection in self._ranks.values():
+            connection.close()
+        for process in self.processes:
+            process.wait(SECONDS)
+        self._folder.cleanup()
+
+
+def _serve(folder: str, world: int, rank: int) -> None:
+    with Client(str(Path(folder) / "talk"), authkey=bytes.fromhex(os.environ["TALK"])) as connection:
+        connection.send(rank)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
+        while True:
+            try:
+                job, settings = connection.recv()
+            except (EOFError, ConnectionResetError):
+                break
+            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            try:
+                answer = JOBS[job](ProcessRanks(), **settings)
+            except Exception as problem:  # noqa: BLE001 (the test raises it)
+                answer = problem
+            faulthandler.cancel_dump_traceback_later()
+            connection.send(answer)
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

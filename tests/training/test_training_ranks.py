@@ -1,0 +1,228 @@
+"""Several processes take one step together: the sum, the noise and the charges of one process."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rank_worker
+from rank_worker import KINDS, Pool
+from scipy import stats
+
+from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.training import Alone, PrivateSession, ProcessRanks
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.close()
+
+
+def test_what_a_step_needs_of_the_others(pool: Pool) -> None:
+    want = {
+        "sums": [[3.0], [30.0], [], [3.0], [3.0]],
+        "copied": [[1, 1], True, [1.0, 1.0]],
+        "total": (3.0, -4.0),
+        "from first": 1,
+        "told": "only here",
+    }
+    assert pool("primitives") == [want, want]
+
+
+# --- the released sum ------------------------------------------------------------------------------------
+
+
+def check_sum(pool: Pool, kind: str, bug: str | None = None, **changes: Any) -> None:
+    """Two ranks release what one process does, up to the order of summation."""
+    alone, scalars = rank_worker.released(Alone(), kind=kind, **changes)
+    assert np.abs(alone).max() > 0.01
+    for found, numbers in pool("released", kind=kind, bug=bug, **changes):
+        assert np.abs(found - alone).max() <= 1e-12
+        for got, want in zip(numbers, scalars, strict=True):
+            assert got == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_release_the_sum_of_one_process(pool: Pool, kind: str) -> None:
+    check_sum(pool, kind, steps=12 if kind == "small batches" else 3)
+
+
+@pytest.mark.parametrize("physical", [1, 3])
+def test_the_cut_into_physical_batches_does_not_matter(pool: Pool, physical: int) -> None:
+    check_sum(pool, "arrays", physical_batch_size=physical)
+
+
+@pytest.mark.parametrize("bug", ["own key, unnoticed", "no sum", "mean for sum", "every rank takes all"])
+def test_planted_bugs_in_the_sum(pool: Pool, bug: str) -> None:
+    with pytest.raises(AssertionError):
+        check_sum(pool, "arrays", bug)
+
+
+# --- the noise -------------------------------------------------------------------------------------------
+
+
+def check_noise(pool: Pool, bug: str | None = None) -> None:
+    """The released noise is N(0, (sigma C)^2), at steps of which no rank, one or both have a record."""
+    settings: dict[str, Any] = {"kind": "small batches", "width": 200, "steps": 16}
+    ((noisy, _), (same, _)) = pool("released", noise=True, bug=bug, **settings)
+    assert (noisy == same).all()
+    noise = (noisy - rank_worker.released(Alone(), **settings)[0]) / 0.5
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
+    for row in noise:  # each step by itself
+        assert math.isclose(row.std(), 1.0, abs_tol=5 / math.sqrt(2 * row.size))
+    together = np.corrcoef(noise)[np.triu_indices(len(noise), 1)]
+    assert np.abs(together).max() < 5 / math.sqrt(noise.shape[1])
+
+
+def test_the_noise_of_the_ranks_is_that_of_one_step(pool: Pool) -> None:
+    check_noise(pool)
+
+
+@pytest.mark.parametrize(
+    "bug", ["full noise at each rank", "noise divided by R", "an empty slice adds no noise"]
+)
+def test_planted_bugs_in_the_noise(pool: Pool, bug: str) -> None:
+    with pytest.raises(AssertionError):
+        check_noise(pool, bug)
+
+
+# --- a whole run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_replicas_are_equal_to_the_last_bit_and_a_resumed_run_too(
+    pool: Pool, dtype: str, tmp_path: Path
+) -> None:
+    whole, other = pool("trained", dtype=dtype)
+    assert (whole == other).all()
+    state = tmp_path / "state.pt"
+    pool("trained", dtype=dtype, stop=20, save=state)
+    for resumed in pool("trained", dtype=dtype, load=state):
+        assert (resumed == whole).all()
+
+
+def test_the_state_of_two_ranks_is_refused_in_one_process(pool: Pool, tmp_path: Path) -> None:
+    state = tmp_path / "state.pt"
+    pool("trained", stop=2, save=state)
+    with pytest.raises(PrivacyRefusal, match=r"the number of processes \(was 2, is 1\)"):
+        rank_worker.session(Alone()).load(state)
+
+
+def test_a_failure_at_one_rank_is_told_at_all(pool: Pool) -> None:
+    for rank in (0, 1):
+        told = pool("failing", rank=rank)
+        assert [done for done, *_ in told] == [1, 1]
+        assert all(unchanged for *_, unchanged in told)
+        assert told[rank][1] == "InvalidInput"
+        assert "Input/output error" in told[rank][2]
+        assert told[1 - rank][1] == "ProcessLost"
+        assert f"process {rank} of this run failed" in told[1 - rank][2]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("physical", "physical_batch_size"), ("plan", r"steps was 50, is 49"), ("engine", "the engine")],
+)
+def test_ranks_of_different_runs_are_refused(pool: Pool, what: str, words: str) -> None:
+    first, second = pool("disagreeing", what=what)
+    assert (first[0], second[0]) == ("ProcessLost", "PrivacyRefusal")
+    assert "process 1 of this run differs from process 0" in second[1]
+    assert words.replace("\\", "") in second[1]
+
+
+def test_a_rank_with_a_key_of_its_own_is_noticed(pool: Pool) -> None:
+    """A planted bug: the records' fingerprint is keyed, and differs."""
+    with pytest.raises(ProcessLost):
+        pool("released", bug="own key")
+    with pytest.raises(PrivacyRefusal, match="differs from process 0 in: the"):
+        pool.receive(1)
+
+
+# --- the ledger ------------------------------------------------------------------------------------------
+
+
+def check_charges(pool: Pool, folder: Path, bug: str | None = None, *, each: bool = True) -> None:
+    url = f"sqlite:///{folder}/ledger.db"
+    with closing(Ledger.create(url)) as ledger:
+        budget = RenyiBudget(epsilon=50.0, delta=1e-3)
+        ledger.open_dataset("people", Policy(unit="row", adjacency="add-remove", budget=budget))
+    found = pool("charged", url=url, bug=bug, each=each)
+    assert [run["done"] for run in found] == [50, 50]
+    with closing(Ledger.open(url)) as ledger:
+        reserved = [entry for entry in ledger.history("people") if entry.kind == "reserve"]
+        assert {entry.kind for entry in ledger.history("people")} >= {"reserve", "settle"}
+        assert len(reserved) == 17  # chunks of a twentieth of the plan, rounded up to 3 steps
+        assert ledger.status("people").charges["SETTLED"] == 17
+
+
+@pytest.mark.parametrize("each", [True, False], ids=["every rank has charges", "the first has"])
+def test_a_run_is_charged_once(pool: Pool, tmp_path: Path, each: bool) -> None:
+    check_charges(pool, tmp_path, each=each)
+
+
+def test_planted_bug_every_rank_charges(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="34 == 17"):
+        check_charges(pool, tmp_path, "every rank charges")
+
+
+def test_a_refusal_of_the_ledger_ends_the_run_at_all_ranks(pool: Pool, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with closing(Ledger.create(url)) as ledger:
+        budget = RenyiBudget(epsilon=1.0, delta=1e-3)
+        ledger.open_dataset("people", Policy(unit="row", adjacency="add-remove", budget=budget))
+    told = []
+    pool.send("charged", url=url)
+    for rank in (0, 1):
+        with pytest.raises(PrivacyRefusal, match="do not fit into what is left of 'people'") as refusal:
+            pool.receive(rank)
+        told.append(str(refusal.value))
+    assert told[0] == told[1]
+
+
+# --- a process dies --------------------------------------------------------------------------------------
+
+
+def test_when_a_rank_is_killed_the_others_stop_and_nothing_is_lost(pool: Pool, tmp_path: Path) -> None:
+    state, doomed = tmp_path / "state.pt", Pool()
+    doomed("trained", stop=4, save=state)
+    doomed.send("trained", load=state)
+    began = time.monotonic()
+    os.kill(doomed.processes[1].pid, signal.SIGKILL)
+    with pytest.raises(ProcessLost, match="another process of this run cannot be reached"):
+        doomed.receive(0)
+    assert time.monotonic() - began < 20
+    doomed.close()
+    whole, _ = pool("trained", stop=9)
+    for resumed in pool("trained", load=state, stop=9):
+        assert (resumed == whole).all()
+
+
+# --- one process -----------------------------------------------------------------------------------------
+
+
+def test_alone_is_one_process_whatever_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(PrivacyRefusal, match=r"ranks=tacit\.training\.Alone\(\)"):
+        PrivateSession(None, None, None, None, loss=None)  # type: ignore[arg-type]
+    alone = rank_worker.trained(Alone(), stop=3)
+    monkeypatch.undo()
+    assert (alone == rank_worker.trained(Alone(), stop=3)).all()
+
+
+def test_without_a_process_group_there_are_no_ranks() -> None:
+    with pytest.raises(InvalidInput, match=r"init_process_group\(\) before ProcessRanks"):
+        ProcessRanks()
+    with pytest.raises(InvalidInput, match=r"ranks must be tacit\.training\.ProcessRanks\(\)"):
+        rank_worker.session(Alone(), given=2)
