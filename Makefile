@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -67,6 +67,10 @@ bench-overhead: install  ## steps of many small operations, and of weight norm, 
 
 bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step included; LONG=1 for 1,000 steps
 	$(BIN)/python benchmarks/bench_jobs.py $(if $(LONG),--long)
+	$(BIN)/python docs/build.py
+
+bench-ranks: install  ## a private step beside a plain one, of two processes and of one
+	$(BIN)/python benchmarks/bench_ranks.py --out benchmarks/results/ranks.json
 	$(BIN)/python docs/build.py
 
 bench-compare: install  ## private steps before and now, in turns; BEFORE=src folder of another checkout, QUICK=1

@@ -655,6 +655,24 @@ def _queries_speed(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _ranks(data: dict[str, Any]) -> Iterator[str]:
+    yield "## Two processes\n"
+    yield f"{_origin(data)} {RANKS}\n"
+    yield (
+        "| workload | records | private, two, ms | plain, two, ms | ratio | private, one, ms | plain, one, "
+        "ms | ratio | two / one (quartiles) |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in data["rows"]:
+        of_two, plain_two, of_one, plain_one = (f"{time:.1f}" for time in row["milliseconds"].values())
+        yield (
+            f"| {row['workload']} | {row['batch']} | {of_two} | {plain_two} | {row['ratio_of_two']:.2f} | "
+            f"{of_one} | {plain_one} | {row['ratio_of_one']:.2f} | {row['two_over_one']:.3f} "
+            f"({row['two_over_one_low']:.3f}-{row['two_over_one_high']:.3f}) |"
+        )
+    yield ""
+
+
 STEPS = (
     "Engines take turns in one process for each workload; a ratio is to the plain step of the same round. "
     "Every step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as one physical "
@@ -693,6 +711,12 @@ BESIDE = (
     "same public bounds and keys. diffprivlib adds its noise in floats, and its mean takes the number of "
     "rows for public, an easier promise."
 )
+RANKS = (
+    "Two processes of one thread each on one machine, by gloo, take turns at four jobs on the same Poisson "
+    "batches: the private and the plain step of both together (plain by DistributedDataParallel), and of the "
+    "first alone, which takes the whole batch. Two / one is the ratio of the ratios, paired by round: below "
+    "1 a second process costs a private step less than it costs a plain one."
+)
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step": _steps("One training step", "step"),
     "step_zen5": _steps("One training step on a newer processor", "step_zen5"),
@@ -704,6 +728,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step_gpu": _steps("One training step on a GPU", "step_gpu"),
     "jobs": _jobs("Whole jobs"),
     "jobs_long": _jobs("Long jobs"),
+    "ranks": _ranks,
     "scaling": _scaling("How the cost grows", "scaling"),
     "scaling_intel": _scaling("How the cost grows on another processor", "scaling_intel"),
     "scaling_avx2": _scaling("How the cost grows without AVX-512", "scaling_avx2"),

@@ -142,3 +142,23 @@ def test_a_worker_that_ends_is_an_error_and_what_it_prints_is_no_answer(part: An
         assert worker.ask("talk") == {"said": True}
         with pytest.raises(RuntimeError, match="the worker ours ended with 3"):
             worker.ask("end")
+
+
+def test_two_processes_and_one_take_turns(part: Any, tmp_path: Path) -> None:
+    out = tmp_path / "ranks.json"
+    command = [sys.executable, str(BENCHMARKS / "bench_ranks.py"), "--tiny", "--seconds", "0"]
+    done = subprocess.run([*command, "--workload", "MLP", "--out", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(out.read_text())
+    (row,) = data["rows"]
+    assert row["rounds"] == 5
+    assert all(time > 0 for time in row["milliseconds"].values())
+    assert f"| MLP | {row['batch']} |" in "\n".join(part("build").SECTIONS["ranks"](data))
+
+
+def test_the_cost_of_two_processes_is_paired_by_round(part: Any) -> None:
+    """A round that is ten times as slow for all leaves the ratios."""
+    kinds = ("private, two", "plain, two", "private, one", "plain, one")
+    rounds = [dict(zip(kinds, (3 * slow, 2 * slow, 5 * slow, 4 * slow), strict=True)) for slow in (1, 10, 1)]
+    found = part("bench_ranks").summary(rounds)
+    assert (found["ratio_of_two"], found["ratio_of_one"], found["two_over_one"]) == (1.5, 1.25, 1.2)

@@ -211,7 +211,7 @@ class ProcessRanks(Ranks):
             raise ProcessLost(
                 "another process of this run cannot be reached: it has ended, or the connection is lost. "
                 "The step that was under way is not taken here. Start all processes again and go on from "
-                f"the last saved state. (torch.distributed: {str(problem).strip().partition(chr(10))[0]})"
+                "the last saved state."
             ) from problem
 
 
