@@ -1,7 +1,11 @@
-"""``tacit plan``: which batch size, how many steps and how much noise does a budget allow?"""
+"""``tacit plan``: which batch size, how many steps and how much noise does a budget allow?
+
+With ``--language-model``, also which model size; :mod:`tacit.cli.plan_language_model` answers that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -10,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.plan_language_model import LanguageModelOptions, plan_language_model, whole
 from tacit.cli.show import Preparations, console
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
@@ -22,6 +27,7 @@ from tacit.runs.config import read_config
 __all__ = ["command"]
 
 _T = TypeVar("_T")
+_LM = "Language models"
 
 _NEEDED = {
     "records": "how many records there are (under add-remove a public figure for it)",
@@ -65,8 +71,44 @@ def command(
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/N or more.")
     ] = False,
+    language_model: Annotated[
+        bool,
+        typer.Option("--language-model", help="Plan a language model by a scaling law.", rich_help_panel=_LM),
+    ] = False,
+    flops: Annotated[
+        float | None,
+        typer.Option(help="Compute for training, in all.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    tokens: Annotated[
+        float | None,
+        typer.Option(help="Tokens of the corpus; or --records.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    sequence_length: Annotated[
+        float | None,
+        typer.Option(help="Tokens a sequence; the law's, 512.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    parameters: Annotated[
+        float | None,
+        typer.Option(help="A fixed model size.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    largest_batch: Annotated[
+        float | None,
+        typer.Option(help="Cut larger batches to this.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="CSV of your own runs, to fit a law.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    compare_epsilon: Annotated[
+        list[float] | None,
+        typer.Option(help="Also draw this epsilon; several times.", show_default=False, rich_help_panel=_LM),
+    ] = None,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Search beyond the law's range.", rich_help_panel=_LM)
+    ] = False,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw noise against batch size into this file.", show_default=False)
+        Path | None,
+        typer.Option(help="Draw noise against batch size, or loss over compute.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> int:
@@ -82,7 +124,33 @@ def command(
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
     --epochs 30
+
+    Example:  tacit plan --language-model --tokens 5e9 --unit sequence --adjacency add-remove --epsilon 4
+    --delta 1e-8 --flops 1e19
     """
+    special = LanguageModelOptions(
+        flops=flops, tokens=tokens, sequence_length=sequence_length, parameters=parameters,
+        largest_batch=largest_batch, runs=runs, compare_epsilon=tuple(compare_epsilon or ()),
+        extrapolate=extrapolate,
+    )  # fmt: skip
+    if language_model:
+        _refuse_given(
+            "tacit plan --language-model",
+            {
+                "RUN.toml": config,
+                "--epochs": epochs,
+                "--compute": compute,
+                "--steps": steps,
+                "--physical-batch": physical_batch,
+                "--batch-size": batch_size,
+                "--preparation": preparation,
+            },
+        )
+        return plan_language_model(
+            special, records=records, unit=unit, epsilon=epsilon, delta=delta, adjacency=adjacency,
+            allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
+        )  # fmt: skip
+    _refuse_given("tacit plan without --language-model", special.given())
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
@@ -105,19 +173,19 @@ def command(
             "means. See tacit plan --help for an example."
         )
     question = Question(
-        records=_whole("--records", records),
+        records=whole("--records", records),
         unit=unit,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
         epochs=epochs,
         compute=compute,
-        steps=None if steps is None else _whole("--steps", steps),
-        largest_physical_batch=None if physical_batch is None else _whole("--physical-batch", physical_batch),
+        steps=None if steps is None else whole("--steps", steps),
+        largest_physical_batch=None if physical_batch is None else whole("--physical-batch", physical_batch),
         preparation=tuple(event_from_json(text) for text in preparation or ()),
         allow_large_delta=allow_large_delta,
     )
-    sizes = [_whole("--batch-size", size) for size in batch_size or ()]
+    sizes = [whole("--batch-size", size) for size in batch_size or ()]
     target = None if figure is None else figure_path(figure)
     with Preparations() as progress:
         advice = advise(question, batch_sizes=sizes, progress=progress)
@@ -132,16 +200,18 @@ def command(
     return 0
 
 
+def _refuse_given(command: str, options: Mapping[str, object]) -> None:
+    """Refuse what that command would not read."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise InvalidInput(
+            f"{command} takes no {' and no '.join(given)}. Leave it out; see tacit plan --help."
+        )
+
+
 def _first(option: _T | None, stated: _T | None) -> _T | None:
     """What the option says, else what the run file says."""
     return stated if option is None else option
-
-
-def _whole(name: str, value: float) -> int:
-    """``value`` as a whole number, so that a user may write 1e6."""
-    if not float(value).is_integer():
-        raise InvalidInput(f"{name} must be a whole number; got {value:g}.")
-    return int(value)
 
 
 def _show(advice: Advice) -> None:

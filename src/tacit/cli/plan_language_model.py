@@ -1,0 +1,196 @@
+"""``tacit plan --language-model``: which model, batch and steps do compute and a promise allow?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tacit.cli.show import Preparations, console
+from tacit.cli.train import print_json
+from tacit.errors import InvalidInput
+from tacit.report.pages.canvas import figure_path
+from tacit.report.pages.compute import plot_language_model
+from tacit.scaling import (
+    Configuration,
+    LanguageModelAdvice,
+    LanguageModelQuestion,
+    Law,
+    advise_language_model,
+    published_law,
+    read_runs,
+)
+from tacit.scaling.law import parameters
+
+__all__ = ["LanguageModelOptions", "plan_language_model", "whole"]
+
+_NEEDED = {
+    "flops": "floating-point operations for training, such as 1e19",
+    "unit": "what one record is, such as sequence or user, for the promise names it",
+    "epsilon": "the budget",
+    "delta": "the delta of the promise, below one over the number of records",
+    "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelOptions:
+    """The options that only ``--language-model`` reads."""
+
+    flops: float | None
+    tokens: float | None
+    sequence_length: float | None
+    parameters: float | None
+    largest_batch: float | None
+    runs: Path | None
+    compare_epsilon: tuple[float, ...]
+    extrapolate: bool
+
+    def given(self) -> dict[str, object]:
+        """Each as it is written in a shell, with its value."""
+        return {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
+
+
+def plan_language_model(
+    options: LanguageModelOptions,
+    *,
+    records: float | None,
+    unit: str | None,
+    epsilon: float | None,
+    delta: float | None,
+    adjacency: str | None,
+    allow_large_delta: bool,
+    figure: Path | None,
+    as_json: bool,
+) -> int:
+    """Answer, draw and print; the exit code."""
+    flops = options.flops
+    given = {"flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if given[name] is None]
+    if (records is None) == (options.tokens is None):
+        missing.append("exactly one of --records and --tokens (how much data there are)")
+    if missing or flops is None or unit is None or epsilon is None or delta is None or adjacency is None:
+        raise InvalidInput(
+            f"a plan for a language model needs {'; '.join(missing)}. There is no default, because each "
+            "changes what the promise means. See tacit plan --help for an example."
+        )
+    target = None if figure is None else figure_path(figure)
+    if target is None and options.compare_epsilon:
+        raise InvalidInput("--compare-epsilon is for the figure. Say where to draw it: --figure FILE.png")
+    law, length = _law(options)
+    question = LanguageModelQuestion(
+        records=_records(records, options.tokens, length),
+        unit=unit,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        flops=flops,
+        sequence_length=length,
+        model_size=options.parameters,
+        largest_batch=None
+        if options.largest_batch is None
+        else whole("--largest-batch", options.largest_batch),
+        extrapolate=options.extrapolate,
+        allow_large_delta=allow_large_delta,
+    )
+    with Preparations() as progress:
+        advice = advise_language_model(question, law, progress=progress)
+        if target is not None:
+            plot_language_model(advice, target, epsilons=options.compare_epsilon, progress=progress)
+    if as_json:
+        print_json(advice.as_data())
+    else:
+        _show(advice)
+        if target is not None:
+            console.print(f"\nFigure: {figure}", soft_wrap=True)
+    return 0
+
+
+def whole(name: str, value: float) -> int:
+    """``value`` as a whole number, so that a user may write 1e6."""
+    if not float(value).is_integer():
+        raise InvalidInput(f"{name} must be a whole number; got {value:g}.")
+    return int(value)
+
+
+def _law(options: LanguageModelOptions) -> tuple[Law, int]:
+    """The law, and the length of the sequences to plan for."""
+    length = None if options.sequence_length is None else whole("--sequence-length", options.sequence_length)
+    if length is not None and length < 1:
+        raise InvalidInput(f"--sequence-length must be at least 1; got {length}.")
+    if options.runs is None:
+        law = published_law()
+        return law, law.sequence_length if length is None else length
+    if length is None:
+        raise InvalidInput(
+            "--runs needs --sequence-length: the tokens of a sequence in these runs, for they decide what a "
+            "step costs."
+        )
+    return Law.fit(read_runs(options.runs), sequence_length=length, source=str(options.runs)), length
+
+
+def _records(records: float | None, tokens: float | None, length: int) -> int:
+    if records is not None:
+        return whole("--records", records)
+    if tokens is None or not math.isfinite(tokens) or tokens < length:
+        raise InvalidInput(f"--tokens must be at least one sequence of {length} tokens; got {tokens}.")
+    return int(tokens // length)
+
+
+def _show(advice: LanguageModelAdvice) -> None:
+    question = advice.question
+    console.print(
+        f"{question.records:,} records (unit: {question.unit}) of {question.sequence_length:,} tokens, "
+        f"{question.flops:.3g} FLOPs, ε = {question.epsilon:g} at δ = {question.delta:g} under "
+        f"{question.adjacency}",
+        soft_wrap=not console.is_terminal,
+    )
+    console.print()
+    Console(width=110).print(_table(advice))  # never cut: a narrow terminal breaks the lines itself
+    console.print()
+    console.print(advice.in_words(), soft_wrap=not console.is_terminal)
+    console.print(
+        f"\nThe law: {advice.law.source}. Its range: {advice.law.range.in_words()}. Another text or "
+        "tokenizer shifts the loss: use it to compare plans.",
+        soft_wrap=not console.is_terminal,
+    )
+    for warning in advice.warnings:
+        console.print(f"\nNote: {warning}", soft_wrap=not console.is_terminal)
+
+
+def _table(advice: LanguageModelAdvice) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("model", "steps", "batch", "tokens/model", "σ", "σ/batch", "loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    other = advice.non_private
+    table.add_row("advised", *_cells(advice.best), style="bold")
+    table.add_row(
+        "without privacy",
+        parameters(other.model_size),
+        f"{other.steps:,}",
+        f"{other.batch_size:,}",
+        f"{other.tokens / other.model_size:,.3g}",
+        "0",
+        "0",
+        "–" if other.loss is None else f"{other.loss:.2f}",
+    )
+    if other.with_privacy is not None:
+        table.add_row("  with this promise", *_cells(other.with_privacy))
+    return table
+
+
+def _cells(chosen: Configuration) -> list[str]:
+    return [
+        parameters(chosen.model_size),
+        f"{chosen.steps:,}",
+        f"{chosen.batch_size:,}",
+        f"{chosen.tokens_per_parameter:,.0f}",
+        f"{chosen.noise_multiplier:.4g}",
+        f"{chosen.noise_batch_ratio:.2e}",
+        f"{chosen.loss:.2f}{'?' if chosen.beyond else ''}",
+    ]

@@ -1,0 +1,326 @@
+"""How large a language model does a budget of compute and privacy allow, and how is it trained?
+
+Training a model of M parameters for T steps on batches of B records of S tokens costs 6 M T B S
+floating-point operations (Kaplan et al., 2001.08361; clipping and noise add little, McKenna et al.,
+2501.18914, appendix B.3).  The promise and the number of records decide sigma for each B and T.  Among all
+(M, T, B) within the budget, the law finds those of least loss.
+
+Symbols: N records, S tokens a record; M, T, B, sigma, r as in :mod:`tacit.scaling.law`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tacit.accounting import LooseBudget
+from tacit.errors import InvalidInput
+from tacit.events import Adjacency
+from tacit.scaling.answer import Configuration, LanguageModelAdvice, NearBest, NonPrivate, Point
+from tacit.scaling.law import Floats, Law, Range, parameters
+from tacit.scaling.noise_price import NoiseTable, accountant, noise_multiplier
+from tacit.scaling.published import published_facts
+from tacit.scaling.question import LanguageModelQuestion
+
+__all__ = [
+    "NEAR_BEST",
+    "LanguageModelQuestion",
+    "advise_language_model",
+    "loss_over_compute",
+    "without_privacy",
+]
+
+NEAR_BEST = 0.01
+"""How far above the least loss a configuration may be and still count as near the best."""
+
+_SIZES, _COUNTS = 73, 97  # model sizes and numbers of steps that are searched
+_BEYOND = 10.0  # how far beyond the range is searched, where the user allows that
+
+Progress = Callable[[str, int, int], None]
+
+
+def advise_language_model(
+    question: LanguageModelQuestion, law: Law, *, progress: Progress | None = None
+) -> LanguageModelAdvice:
+    """Model size, batch size, steps and noise of least expected loss within the budget.
+
+    **Guarantee**
+
+    * Poisson sampling at ``batch_size / records`` (cut at ``largest_batch``, if given) with noise
+      ``noise_multiplier``, ``steps`` times, costs at most (epsilon, delta) under the adjacency.
+
+    Raises:
+        InvalidInput: no configuration within the budget is in the range of the law; the message says why.
+
+    >>> from tacit.scaling import published_law
+    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    ...     adjacency="add-remove", flops=1e19, sequence_length=512)
+    >>> advice = advise_language_model(question, published_law())
+    >>> 1e7 < advice.best.model_size < 5e7, round(advice.best.loss)
+    (True, 3)
+    """
+    told = progress or (lambda _title, _done, _total: None)
+    title = "searching"
+    told(title, 0, 6)
+    table = _table(question, law)
+    found = _search(question, law, table)
+    told(title, 1, 6)
+    best = _configuration(question, law, *_rounded(question, law, found))
+    told(title, 2, 6)
+    gains = []
+    for done, other in enumerate(_twice(question), start=3):
+        same_table = other.epsilon == question.epsilon and other.records == question.records
+        loss = _search(other, law, table if same_table else _table(other, law)).least
+        gains.append(max(0.0, 1.0 - loss / found.least))
+        told(title, done, 6)
+    non_private = _with_this_promise(question, law, without_privacy(question, law))
+    told(title, 6, 6)
+    return LanguageModelAdvice(
+        question=question, law=law, best=best, near_best=found.near(), non_private=non_private,
+        saved_by_twice_flops=gains[0], saved_by_twice_epsilon=gains[1], saved_by_twice_records=gains[2],
+        warnings=_warnings(question, law, best),
+    )  # fmt: skip
+
+
+def loss_over_compute(
+    question: LanguageModelQuestion, law: Law, *, epsilon: float, flops: Floats
+) -> list[Point]:
+    """The least expected loss of each budget of compute under that epsilon; for a figure.
+
+    The noise is that of the search, within a tenth of the proven one.  Budgets of which no configuration is
+    in the range are left out.
+    """
+    asked = replace(question, epsilon=epsilon, flops=float(np.min(flops)))
+    table = _table(asked, law)
+    points = []
+    for budget in np.sort(flops):
+        try:
+            found = _search(replace(asked, flops=float(budget)), law, table)
+        except InvalidInput:
+            continue  # so little compute that the law does not reach there
+        size, steps = found.best
+        points.append(Point(float(budget), found.least, size, steps))
+    return points
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Losses over model sizes (rows) and steps (columns); infinite where the law does not reach."""
+
+    sizes: Floats
+    steps: Floats
+    batches: Floats
+    losses: Floats
+
+    @property
+    def least(self) -> float:
+        return float(self.losses.min())
+
+    @property
+    def best(self) -> tuple[float, float]:
+        row, column = np.unravel_index(int(self.losses.argmin()), self.losses.shape)
+        return float(self.sizes[row, 0]), float(self.steps[0, column])
+
+    def near(self) -> NearBest:
+        close = self.losses <= (1.0 + NEAR_BEST) * self.least
+        rows, columns = np.nonzero(close)
+        sizes, steps, batches = self.sizes[rows, 0], self.steps[0, columns], self.batches[close]
+        return NearBest(
+            (float(sizes.min()), float(sizes.max())),
+            (float(steps.min()), float(steps.max())),
+            (float(batches.min()), float(batches.max())),
+        )
+
+
+def _searched(question: LanguageModelQuestion, law: Law) -> Range:
+    """The range, wider if the user allows."""
+    wider = _BEYOND if question.extrapolate else 1.0
+    size, steps = law.range.model_size, law.range.steps
+    if question.model_size is not None:
+        inside = size[0] / wider <= question.model_size <= size[1] * wider
+        if not inside:
+            raise InvalidInput(
+                f"{parameters(question.model_size)} parameters are outside the law, which was measured for "
+                f"{law.range.in_words()}. Choose a size within, or say extrapolate=True, in a shell "
+                f"--extrapolate, and take the answer as a guess (up to {_BEYOND:.0f} times beyond)."
+            )
+        size = (question.model_size, question.model_size)
+    else:
+        size = (size[0] / wider, size[1] * wider)
+    return Range(size, (steps[0] / wider, steps[1] * wider), law.range.noise_batch_ratio)
+
+
+def _table(question: LanguageModelQuestion, law: Law) -> NoiseTable:
+    searched = _searched(question, law)
+    least = question.batch_size(np.asarray(searched.model_size[1]), np.asarray(searched.steps[1]))
+    return NoiseTable(
+        question.records, question.epsilon, question.delta, Adjacency.parse(question.adjacency),
+        searched.steps, float(least),
+    )  # fmt: skip
+
+
+def _search(question: LanguageModelQuestion, law: Law, table: NoiseTable) -> _Found:
+    searched = _searched(question, law)
+    sizes = np.geomspace(*searched.model_size, 1 if question.model_size else _SIZES)[:, None]
+    steps = np.geomspace(*searched.steps, _COUNTS)[None, :]
+    batches = question.batch_size(sizes, steps)
+    possible = batches >= 1.0
+    if not possible.any():
+        least = 6.0 * question.sequence_length * sizes.min() * steps.min()
+        raise InvalidInput(
+            f"{question.flops:.3g} FLOPs do not pay for one sequence a step of the smallest model and the "
+            f"fewest steps of the law ({parameters(float(sizes.min()))} parameters, {steps.min():,.0f} "
+            f"steps), which take {least:.2g}. Give more --flops, or shorter sequences."
+        )
+    ratios = table(np.maximum(batches, 1.0), steps) / batches
+    known = possible & (ratios <= law.range.noise_batch_ratio[1])
+    if not known.any():
+        quietest = float(ratios[possible].min())
+        raise InvalidInput(
+            f"with this budget the noise-batch ratio is at least {quietest:.2g}, and the law was measured up "
+            f"to {law.range.noise_batch_ratio[1]:.2g}, where hardly anything is learned. Give more FLOPs, "
+            "more records, or a larger epsilon."
+        )
+    losses = np.where(known, law.losses(sizes, steps, ratios), np.inf)
+    return _Found(sizes, steps, batches, losses)
+
+
+def _rounded(question: LanguageModelQuestion, law: Law, found: _Found) -> tuple[float, int, int]:
+    """The best model size and steps to a few digits, within the range, and the batch that they leave."""
+    size, steps = found.best
+    searched = _searched(question, law)
+    if question.model_size is None:
+        size = min(max(_digits(size, 3), searched.model_size[0]), searched.model_size[1])
+    count = round(min(max(_digits(steps, 2), searched.steps[0]), searched.steps[1]))
+    batch = question.batch_size(np.asarray(size), np.asarray(float(count)))
+    return size, count, max(1, math.floor(_digits_down(float(batch), 3)))
+
+
+def _digits(value: float, digits: int) -> float:
+    """``value`` to so many significant digits.
+
+    >>> _digits(17_345.0, 2)
+    17000.0
+    """
+    return float(f"{value:.{digits}g}")
+
+
+def _digits_down(value: float, digits: int) -> float:
+    """``value`` cut to so many significant digits.
+
+    >>> _digits_down(42_084.7, 3), _digits_down(7.5, 3)
+    (42000.0, 7.5)
+    """
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return math.floor(value / unit) * unit
+
+
+def _configuration(
+    question: LanguageModelQuestion, law: Law, size: float, steps: int, batch: int
+) -> Configuration:
+    """With proven noise, and the loss that the law expects with it."""
+    rate = batch / question.records
+    tight = question.largest_batch is not None or batch == question.records
+    method = "pld" if tight else accountant(rate, steps, question.epsilon, question.delta)
+    try:
+        noise = noise_multiplier(
+            question.records, batch, steps, question.epsilon, question.delta,
+            Adjacency.parse(question.adjacency), largest_batch=question.largest_batch, method=method,
+        )  # fmt: skip
+    except LooseBudget as least:
+        raise InvalidInput(
+            f"epsilon = {question.epsilon:g} is so large that noise of {least.noise:.2g} would do, the least "
+            "that the accountants price. Ask for a smaller epsilon."
+        ) from None
+    tokens = float(steps) * batch * question.sequence_length
+    beyond = law.beyond(size, steps, noise / batch)
+    return Configuration(
+        model_size=size,
+        steps=steps,
+        batch_size=batch,
+        sampling_rate=rate,
+        noise_multiplier=noise,
+        noise_batch_ratio=noise / batch,
+        loss=float(law.losses(size, steps, noise / batch)),
+        beyond=beyond,
+        accountant=method,
+        flops=6.0 * size * tokens,
+        tokens=tokens,
+        tokens_per_parameter=tokens / size,
+        epochs=steps * rate,
+    )
+
+
+def _twice(question: LanguageModelQuestion) -> tuple[LanguageModelQuestion, ...]:
+    """Twice the compute, twice epsilon, twice the records."""
+    longer = None if question.largest_batch is None else 2 * question.largest_batch
+    return (
+        replace(question, flops=2 * question.flops, largest_batch=longer and min(longer, question.records)),
+        replace(question, epsilon=min(2 * question.epsilon, 100.0)),
+        replace(question, records=2 * question.records, allow_large_delta=True),
+    )
+
+
+def without_privacy(question: LanguageModelQuestion, law: Law) -> NonPrivate:
+    """What training without privacy chooses for that compute, by the published rule."""
+    facts = published_facts()
+    ratio = facts.value("tokens_per_parameter")
+    size = math.sqrt(question.flops / (6.0 * ratio))
+    batch = max(1, round(facts.value("tokens_per_batch") / question.sequence_length))
+    steps = max(1, round(ratio * size / (batch * question.sequence_length)))
+    inside = not law.beyond(size, steps, 0.0)
+    return NonPrivate(
+        model_size=size,
+        tokens=ratio * size,
+        batch_size=batch,
+        steps=steps,
+        loss=float(law.losses(size, steps, 0.0)) if inside else None,
+        with_privacy=None,
+    )
+
+
+def _with_this_promise(question: LanguageModelQuestion, law: Law, other: NonPrivate) -> NonPrivate:
+    """The same, and what the noise of the promise would make of it, where the law reaches."""
+    if other.loss is None or other.batch_size > question.largest_expected_batch:
+        return other
+    alike = _configuration(question, law, other.model_size, other.steps, other.batch_size)
+    return other if alike.beyond else replace(other, with_privacy=alike)
+
+
+def _warnings(question: LanguageModelQuestion, law: Law, best: Configuration) -> tuple[str, ...]:
+    """Where the expected loss rests on more than the runs of the law."""
+    words = []
+    if best.beyond:
+        words.append(
+            f"Beyond the law: {' and '.join(best.beyond)} of {law.range.in_words()}. The loss is a guess."
+        )
+    if not question.extrapolate and question.model_size is None:
+        if best.model_size >= 0.97 * law.range.model_size[1]:
+            words.append("This is the largest model of the law; a larger one may do better.")
+        if best.model_size <= 1.03 * law.range.model_size[0]:
+            words.append("This is the smallest model of the law; a smaller one may do better.")
+    if not question.extrapolate and best.steps >= 0.97 * law.range.steps[1]:
+        words.append("These are the most steps of the law; more may do better.")
+    if best.epochs > 1.0:
+        words.append(
+            f"Each record is drawn about {best.epochs:,.0f} times, and the law is of runs that drew no text "
+            "twice: expect a higher loss unless a record has further text for each draw."
+        )
+    if question.sequence_length != law.sequence_length:
+        words.append(
+            f"The law is of sequences of {law.sequence_length} tokens, not {question.sequence_length}."
+        )
+    if best.accountant == "rdp":
+        words.append(
+            "The noise is by Renyi divergences, for the tight accountant would take minutes; less noise may "
+            "keep the promise as well."
+        )
+    if best.flops < 0.9 * question.flops:
+        words.append(
+            f"Only {best.flops:.2g} FLOPs are of use: more would take batches larger than the data or "
+            "--largest-batch, or a model or steps beyond the law."
+        )
+    return tuple(words)

@@ -1,0 +1,140 @@
+"""How is a law fitted to runs? Least squares on the logarithm of the loss, from several starts.
+
+The nine coefficients are searched as logarithms where they must be positive, around the geometric mean of the
+runs, so that no two of them change the loss alike at the centre.  Starts are fixed: the same runs give the
+same law.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+__all__ = ["Fitted", "fit_coefficients"]
+
+Floats = NDArray[np.float64]
+
+_OUTLIER = 0.05  # beyond 5 %, a run counts less
+_PARTS = 10  # of the runs, each left out in turn
+
+# log E, log A, a, log D, b, log K, k, g, log r0; r0 in units of the geometric mean of the ratios above 0
+_LOW = np.array([-8.0, -8.0, 0.02, -8.0, 0.02, -8.0, -0.5, 0.1, -12.0])
+_HIGH = np.array([2.5, 2.5, 2.0, 2.5, 2.0, 4.0, 1.0, 4.0, 12.0])
+_STARTS = tuple(
+    np.array([irreducible, -0.5, exponent, -0.5, exponent, 1.5, 0.1, growth, middle])
+    for irreducible, exponent, growth, middle in itertools.product(
+        (-0.5, 0.5), (0.25, 0.5), (0.6, 1.2), (-1.0, 2.0)
+    )
+)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The coefficients of a law by their names in :class:`~tacit.scaling.Law`, and how well they fit.
+
+    Attributes:
+        coefficients: see :class:`~tacit.scaling.Law`.
+        typical, largest, held_out: see :class:`~tacit.scaling.law.Quality`.
+    """
+
+    coefficients: dict[str, float]
+    typical: float
+    largest: float
+    held_out: float
+
+
+def fit_coefficients(sizes: Floats, steps: Floats, ratios: Floats, losses: Floats) -> Fitted:
+    """See :meth:`tacit.scaling.Law.fit`; one entry of each array for one run."""
+    middle_size, middle_steps = _middle(sizes), _middle(steps)
+    middle_ratio = _middle(ratios[ratios > 0.0])
+    arguments = np.stack(
+        [
+            np.log(sizes / middle_size),
+            np.log(steps / middle_steps),
+            np.log(np.maximum(ratios, 1e-300) / middle_ratio),
+        ]
+    )
+    found = _search(arguments, losses, _STARTS)
+    errors = np.exp(_formula(found, arguments)) / losses - 1.0
+    log_e, log_a, a, log_d, b, log_k, k, g, log_r = (float(value) for value in found)
+    return Fitted(
+        {
+            "irreducible": math.exp(log_e),
+            "size_loss": math.exp(log_a),
+            "size_exponent": a,
+            "steps_loss": math.exp(log_d),
+            "steps_exponent": b,
+            "noise_loss": math.exp(log_k),
+            "noise_size_exponent": k,
+            "noise_exponent": g,
+            "noise_midpoint": math.exp(log_r) * middle_ratio,
+            "model_size": middle_size,
+            "steps": middle_steps,
+        },
+        typical=_root_mean_square(errors),
+        largest=float(np.max(np.abs(errors))),
+        held_out=_held_out(found, arguments, losses),
+    )
+
+
+def _formula(found: Floats, arguments: Floats) -> Floats:
+    """log L at (log M, log T, log r), each from its middle."""
+    log_e, log_a, a, log_d, b, log_k, k, g, log_r = found
+    size, steps, ratio = arguments
+    loss = (
+        math.exp(log_e)
+        + np.exp(log_a - a * size)
+        + np.exp(log_d - b * steps)
+        + np.exp(log_k + k * size - np.logaddexp(0.0, -g * (ratio - log_r)))
+    )
+    logarithm: Floats = np.log(loss)
+    return logarithm
+
+
+def _search(arguments: Floats, losses: Floats, starts: Sequence[Floats]) -> Floats:
+    measured = np.log(losses)
+    best: Floats = np.asarray(starts[0])
+    least = math.inf
+
+    def errors(found: Floats) -> Floats:
+        missed: Floats = _formula(found, arguments) - measured
+        return missed
+
+    for start in starts:
+        answer = least_squares(
+            errors,
+            start,
+            bounds=(_LOW, _HIGH),
+            loss="soft_l1",
+            f_scale=_OUTLIER,
+            max_nfev=400,
+        )
+        if answer.cost < least:
+            best, least = answer.x, answer.cost
+    return best
+
+
+def _held_out(found: Floats, arguments: Floats, losses: Floats) -> float:
+    """The error on runs that the fit does not see, each tenth of them in turn."""
+    part = np.arange(len(losses)) % _PARTS
+    errors = np.empty(len(losses))
+    inside = np.clip(found, _LOW + 1e-9, _HIGH - 1e-9)
+    for number in range(_PARTS):
+        out = part == number
+        fitted = _search(arguments[:, ~out], losses[~out], (inside, _STARTS[0]))
+        errors[out] = np.exp(_formula(fitted, arguments[:, out])) / losses[out] - 1.0
+    return _root_mean_square(errors)
+
+
+def _middle(values: Floats) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _root_mean_square(errors: Floats) -> float:
+    return float(np.sqrt(np.mean(np.square(errors))))

@@ -1,0 +1,296 @@
+"""Which loss does private training of a language model reach? A law of four terms, fitted to measured runs.
+
+    L(M, T, r) = E + A (M / M0)^-a + D (T / T0)^-b + K (M / M0)^k / (1 + (r / r0)^-g)
+
+The first three terms are those of Hoffmann et al., "Training compute-optimal large language models"
+(2203.15556), with steps in place of tokens.  The fourth is the loss that the noise adds: S-shaped in the
+logarithm of the noise-batch ratio r, and larger for larger models.  It is the form (5) of McKenna et al.,
+"Scaling laws for differentially private language models" (2501.18914, appendix E), whose place and width of
+the S are fixed there and are fitted here.
+
+Symbols: M parameters of the model, T steps, B batch size in records, sigma noise multiplier, r = sigma / B
+the noise-batch ratio: the noise of a step's mean gradient in clipping norms, L loss in nats a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tacit.errors import InvalidInput, check_integer, check_real
+
+__all__ = ["Law", "Quality", "Range", "Run"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run, or one moment of it: what was trained, and the loss that it reached.
+
+    Attributes:
+        model_size: M, parameters of the model.
+        steps: T.
+        noise_batch_ratio: r = noise multiplier / batch size; 0 for a run without noise.
+        loss: cross-entropy on records that were not trained on, in nats a token.
+        source: where the figures are from: a file, a paper with its table.
+
+    Raises:
+        InvalidInput: a value that is not finite, or not positive (r may be 0).
+
+    >>> Run(model_size=1_000_000, steps=2_000, noise_batch_ratio=1e-4, loss=4.2, source="runs/17").loss
+    4.2
+    """
+
+    model_size: float
+    steps: float
+    noise_batch_ratio: float
+    loss: float
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in ("model_size", "steps", "loss"):
+            object.__setattr__(self, name, check_real(name, getattr(self, name), low=0.0, open_low=True))
+        ratio = check_real("noise_batch_ratio", self.noise_batch_ratio, low=0.0)
+        object.__setattr__(self, "noise_batch_ratio", ratio)
+        if not str(self.source).strip():
+            raise InvalidInput("source must say where the figures of a run are from, such as a file.")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where the law was measured: least and largest value of each of its arguments, both ends included."""
+
+    model_size: tuple[float, float]
+    steps: tuple[float, float]
+    noise_batch_ratio: tuple[float, float]
+
+    def in_words(self) -> str:
+        """For people.
+
+        >>> Range((4.6e6, 3.3e8), (1800, 110_000), (3.5e-7, 0.0026)).in_words()
+        'models of 4.6M to 330M parameters, 1,800 to 110,000 steps, noise-batch ratios of 3.5e-07 to 0.0026'
+        """
+        (small, large), (short, long), (quiet, loud) = self.model_size, self.steps, self.noise_batch_ratio
+        return (
+            f"models of {parameters(small)} to {parameters(large)} parameters, {short:,.0f} to {long:,.0f} "
+            f"steps, noise-batch ratios of {quiet:.2g} to {loud:.2g}"
+        )
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well the law fits, as parts of the loss: 0.01 is 1 %.
+
+    Attributes:
+        runs: how many runs it was fitted to.
+        typical: root mean square of (predicted - measured) / measured.
+        largest: the largest of them in size.
+        held_out: root mean square over runs that the fit was not given, in ten parts in turn.
+    """
+
+    runs: int
+    typical: float
+    largest: float
+    held_out: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """The expected loss as a function of model size, steps and noise-batch ratio, with a stated range.
+
+    Attributes:
+        irreducible: E.
+        size_loss, size_exponent: A, a.
+        steps_loss, steps_exponent: D, b.
+        noise_loss, noise_size_exponent, noise_exponent, noise_midpoint: K, k, g, r0.
+        model_size, steps: M0 and T0, at which A, D and K are stated.
+        sequence_length: tokens a record, in the runs that the law was fitted to.
+        range: where it was measured; beyond, :meth:`loss` refuses.
+        quality: how well it fits.
+        source: where the runs are from.
+
+    >>> from tacit.scaling import published_law
+    >>> round(published_law().loss(model_size=17e6, steps=9_600, noise_batch_ratio=5.1e-5), 1)
+    3.7
+    """
+
+    irreducible: float
+    size_loss: float
+    size_exponent: float
+    steps_loss: float
+    steps_exponent: float
+    noise_loss: float
+    noise_size_exponent: float
+    noise_exponent: float
+    noise_midpoint: float
+    model_size: float
+    steps: float
+    sequence_length: int
+    range: Range
+    quality: Quality
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in ("irreducible", "size_loss", "steps_loss", "noise_loss"):
+            check_real(name, getattr(self, name), low=0.0)
+        for name in ("size_exponent", "steps_exponent", "noise_exponent", "noise_midpoint", "model_size"):
+            check_real(name, getattr(self, name), low=0.0, open_low=True)
+        check_real("steps", self.steps, low=0.0, open_low=True)
+        check_real("noise_size_exponent", self.noise_size_exponent)
+        check_integer("sequence_length", self.sequence_length, low=1)
+
+    @classmethod
+    def fit(cls, runs: Iterable[Run], *, sequence_length: int, source: str) -> Law:
+        """The law that fits measured runs best.
+
+        Args:
+            runs: at least 12, with three or more model sizes, numbers of steps and ratios above 0.
+                Intermediate losses of one run may be given as runs of fewer steps.
+            sequence_length: tokens a record in these runs.
+            source: where the runs are from; a plan prints it.
+
+        Raises:
+            InvalidInput: too few runs, or runs that differ too little to tell the terms apart.
+
+        Losses are compared by their logarithm, so that 1 % counts alike for large and for small ones, and
+        outliers beyond 5 % are given less weight.
+        """
+        from tacit.scaling.fitting import fit_coefficients  # scipy.optimize takes longer than a law to read
+
+        given = tuple(runs)
+        _check(given)
+        sizes, steps, ratios, losses = (
+            np.array([getattr(run, name) for run in given])
+            for name in ("model_size", "steps", "noise_batch_ratio", "loss")
+        )
+        fitted = fit_coefficients(sizes, steps, ratios, losses)
+        return cls(
+            **fitted.coefficients,
+            sequence_length=sequence_length,
+            range=Range(_ends(sizes), _ends(steps), _ends(ratios)),
+            quality=Quality(len(given), fitted.typical, fitted.largest, fitted.held_out),
+            source=source,
+        )
+
+    def loss(
+        self, *, model_size: float, steps: float, noise_batch_ratio: float, extrapolate: bool = False
+    ) -> float:
+        """L, in nats a token.
+
+        Args:
+            noise_batch_ratio: r; 0 is training without noise.  Below the least measured one, the law counts
+                that least one, so that the loss is stated too large rather than too small.
+            extrapolate: answer beyond the range as well.
+
+        Raises:
+            InvalidInput: the arguments are beyond the range, and ``extrapolate`` is not set.
+        """
+        for name, value in (("model_size", model_size), ("steps", steps)):
+            check_real(name, value, low=0.0, open_low=True)
+        check_real("noise_batch_ratio", noise_batch_ratio, low=0.0)
+        beyond = self.beyond(model_size, steps, noise_batch_ratio)
+        if beyond and not extrapolate:
+            raise InvalidInput(
+                f"the law was measured for {self.range.in_words()}; {' and '.join(beyond)}. Choose within "
+                "the range, fit a law to runs of your own by Law.fit, or say extrapolate=True and take the "
+                "answer as a guess."
+            )
+        return float(self.losses(model_size, steps, noise_batch_ratio))
+
+    def losses(self, model_size: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike) -> Floats:
+        """L of arrays that broadcast together, without any check of the range."""
+        sizes = np.asarray(model_size, dtype=float) / self.model_size
+        count = np.asarray(steps, dtype=float) / self.steps
+        least = self.range.noise_batch_ratio[0]
+        ratios = np.maximum(np.asarray(noise_batch_ratio, dtype=float), least) / self.noise_midpoint
+        with np.errstate(divide="ignore"):  # a ratio of 0, if runs without noise were measured
+            noise = 1.0 / (1.0 + ratios**-self.noise_exponent)
+        loss: Floats = (
+            self.irreducible
+            + self.size_loss * sizes**-self.size_exponent
+            + self.steps_loss * count**-self.steps_exponent
+            + self.noise_loss * sizes**self.noise_size_exponent * noise
+        )
+        return loss
+
+    def beyond(self, model_size: float, steps: float, noise_batch_ratio: float) -> tuple[str, ...]:
+        """What is outside the range, in words; empty if nothing is.  Less noise than measured is inside."""
+        words = []
+        if not _within(model_size, self.range.model_size):
+            words.append(f"{parameters(model_size)} parameters are outside")
+        if not _within(steps, self.range.steps):
+            words.append(f"{steps:,.0f} steps are outside")
+        if noise_batch_ratio > self.range.noise_batch_ratio[1] * _EDGE:
+            words.append(f"a noise-batch ratio of {noise_batch_ratio:.3g} is outside")
+        return tuple(words)
+
+    def as_data(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON; :meth:`from_data` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Law:
+        """The law that :meth:`as_data` wrote.
+
+        >>> from tacit.scaling import published_law
+        >>> Law.from_data(published_law().as_data()) == published_law()
+        True
+        """
+        names = {field.name for field in fields(cls)}
+        if set(data) != names:
+            odd = ", ".join(sorted(set(data) ^ names))
+            raise InvalidInput(f"a law has the fields {', '.join(sorted(names))}; missing or unknown: {odd}.")
+        ends = {name: tuple(pair) for name, pair in data["range"].items()}
+        return cls(**(data | {"range": Range(**ends), "quality": Quality(**data["quality"])}))
+
+
+_FEWEST_RUNS = 12  # nine coefficients, and three runs more, so that a bad fit can be seen
+_FEWEST_VALUES = 3  # of each argument: two would leave the shape of a term open
+_EDGE = 1.0 + 1e-9  # the ends belong to the range, also after a logarithm and back
+
+
+def _check(runs: tuple[Run, ...]) -> None:
+    for run in runs:
+        if not isinstance(run, Run):
+            raise InvalidInput(f"runs must be a list of Run(model_size=..., ...); got {run!r}.")
+    if len(runs) < _FEWEST_RUNS:
+        raise InvalidInput(
+            f"a law needs at least {_FEWEST_RUNS} runs, for it has nine coefficients; got {len(runs)}. Give "
+            "more runs; losses at intermediate steps of one run count as runs of fewer steps."
+        )
+    for name, words in (
+        ("model_size", "model sizes"),
+        ("steps", "numbers of steps"),
+        ("noise_batch_ratio", "noise-batch ratios above 0"),
+    ):
+        values = {getattr(run, name) for run in runs} - {0.0}
+        if len(values) < _FEWEST_VALUES:
+            raise InvalidInput(
+                f"a law needs runs with at least {_FEWEST_VALUES} different {words}, or it cannot tell what "
+                f"they do to the loss; got {len(values)}. Add runs with other ones."
+            )
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    return float(np.min(values)), float(np.max(values))
+
+
+def _within(value: float, ends: tuple[float, float]) -> bool:
+    return ends[0] / _EDGE <= value <= ends[1] * _EDGE
+
+
+def parameters(count: float) -> str:
+    """A model size for people.
+
+    >>> parameters(4.6e6), parameters(335e6), parameters(1.04e9), parameters(800)
+    ('4.6M', '335M', '1.04B', '800')
+    """
+    for scale, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= 0.9995 * scale:
+            return f"{count / scale:.3g}{letter}"
+    return f"{count:.3g}"
