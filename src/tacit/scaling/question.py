@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.errors import check_integer, check_real
+from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency
 from tacit.planner import Question
 from tacit.scaling.law import Floats
 
 __all__ = ["LanguageModelQuestion"]
 
+_LEAST_EPSILON = 0.1  # below, the tight accountant takes seconds at the rates of large corpora
 _SPARE = 5.0  # standard deviations between the expected batch and the largest one
 
 
@@ -25,7 +26,7 @@ class LanguageModelQuestion:
         records: N, the public number of records; a record is one unit of privacy, of which a step takes one
             sequence.
         unit: what one record is: "sequence of 512 tokens", "user".
-        epsilon, delta, adjacency: the promise that the whole run has to keep.
+        epsilon, delta, adjacency: the promise that the whole run has to keep; epsilon is 0.1 to 100.
         flops: floating-point operations for training, in all.
         sequence_length: S, tokens of one sequence.
         model_size: M, where it is fixed; None to choose it.
@@ -55,6 +56,12 @@ class LanguageModelQuestion:
             records=self.records, unit=self.unit, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, steps=1, allow_large_delta=self.allow_large_delta,
         )  # fmt: skip
+        if privacy.epsilon < _LEAST_EPSILON:
+            raise InvalidInput(
+                f"epsilon must be at least {_LEAST_EPSILON:g} for a plan of a language model: below, the "
+                f"search would take minutes; got {privacy.epsilon:g}. Give a larger epsilon, or choose a "
+                "model and plan its batch by tacit plan without --language-model."
+            )
         object.__setattr__(self, "epsilon", privacy.epsilon)
         object.__setattr__(self, "adjacency", privacy.adjacency)
         object.__setattr__(self, "flops", check_real("flops", self.flops, low=1.0))
