@@ -121,3 +121,9 @@ def test_the_commands_of_the_page_run(
     shown = capsys.readouterr().out
     table = text.split("```text\n")[1].split("\n```")[0]
     assert table in shown
+
+
+def test_the_law_of_the_page_is_fitted(capsys: pytest.CaptureFixture[str]) -> None:
+    code = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("\n```")[0]
+    exec(compile(code, "<page>", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1]
