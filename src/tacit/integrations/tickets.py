@@ -1,0 +1,153 @@
+"""How does another library's loop take private steps? It reads tickets where it would read batches.
+
+The loop of a Trainer reads a batch, computes gradients and lets its optimizer step.  For a private run it
+reads the number of the next step instead (:func:`ticket_loader`), the session takes that step, and what the
+Trainer holds for its optimizer (:class:`SteppedBySession`) has nothing left to do.  No record and no gradient
+passes through the Trainer's loop.
+
+**Guarantee**
+
+* A loader gives out a ticket only if the session has a step left, which its ledger has paid for.
+* Each step of the optimizer that the Trainer sees is one private step: it refuses one without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from tacit.errors import PrivacyRefusal
+from tacit.training import PrivateSession, StepTicket
+
+__all__ = ["SteppedBySession", "ticket_loader", "ticket_of"]
+
+_KEY = "ticket"
+
+
+def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> DataLoader[Any]:
+    """Tickets of one pass over the records, as dictionaries of a tensor (1,): the number of a step.
+
+    Such a ticket may be looked up, measured and moved to a device, as loops do with batches.  The loader has
+    no worker and reads nothing ahead.  Where a run was resumed within a pass, it counts the steps of that
+    pass that were taken before, for the loop to skip.
+
+    Args:
+        ended: called when a ledger ends the run early.
+    """
+    each = min(session.plan.steps_per_epoch, session.plan.steps)
+    return DataLoader(
+        range(each),  # type: ignore[arg-type]  # positions within a pass
+        sampler=_PaidSteps(session, each, ended),
+        collate_fn=lambda _: {_KEY: torch.tensor([session.steps_done])},
+    )
+
+
+def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
+    """The ticket that a loop read.
+
+    Raises:
+        PrivacyRefusal: what it read is no ticket: the loop was given another loader.
+    """
+    number = batch.get(_KEY) if isinstance(batch, dict) else None
+    if not isinstance(number, Tensor) or number.shape != (1,):
+        raise PrivacyRefusal(
+            f"the training loop was given a {type(batch).__name__} that holds no step ticket. A private step "
+            "reads its own records, which nothing else may choose; do not replace the loader of the tickets. "
+            f"{session.steps_done} steps of the plan are done."
+        )
+    return StepTicket(int(number))
+
+
+@final
+class SteppedBySession:
+    """An optimizer in the eyes of a Trainer: it shows the session's, and the session takes the steps.
+
+    >>> model = nn.Linear(2, 1)
+    >>> from tacit import Plan
+    >>> from tacit.losses import regression
+    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-3, records=9, batch_size=9, steps=1, clipping=1.0,
+    ...                       adjacency="zero-out", unit="row")
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> session = PrivateSession(
+    ...     model, optimizer, (torch.ones(9, 2), torch.ones(9, 1)), plan, loss=regression()
+    ... )
+    >>> shown = SteppedBySession(session)
+    >>> _ = session.step(StepTicket(0))
+    >>> shown.step()
+    >>> shown.param_groups is optimizer.param_groups
+    True
+    """
+
+    def __init__(self, session: PrivateSession) -> None:
+        self._session = session
+        self._seen = session.steps_done
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the session's optimizer; learning rates may be changed here."""
+        return self._session.optimizer.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Those of the session's optimizer."""
+        return self._session.optimizer.defaults
+
+    @property
+    def state(self) -> Any:
+        """That of the session's optimizer."""
+        return self._session.optimizer.state
+
+    def step(self, closure: Callable[[], object] | None = None) -> None:
+        """Notice that the session has taken one step; change nothing.
+
+        Raises:
+            PrivacyRefusal: it has taken none, or several, since the last call.
+        """
+        del closure
+        taken, self._seen = self._session.steps_done - self._seen, self._session.steps_done
+        if taken != 1:
+            raise PrivacyRefusal(
+                f"the loop wants one step of the optimizer and the private session has taken {taken} since "
+                "the last. Only the session may compute gradients and step; take one private step for each "
+                "batch that the loop reads."
+            )
+
+    def follow(self) -> None:
+        """Count from the session's present step on, after a state was loaded."""
+        self._seen = self._session.steps_done
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: the session leaves no gradients."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: the state of the optimizer lies in the session's own file."""
+        return {"state": {}, "param_groups": []}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing, for the same reason."""
+
+
+@final
+class _PaidSteps(Sampler[int]):
+    """Positions within a pass over the records, as long as steps are left and paid for."""
+
+    def __init__(self, session: PrivateSession, each: int, ended: Callable[[], None]) -> None:
+        self._session, self._each, self._ended = session, each, ended
+
+    def __len__(self) -> int:
+        return self._each
+
+    def __iter__(self) -> Iterator[int]:
+        begun = self._session.steps_done % self._each
+        yield from range(begun)  # steps of this pass from before a resume, which the loop skips
+        tickets = self._session.batches()
+        for position in range(begun, self._each):
+            if next(tickets, None) is None:
+                if self._session.stopped is not None:
+                    self._ended()
+                return
+            yield position

@@ -1,0 +1,358 @@
+"""How does transformers' Trainer train privately? A session takes the steps; the loop stays the Trainer's.
+
+:class:`PrivateTrainer` is transformers' Trainer with schedules, evaluation, callbacks, logging, checkpoints
+and resuming.  Where the Trainer would compute a gradient and step, a :class:`tacit.training.PrivateSession`
+takes a private step.  It uses only what the Trainer's documentation offers for this: the loader of training
+batches, the training step, the schedule, the log, and callbacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from tacit.clipping.engine import PerExampleLoss
+from tacit.clipping.memory import FAST, MemoryBudget
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.integrations.session_states import SessionStates
+from tacit.integrations.tickets import SteppedBySession, ticket_loader, ticket_of
+from tacit.integrations.transformers_settings import (
+    check_accelerator,
+    check_settings,
+    refuse_arguments,
+    training_arguments,
+)
+from tacit.losses import logits_of, per_record
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.training import AuditSlots, PrivateSession, StepCharges
+
+try:
+    import accelerate  # noqa: F401 (the Trainer needs it, and says so late)
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+except ImportError:
+    raise MissingExtra("transformers and accelerate", "transformers", "PrivateTrainer") from None
+
+__all__ = ["PrivateTrainer", "training_arguments"]
+
+_ANOTHER_RUN = "Pass resume_from_checkpoint=True to train to go on with that run."
+
+
+@final
+class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
+    """transformers' Trainer, whose training steps a private session takes.
+
+    Args:
+        model: a model of transformers, or another one that takes its inputs by keyword.
+        args: :func:`training_arguments` makes them from a plan; others are checked against it.
+        plan: what the run does and what it costs.
+        loss: ``loss(model, **record) -> (n,)``, one number for each record, such as
+            :func:`tacit.losses.causal`; ``eval_loss`` is its mean over the held-out records.  The loss that a
+            model computes itself is a mean over the batch, and is not used.
+        train_dataset: a map-style data set whose items are dictionaries, one for each record.
+        state_folder: where the states for resuming lie, one for each checkpoint.  They hold the secret key of
+            the noise, so this folder is not in ``output_dir``.  Needed unless ``save_strategy="no"`` or
+            ``save_only_model=True``.
+        data_collator: as the Trainer's; in training it is called with one record at a time, so that it cannot
+            mix them.  Let it pad to a fixed length.
+        eval_dataset: held-out records, or several of them by name.
+        processing_class, compute_metrics, preprocess_logits_for_metrics, callbacks, optimizers,
+            optimizer_cls_and_kwargs: as the Trainer's.
+        engine, physical_batch_size, memory, audit, charges, generator: as those of
+            :class:`tacit.training.PrivateSession`.
+
+    Attributes:
+        session: the :class:`tacit.training.PrivateSession`, for ``tacit.statement`` and ``session.epsilon``.
+
+    **Guarantee**
+
+    * Only noisy gradients change the model: the session takes each step, and the Trainer takes none.
+    * The log has no exact figure of the training records: the loss is the noisy one of the plan's
+      ``loss_report``, or there is none.
+    * The states of the session, with the key of the noise, lie in no folder that the Trainer writes to.
+    * A resumed run goes on with the same bits, or not at all.
+    * A setting that would break one of these, or contradict the plan, is refused by name.
+
+    **Not covered**
+
+    * Evaluation, ``compute_metrics`` and callbacks see ``eval_dataset`` exactly; it must hold other records
+      than those to be protected.
+    * A callback has the training records in its reach, as all of the user's code has.
+
+    Raises:
+        InvalidInput: a setting contradicts the plan, or is missing.
+        PrivacyRefusal: a setting would break the guarantee.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        plan: Plan,
+        *,
+        loss: PerExampleLoss | nn.Module,
+        train_dataset: Any,
+        state_folder: Path | str | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        compute_metrics: Callable[[Any], dict[str, float]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Tensor, Tensor], Tensor] | None = None,
+        callbacks: Sequence[Any] = (),
+        optimizers: tuple[torch.optim.Optimizer | None, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        engine: str = "fast",
+        physical_batch_size: int = 512,
+        memory: MemoryBudget = FAST,
+        audit: AuditSlots | None = None,
+        charges: StepCharges | None = None,
+        generator: Generator | None = None,
+        **others: object,
+    ) -> None:
+        refuse_arguments(others, data_collator, train_dataset, eval_dataset)
+        check_settings(args, plan)
+        self._states = _states_of(args, state_folder)
+        self._resume_at: int | None = None
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=compute_metrics,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            callbacks=[*callbacks],
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+        )
+        check_accelerator(self.accelerator)
+        self._loss = per_record(loss, model)
+        optimizer = self.create_optimizer()
+        if self.lr_scheduler is not None and self.lr_scheduler.optimizer is not optimizer:
+            raise InvalidInput(
+                "the schedule of optimizers= moves the learning rate of another optimizer than the one "
+                "beside it. Make the schedule of that optimizer."
+            )
+        read = (
+            super().get_train_dataloader()
+        )  # how the Trainer would read records: which columns, which collator
+        self.session = PrivateSession(
+            model,
+            optimizer,
+            read.dataset,
+            plan,
+            loss=loss,
+            collate=read.collate_fn,
+            engine=engine,
+            physical_batch_size=physical_batch_size,
+            workers=args.dataloader_num_workers,
+            memory=memory,
+            audit=audit,
+            charges=charges,
+            generator=generator,
+        )
+        self.optimizer = SteppedBySession(self.session)
+        self.add_callback(_Between(self))
+
+    def __init_subclass__(cls, **settings: object) -> None:
+        raise PrivacyRefusal(
+            f"{cls.__name__} derives from PrivateTrainer, which is final: an overridden step or loss would "
+            "not be what the plan has priced, or would be ignored. Write a TrainerCallback, or a loop over "
+            "tacit.PrivateSession."
+        )
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Step tickets in place of batches: which records a step takes is secret."""
+        return ticket_loader(self.session, ended=self._end_early)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """One private step; returns its noisy loss, or 0 without a loss report."""
+        model.train()
+        report = self.session.step(ticket_of(self.session, inputs))
+        return torch.tensor(report.loss or 0.0, device=self.args.device)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The mean of ``loss`` over held-out records: what ``eval_loss`` is, in training it is not called."""
+        seen: list[Any] = []
+        hook = model.register_forward_hook(lambda _, __, output: seen.append(output))
+        try:
+            mean = self._loss(model, **inputs).mean()
+        finally:
+            hook.remove()
+        if not return_outputs:
+            return mean
+        return mean, seen[-1] if isinstance(seen[-1], dict) else {"logits": logits_of(seen[-1])}
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The Trainer's schedule, of the learning rate with which the session steps."""
+        return super().create_scheduler(num_training_steps, optimizer=self.session.optimizer)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """The Trainer's own.
+
+        Raises:
+            PrivacyRefusal: for the training records.
+        """
+        refuse_arguments({}, None, self.train_dataset, eval_dataset)
+        loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
+        return loader
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, without the figures that a private step does not have, and with the epsilon spent."""
+        if "loss" in logs or "train_loss" in logs:
+            logs = self._public(logs) | {"epsilon": self.session.epsilon}
+        super().log(logs, start_time)
+
+    def _public(self, logs: dict[str, float]) -> dict[str, float]:
+        """Of a training log, the figures that there are: zeros stand for the others."""
+        missing = {"grad_norm", "total_flos"}
+        if self.session.plan.loss_report is None:
+            missing |= {"loss", "train_loss"}
+        return {name: value for name, value in logs.items() if name not in missing}
+
+    def train(
+        self,
+        resume_from_checkpoint: str | Path | bool | None = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """Take the steps that are left; returns the Trainer's output, whose ``training_loss`` is NaN without
+        a loss report.
+
+        Args:
+            resume_from_checkpoint: the folder of a checkpoint whose state lies in ``state_folder``, or True
+                for the last of them.
+
+        Raises:
+            InvalidInput: there is no state to resume from, or an earlier run would be overwritten.
+            PrivacyRefusal: the state belongs to another run.
+        """
+        checkpoint = self._checkpoint(resume_from_checkpoint)
+        self._resume_at = None if checkpoint is None else _step_of(checkpoint)
+        if checkpoint is None and self._states is not None:
+            self._states.check_fresh(_ANOTHER_RUN)
+        if checkpoint is None and self.session.steps_done > 0:
+            raise InvalidInput(
+                f"{self.session.steps_done} of the plan's {self.session.plan.steps} steps are taken already, "
+                "and the Trainer would count them anew. Pass resume_from_checkpoint=True, or make a new "
+                "PrivateTrainer for a new run, which spends budget again."
+            )
+        output = super().train(
+            resume_from_checkpoint=None if checkpoint is None else str(checkpoint),
+            ignore_keys_for_eval=ignore_keys_for_eval,
+        )
+        metrics = self._public(output.metrics)
+        if "train_loss" in metrics:
+            return output._replace(metrics=metrics)
+        return output._replace(metrics=metrics, training_loss=float("nan"))
+
+    def hyperparameter_search(self, *arguments: object, **settings: object) -> Any:
+        """Refused: each trial spends budget on the same records.
+
+        Raises:
+            PrivacyRefusal: always.
+        """
+        raise PrivacyRefusal(
+            "a search trains on the same records once for each trial, and each spends budget that no plan of "
+            "one run accounts for. tacit.training.select chooses settings at a price that it states; or "
+            "search on public records."
+        )
+
+    def _checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
+        """The folder of the checkpoint to resume from."""
+        if wanted is None or wanted is False:
+            return None
+        if self._states is None:
+            raise InvalidInput(
+                "to resume, PrivateTrainer needs the state of the session. Give state_folder=, the folder "
+                "that the interrupted run was given."
+            )
+        if wanted is not True:
+            return Path(wanted)
+        resumable = set(self._states.steps()) & _checkpoints(self.args.output_dir).keys()
+        if not resumable:
+            raise InvalidInput(
+                f"there is no checkpoint in {self.args.output_dir} whose state lies in "
+                f"{self._states.folder}, so there is nothing to resume. Check both folders; for a new run "
+                "leave out resume_from_checkpoint."
+            )
+        return _checkpoints(self.args.output_dir)[max(resumable)]
+
+    def _end_early(self) -> None:
+        """The ledger refused the next steps: save, and end as after the last step."""
+        self.control.should_training_stop = True
+        self.control.should_save = self._states is not None
+
+    def _begin(self) -> None:
+        """After the Trainer has loaded what it loads: the state of the session, which is exact."""
+        if self._states is None:
+            return
+        if self._resume_at is not None:
+            self._states.load(self.session, self._resume_at)
+            self.optimizer.follow()
+        self._states.keep(_checkpoints(self.args.output_dir).keys())
+
+    def _saved(self) -> None:
+        """Beside the checkpoint that the Trainer has written: the state of the session, in its folder."""
+        if self._states is not None:
+            self._states.save(self.session)
+            self._states.keep(_checkpoints(self.args.output_dir).keys())
+
+
+class _Between(TrainerCallback):  # type: ignore[misc]
+    """Tells a PrivateTrainer when the Trainer has loaded or written a checkpoint."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, *arguments: object, **settings: object) -> None:
+        self._trainer._begin()
+
+    def on_save(self, *arguments: object, **settings: object) -> None:
+        self._trainer._saved()
+
+
+def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionStates | None:
+    if folder is not None:
+        return SessionStates(folder, {"output_dir": args.output_dir})
+    if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no" and not args.save_only_model:
+        raise InvalidInput(
+            "the Trainer will write checkpoints, and to resume from one the state of the session is needed, "
+            "which holds the secret key of the noise and so does not lie in it. Give state_folder=, outside "
+            'output_dir. Or set save_strategy="no" for no checkpoints, or save_only_model=True for '
+            "checkpoints that nobody can resume from."
+        )
+    return None
+
+
+def _checkpoints(output_dir: str) -> dict[int, Path]:
+    """The folders of the Trainer's checkpoints, by step."""
+    found = (path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir())
+    return {
+        int(number): path for path in found if (number := path.name.removeprefix("checkpoint-")).isdecimal()
+    }
+
+
+def _step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint, by what the Trainer wrote into it."""
+    try:
+        return int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
+    except (OSError, ValueError, LookupError):
+        raise InvalidInput(
+            f"there is no checkpoint of a Trainer at {checkpoint}: it has no trainer_state.json with a step. "
+            "Give the folder checkpoint-N in output_dir, or True for the last one."
+        ) from None

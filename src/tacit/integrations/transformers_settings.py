@@ -1,0 +1,251 @@
+"""Which settings of transformers' Trainer does private training refuse? A table: setting, why, what to do.
+
+Some would break the guarantee, some would be ignored in silence; both are refused, all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.plan import Plan
+
+try:
+    from transformers import DataCollatorWithFlattening, TrainingArguments
+except ImportError:
+    raise MissingExtra("transformers", "transformers", "PrivateTrainer") from None
+
+__all__ = ["check_accelerator", "check_settings", "refuse_arguments", "training_arguments"]
+
+
+def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> TrainingArguments:
+    """``TrainingArguments`` with what the plan decides: steps, batch size, and no second clip.
+
+    Args:
+        plan: what the run does and what it costs.
+        output_dir: where the Trainer writes checkpoints.
+        settings: any other setting of ``TrainingArguments``.
+    """
+    return TrainingArguments(output_dir=output_dir, **(_decided(plan) | settings))
+
+
+def _decided(plan: Plan) -> dict[str, Any]:
+    """The settings that follow from the plan."""
+    return {
+        "max_steps": plan.steps,
+        "per_device_train_batch_size": round(plan.expected_batch_size),
+        "max_grad_norm": 0.0,
+    }
+
+
+def _off(value: Any) -> bool:
+    return not value or value == "no"
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A setting that must be off, or fit; ``breaks`` if the guarantee would not hold."""
+
+    name: str
+    why: str
+    fits: Callable[[Any], bool] = _off
+    breaks: bool = True
+
+
+_ROUNDS = "the engine computes in the type of the weights. Load the model in the type that you want"
+_PLACES = "Tacit's session trains on one device here, with its own step. Leave it out"
+_REFUSED = (
+    _Refused(
+        "gradient_accumulation_steps",
+        "a private step takes its whole sample at once, in physical batches that fit the memory, and adds "
+        "its noise once. Set it to 1, give the plan the larger batch, and bound the memory by "
+        "physical_batch_size",
+        lambda value: value == 1,
+    ),
+    _Refused(
+        "auto_find_batch_size", "it would change the batch size that the plan has priced. Set it to False"
+    ),
+    _Refused(
+        "label_smoothing_factor",
+        "it belongs to the Trainer's own loss, a mean over the batch. Write it into the loss, as in "
+        "tacit.losses.classification(label_smoothing=0.1)",
+    ),
+    _Refused(
+        "train_sampling_strategy",
+        "the plan prices batches that are drawn at random by its own rule; batches by length, or in order, "
+        'are dearer. Set it to "random"',
+        lambda value: value == "random",
+    ),
+    _Refused("fp16", f"a gradient scaler looks at gradients before they are noised, and {_ROUNDS}"),
+    _Refused("bf16", f"it changes the model's forward pass; {_ROUNDS}, such as dtype=torch.bfloat16"),
+    _Refused("fp16_full_eval", "it rounds the trained weights in place. Set it to False"),
+    _Refused("bf16_full_eval", "it rounds the trained weights in place. Set it to False"),
+    _Refused("deepspeed", f"it computes and steps with gradients of its own. {_PLACES}"),
+    _Refused(
+        "fsdp", f"it splits the weights, of which the session has to see each record's gradient. {_PLACES}"
+    ),
+    _Refused("parallelism_config", _PLACES),
+    _Refused("torch_compile", "the engine records the model as it is. Leave it out"),
+    _Refused("use_liger_kernel", "it puts kernels into the model whose losses and gradients mix the records"),
+    _Refused("neftune_noise_alpha", "its draws belong to no record. Put dropout into the model instead"),
+    _Refused(
+        "activation_checkpointing",
+        "the engine stores what it needs itself. For less memory give physical_batch_size= or "
+        "memory=tacit.clipping.LEAN to PrivateTrainer",
+    ),
+    _Refused(
+        "debug",
+        "it prints numbers of the records when one is not finite. Leave it out: a run that goes wrong raises "
+        "tacit.errors.Diverged",
+    ),
+    _Refused(
+        "include_num_input_tokens_seen",
+        'it logs how many tokens each batch has, which says something of the records. Set it to "no"',
+    ),
+    _Refused(
+        "optim",
+        "it steps inside the backward pass, before gradients are clipped and noised, or needs modes that the "
+        "session does not set. Take another, such as adamw_torch",
+        lambda value: not any(word in str(value).lower() for word in ("lomo", "layerwise", "schedule_free")),
+    ),
+    _Refused(
+        "ignore_data_skip",
+        "a resumed run goes on at its own step of its own pass. Set it to False",
+        breaks=False,
+    ),
+    _Refused(
+        "enable_jit_checkpoint",
+        "the checkpoint would have no state of the session to resume from. Set it to False; save_steps "
+        "bounds what is lost",
+        breaks=False,
+    ),
+    _Refused("torch_empty_cache_steps", "a private step does not read it. Leave it out", breaks=False),
+    _Refused(
+        "max_grad_norm",
+        "the plan clips the gradient of each record, and a second clip of the noisy sum is not made (the "
+        "default of TrainingArguments is 1.0). Set it to 0",
+        breaks=False,
+    ),
+)
+
+
+def check_settings(args: TrainingArguments, plan: Plan) -> None:
+    """Refuse settings that break the promise, would be ignored, or contradict the plan, all in one message.
+
+    Raises:
+        PrivacyRefusal: at least one of them would break the guarantee.
+        InvalidInput: none would, but they do not fit.
+    """
+    if not isinstance(args, TrainingArguments):
+        raise InvalidInput(
+            f"args is of type {type(args).__name__}. Pass TrainingArguments, such as those of "
+            "tacit.integrations.transformers.training_arguments(plan, output_dir)."
+        )
+    found = [rule for rule in _REFUSED if not rule.fits(getattr(args, rule.name, None) or _plain(rule))]
+    lines = [f"{rule.name}={_shown(getattr(args, rule.name))}: {rule.why}." for rule in found]
+    lines += _contradictions(args, plan)
+    if args.n_gpu > 1:
+        lines.append(
+            f"{args.n_gpu} GPUs in one process: DataParallel would copy the model to each of them. Let the "
+            "process see one: CUDA_VISIBLE_DEVICES=0."
+        )
+    if not lines:
+        return
+    kind = PrivacyRefusal if args.n_gpu > 1 or any(rule.breaks for rule in found) else InvalidInput
+    raise kind(
+        f"private training refuses {_counted(len(lines))} of TrainingArguments:\n- "
+        + "\n- ".join(lines)
+        + "\ntacit.integrations.transformers.training_arguments(plan, output_dir, ...) sets what the plan "
+        + "decides."
+    )
+
+
+def _plain(rule: _Refused) -> Any:
+    """The harmless value of a setting that is not there or empty."""
+    return {"gradient_accumulation_steps": 1, "train_sampling_strategy": "random"}.get(rule.name)
+
+
+def _shown(value: Any) -> str:
+    return repr(getattr(value, "value", value))
+
+
+def _counted(count: int) -> str:
+    return "a setting" if count == 1 else f"{count} settings"
+
+
+def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
+    wanted = _decided(plan)
+    lines = []
+    if args.max_steps != wanted["max_steps"]:
+        lines.append(
+            f"max_steps={args.max_steps}: the plan is for {plan.steps} steps, and its noise was chosen for "
+            f"so many. Set max_steps={plan.steps}; num_train_epochs is then not read."
+        )
+    if args.train_batch_size != (size := wanted["per_device_train_batch_size"]):
+        lines.append(
+            f"per_device_train_batch_size={args.per_device_train_batch_size}: the plan's steps take "
+            f"{plan.expected_batch_size:g} records on average. Set per_device_train_batch_size={size}; "
+            "physical_batch_size of PrivateTrainer bounds the memory."
+        )
+    return lines
+
+
+def check_accelerator(accelerator: Any) -> None:
+    """Refuse what ``accelerate launch`` or its configuration file switched on beside the settings.
+
+    Raises:
+        PrivacyRefusal: a setting that would break the guarantee.
+    """
+    state = accelerator.state
+    dynamo = getattr(getattr(state, "dynamo_plugin", None), "backend", None)
+    found = {
+        "mixed precision": accelerator.mixed_precision not in ("no", None),
+        "DeepSpeed": getattr(state, "deepspeed_plugin", None) is not None,
+        "FSDP": getattr(state, "fsdp_plugin", None) is not None,
+        "gradient accumulation": accelerator.gradient_accumulation_steps != 1,
+        "compilation": getattr(dynamo, "value", "NO") != "NO",
+    }
+    if names := [name for name, on in found.items() if on]:
+        raise PrivacyRefusal(
+            f"accelerate has switched on {', '.join(names)}, which private training refuses: it takes its "
+            "own steps, on the model as it is. Start the script with python in place of accelerate launch, "
+            "or take this out of the configuration of accelerate and out of variables named ACCELERATE_..."
+        )
+
+
+_NOT_TAKEN = {
+    "compute_loss_func": "it is given a batch and returns one number for all records. Pass loss=, which "
+    "returns "
+    "one number for each: docs/transformers.md",
+    "model_init": "it makes a model for each trial of a search, and each trial spends budget on the same "
+    "records. Pass model=; tacit.training.select chooses settings at a price that it states",
+}
+
+
+def refuse_arguments(others: dict[str, object], collator: object, data: object, eval_data: object) -> None:
+    """Refuse arguments of Trainer that PrivateTrainer does not take, by name.
+
+    Raises:
+        PrivacyRefusal: the argument would mix records, or publish exact figures of them.
+        InvalidInput: there is no such argument.
+    """
+    for name in others:
+        if name in _NOT_TAKEN:
+            raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_NOT_TAKEN[name]}.")
+        raise InvalidInput(f"PrivateTrainer takes no argument {name!r}.")
+    if isinstance(collator, DataCollatorWithFlattening):
+        raise PrivacyRefusal(
+            "DataCollatorWithFlattening joins the records of a batch into one row, and attention and padding "
+            "would mix them. Give each record its own row: DataCollatorWithPadding with padding='max_length'."
+        )
+    if eval_data is not None and any(eval_data_set is data for eval_data_set in _sets(eval_data)):
+        raise PrivacyRefusal(
+            "eval_dataset is train_dataset: figures on training records are exact, and would be logged. Pass "
+            "held-out records; for a noisy loss of the training records give the plan a loss_report."
+        )
+
+
+def _sets(eval_data: object) -> list[object]:
+    return [*eval_data.values()] if isinstance(eval_data, dict) else [eval_data]

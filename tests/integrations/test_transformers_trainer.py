@@ -1,0 +1,367 @@
+"""transformers' Trainer with private steps: the bare loop's bits, its schedule, its log, and a way back."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
+
+from tacit import Plan, PrivateSession
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
+from tacit.events import ApproximateDP
+from tacit.integrations.session_states import SessionStates
+from tacit.integrations.tickets import SteppedBySession, ticket_loader, ticket_of
+from tacit.integrations.transformers import PrivateTrainer, training_arguments
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.losses import causal
+from tacit.plan import LossReport
+from tacit.testing import seeded_generator
+from tacit.training import StepCharges
+
+N, V, L, STEPS, RATE = 24, 11, 5, 7, 0.01
+TOKENS = torch.randint(1, V, (N, L), generator=torch.Generator().manual_seed(0))
+HELD_OUT = torch.randint(1, V, (4, L), generator=torch.Generator().manual_seed(1))
+SCHEDULE = [0.0, 0.5, 1.0, 0.8, 0.6, 0.4, 0.2]
+"""Of a linear schedule over 7 steps with 2 of warm-up, by hand."""
+
+
+def plan(noise: float = 1.0, **changes: Any) -> Plan:
+    given: dict[str, Any] = {
+        "records": N,
+        "batch_size": 8,
+        "steps": STEPS,
+        "clipping": 1.0,
+        "adjacency": "add-remove",
+    }
+    return Plan.with_noise(noise_multiplier=noise, delta=1e-3, unit="sequence", **(given | changes))
+
+
+PLAN = plan(loss_report=LossReport())
+
+
+def gpt2() -> Any:
+    """With dropout, so that its draws are compared too."""
+    config = GPT2Config(
+        vocab_size=V, n_positions=L, n_embd=4, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return GPT2LMHeadModel(config).train()
+
+
+def rows(tokens: Tensor, **others: Any) -> list[dict[str, Any]]:
+    return [{"input_ids": row, "labels": row, **others} for row in tokens]
+
+
+def settings(folder: Path, the_plan: Plan = PLAN, **changes: Any) -> Any:
+    given = {
+        "learning_rate": RATE,
+        "warmup_steps": 2,
+        "optim": "adamw_torch",
+        "save_steps": 2,
+        "logging_steps": 2,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": [],
+    }
+    return training_arguments(the_plan, str(folder / "out"), **(given | changes))
+
+
+def trainer(folder: Path, the_plan: Plan = PLAN, **changes: Any) -> PrivateTrainer:
+    """``changes`` are of the settings, but for those that are PrivateTrainer's own."""
+    own = {"callbacks", "eval_dataset", "charges", "data_collator", "train_dataset", "state_folder"}
+    given: dict[str, Any] = {"train_dataset": rows(TOKENS), "state_folder": folder / "states"}
+    given |= {name: value for name, value in changes.items() if name in own}
+    if "charges" not in given:
+        given["generator"] = seeded_generator(5)
+    args = settings(folder, the_plan, **{name: v for name, v in changes.items() if name not in own})
+    return PrivateTrainer(gpt2(), args, the_plan, loss=causal(), **given)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+class Watch(TrainerCallback):  # type: ignore[misc]
+    """What a callback sees; ends the process, as a kill would, after ``die`` steps."""
+
+    def __init__(self, die: int | None = None) -> None:
+        self.die, self.rates, self.steps = die, [], 0  # type: ignore[var-annotated]
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.steps += 1
+        if self.steps == self.die:
+            raise KeyboardInterrupt
+
+
+class Bare(NamedTuple):
+    weights: Tensor
+    losses: list[float]
+
+
+class Whole(NamedTuple):
+    trainer: PrivateTrainer
+    folder: Path
+    watch: Watch
+    rates: list[float]
+    collated: list[int]
+    output: Any
+
+
+@pytest.fixture(scope="module")
+def bare() -> Bare:
+    """The ordinary loop over a session, with the schedule by hand."""
+    model = gpt2()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    session = PrivateSession(
+        model, optimizer, {"input_ids": TOKENS, "labels": TOKENS}, PLAN, loss=causal(),
+        generator=seeded_generator(5),
+    )  # fmt: skip
+    losses = []
+    for part, ticket in zip(SCHEDULE, session.batches(), strict=True):
+        optimizer.param_groups[0]["lr"] = part * RATE
+        losses.append(session.step(ticket).loss or math.nan)
+    return Bare(weights(model), losses)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run to its end, with all that a Trainer does meanwhile."""
+    folder, watch, rates = tmp_path_factory.mktemp("whole"), Watch(), []
+    collated: list[int] = []
+
+    def collate(records: list[Any]) -> dict[str, Tensor]:
+        collated.append(len(records))
+        return {name: torch.stack([record[name] for record in records]) for name in records[0]}
+
+    made = trainer(
+        folder,
+        callbacks=[watch],
+        data_collator=collate,
+        train_dataset=rows(TOKENS, text="not for the model"),
+        eval_dataset=rows(HELD_OUT),
+        eval_strategy="epoch",
+        save_total_limit=2,
+    )
+    made.session.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    collated.clear()
+    output = made.train()
+    return Whole(made, folder, watch, rates, collated, output)
+
+
+# --- the same steps -----------------------------------------------------------------------------------------
+
+
+def test_the_weights_are_those_of_the_bare_loop(bare: Bare, whole: Whole) -> None:
+    assert torch.equal(weights(whole.trainer.model), bare.weights)
+    assert not torch.equal(bare.weights, weights(gpt2()))
+    assert whole.trainer.session.steps_done == whole.output.global_step == STEPS
+
+
+def test_the_schedule_moves_the_rate_of_the_step_itself(whole: Whole) -> None:
+    assert whole.rates == pytest.approx([part * RATE for part in SCHEDULE])
+    assert whole.watch.rates == whole.rates
+
+
+def test_training_collates_one_record_at_a_time(whole: Whole) -> None:
+    evaluations = [4] * 3  # at the end of each pass, four held-out records
+    assert sorted(whole.collated)[-3:] == evaluations
+    assert set(whole.collated) == {1, 4}
+    assert whole.collated.count(4) == 3
+
+
+def test_noise_of_a_thousand_ruins_the_model(tmp_path: Path) -> None:
+    made = trainer(tmp_path, plan(1000.0), save_strategy="no", state_folder=None, eval_dataset=rows(HELD_OUT),
+                   optim="sgd", learning_rate=1.0)  # fmt: skip
+    before = made.evaluate()["eval_loss"]
+    made.train()
+    after = made.evaluate()["eval_loss"]
+    assert before < 3.0 < 30.0 < after
+
+
+# --- the log ------------------------------------------------------------------------------------------------
+
+
+def test_the_log_has_noisy_losses_alone(bare: Bare, whole: Whole) -> None:
+    log = [line for line in whole.trainer.state.log_history if "learning_rate" in line]
+    assert [line["step"] for line in log] == [2, 4, 6]
+    for line in log:
+        assert set(line) == {"loss", "learning_rate", "epsilon", "epoch", "step"}
+        mean = sum(bare.losses[line["step"] - 2 : line["step"]]) / 2
+        assert line["loss"] == pytest.approx(mean, rel=1e-5)
+        assert line["epsilon"] == PLAN.epsilon_after([line["step"]])[0]
+    last = whole.trainer.state.log_history[-1]
+    assert last["epsilon"] == PLAN.epsilon
+    assert "total_flos" not in last
+    assert whole.output.training_loss == pytest.approx(sum(bare.losses) / STEPS, rel=1e-5)
+
+
+def test_held_out_records_are_evaluated_after_each_pass(whole: Whole) -> None:
+    found = [line for line in whole.trainer.state.log_history if "eval_loss" in line]
+    assert [line["step"] for line in found] == [3, 6, 7]
+    with torch.no_grad():
+        model = whole.trainer.model.eval()
+        loss = float(model(input_ids=HELD_OUT, labels=HELD_OUT).loss)
+        model.train()
+    assert found[-1]["eval_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_without_a_loss_report_no_loss_is_told(tmp_path: Path) -> None:
+    made = trainer(tmp_path, plan(steps=2), save_strategy="no", state_folder=None)
+    output = made.train()
+    assert math.isnan(output.training_loss)
+    assert all("loss" not in line and "train_loss" not in line for line in made.state.log_history)
+    assert made.state.log_history[0]["epsilon"] == made.session.epsilon
+    assert "train_loss" not in output.metrics
+    with pytest.raises(InvalidInput, match="2 of the plan's 2 steps are taken already"):
+        made.train()
+
+
+# --- checkpoints and the way back ---------------------------------------------------------------------------
+
+
+def files(folder: Path) -> list[Path]:
+    return [Path(where) / name for where, _, names in os.walk(folder) for name in names]
+
+
+def holds(file: Path, key: bytes) -> bool:
+    """In plain bytes, or as pickle, json and print write them."""
+    forms = (key, key.decode("latin-1").encode(), key.hex().encode(), repr(key).encode())
+    return any(form in file.read_bytes() for form in forms)
+
+
+def test_no_file_of_the_trainer_holds_the_key(whole: Whole) -> None:
+    key, _ = seeded_generator(5).secret_state()
+    states = files(whole.folder / "states")
+    assert all(holds(file, key) for file in states)
+    assert all(file.stat().st_mode & 0o077 == 0 for file in states)
+    assert len(files(whole.folder / "out")) > 10
+    assert not any(holds(file, key) for file in files(whole.folder / "out"))
+
+
+def test_a_state_goes_with_its_checkpoint(whole: Whole) -> None:
+    kept = {path.name for path in (whole.folder / "out").iterdir()}
+    assert kept == {"checkpoint-6", "checkpoint-7"}
+    assert {path.name for path in (whole.folder / "states").iterdir()} == {"step-6.session", "step-7.session"}
+
+
+def test_a_resumed_run_ends_with_the_same_bits(bare: Bare, tmp_path: Path) -> None:
+    """It dies within a pass of three steps, and all after the checkpoint is lost."""
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, callbacks=[Watch(die=5)]).train()
+    with pytest.raises(InvalidInput, match=r"states of a run after 2, 4 steps.*resume_from_checkpoint=True"):
+        trainer(tmp_path).train()
+    again, watch = trainer(tmp_path), Watch()
+    again.add_callback(watch)
+    assert again.train(resume_from_checkpoint=True).global_step == STEPS
+    assert watch.rates == pytest.approx([part * RATE for part in SCHEDULE[4:]])
+    assert torch.equal(weights(again.model), bare.weights)
+    third = trainer(tmp_path)
+    third.train(resume_from_checkpoint=tmp_path / "out" / "checkpoint-2")
+    assert torch.equal(weights(third.model), bare.weights)
+
+
+def test_what_cannot_be_resumed_is_refused(whole: Whole, tmp_path: Path) -> None:
+    old = whole.folder / "out" / "checkpoint-6"
+    with pytest.raises(InvalidInput, match=r"step 6, and .* holds states of no steps"):
+        trainer(tmp_path).train(resume_from_checkpoint=old)
+    with pytest.raises(InvalidInput, match=r"no checkpoint in .* so there is nothing to resume"):
+        trainer(tmp_path).train(resume_from_checkpoint=True)
+    with pytest.raises(InvalidInput, match="no checkpoint of a Trainer at"):
+        trainer(tmp_path).train(resume_from_checkpoint=tmp_path)
+    without = trainer(tmp_path, save_only_model=True, state_folder=None)
+    with pytest.raises(InvalidInput, match="needs the state of the session"):
+        without.train(resume_from_checkpoint=old)
+    with pytest.raises(PrivacyRefusal, match="the plan"):
+        trainer(whole.folder, plan(2.0)).train(resume_from_checkpoint=old)
+
+
+class Spend(TrainerCallback):  # type: ignore[misc]
+    """Somebody who takes what is left of the budget while the third step runs."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        for number in range(30 if state.global_step == 3 else 0):
+            with suppress(BudgetExceeded):
+                self.ledger.reserve("texts", ApproximateDP(0.5), key=f"another {number}", request={})
+
+
+def test_a_ledger_ends_the_run_and_the_state_is_saved(tmp_path: Path) -> None:
+    with closing(Ledger.create(tmp_path / "budget.db")) as ledger:
+        budget = RenyiBudget(epsilon=8.0, delta=1e-5, orders=(3.0, 6.0))
+        ledger.open_dataset("texts", Policy(unit="sequence", adjacency="add-remove", budget=budget))
+        account = StepCharges(ledger, "texts", plan(), chunk=5)
+        made = trainer(tmp_path, plan(), charges=account, callbacks=[Spend(ledger)])
+        assert made.train().global_step == 5
+        assert made.session.stopped is not None
+        assert sorted(path.name for path in (tmp_path / "states").iterdir()) == [
+            "step-2.session", "step-4.session", "step-5.session",
+        ]  # fmt: skip
+        assert made.state.log_history[-1]["epsilon"] == plan().epsilon_after([5])[0]
+
+
+# --- where the state may lie --------------------------------------------------------------------------------
+
+
+def test_the_state_lies_in_no_folder_that_is_shared(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for folder in ("out", "out/states", "link/states", "states/../out/x"):
+        with pytest.raises(PrivacyRefusal, match=r"lies in output_dir .* secret key of the noise"):
+            trainer(tmp_path, state_folder=tmp_path / folder)
+    with pytest.raises(InvalidInput, match=r"Give state_folder=.*save_strategy=.*save_only_model=True"):
+        trainer(tmp_path, state_folder=None)
+    assert SessionStates(tmp_path / "outer", {"output_dir": tmp_path / "out"}).steps() == []
+
+
+# --- no step but a private one ------------------------------------------------------------------------------
+
+
+def session(the_plan: Plan = PLAN) -> PrivateSession:
+    model = gpt2()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return PrivateSession(model, optimizer, {"input_ids": TOKENS}, the_plan, loss=causal())
+
+
+def test_the_loop_cannot_step_without_the_session() -> None:
+    shown = SteppedBySession(session())
+    with pytest.raises(PrivacyRefusal, match=r"wants one step .* has taken 0 since"):
+        shown.step()
+
+
+def test_a_batch_that_is_no_ticket_is_refused() -> None:
+    run = session()
+    for batch in ({"input_ids": TOKENS}, TOKENS, {"ticket": 0}, {"ticket": torch.zeros(2)}):
+        with pytest.raises(PrivacyRefusal, match="holds no step ticket"):
+            ticket_of(run, batch)
+
+
+def test_a_ticket_lives_through_what_loops_do_with_a_batch() -> None:
+    run = session()
+    batch = next(iter(ticket_loader(run, ended=lambda: None)))
+    moved = {name: value.to("cpu").pin_memory() if torch.cuda.is_available() else value.to("cpu")
+             for name, value in batch.items()}  # fmt: skip
+    assert "labels" not in moved
+    assert ticket_of(run, moved).step == 0
+
+
+def test_a_trainer_of_ones_own_is_refused() -> None:
+    with pytest.raises(PrivacyRefusal, match="Mine derives from PrivateTrainer, which is final"):
+
+        class Mine(PrivateTrainer):  # type: ignore[misc]
+            def compute_loss(self, *arguments: Any) -> Any:
+                """A loss that no step would use."""
