@@ -99,6 +99,11 @@ class SessionStates:
             self.path(steps).unlink(missing_ok=True)
         self._own = (self._own & present) | (present & set(self.steps()))
 
+    def keep_last(self, count: int) -> None:
+        """Remove all but the last ``count`` states: all in the folder are of this run."""
+        for steps in self.steps()[:-count]:
+            self.path(steps).unlink(missing_ok=True)
+
 
 def _some(steps: list[int]) -> str:
     return ", ".join(map(str, steps[-5:])) if steps else "no"

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Sampler
 from tacit.errors import PrivacyRefusal
 from tacit.training import PrivateSession, StepTicket
 
-__all__ = ["SteppedBySession", "ticket_loader", "ticket_of"]
+__all__ = ["SteppedBySession", "Tickets", "ticket_loader", "ticket_of"]
 
 _KEY = "ticket"
 
@@ -38,12 +38,47 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
     Args:
         ended: called when a ledger ends the run early.
     """
-    each = min(session.plan.steps_per_epoch, session.plan.steps)
+    each = _steps_of_a_pass(session)
     return DataLoader(
         range(each),  # type: ignore[arg-type]  # positions within a pass
         sampler=_PaidSteps(session, each, ended),
-        collate_fn=lambda _: {_KEY: torch.tensor([session.steps_done])},
+        collate_fn=lambda _: _ticket(session),
     )
+
+
+@final
+class Tickets:
+    """The same tickets for loops that count from where a pass was interrupted: only those that are left.
+
+    It has no state of its own to resume from, as the session knows its position; it says so by the two
+    methods that loops ask for.
+    """
+
+    def __init__(self, session: PrivateSession, *, ended: Callable[[], None]) -> None:
+        self._session, self._ended = session, ended
+
+    def __len__(self) -> int:
+        return _steps_of_a_pass(self._session)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        begun = self._session.steps_done % len(self)
+        for _ in _paid(self._session, range(begun, len(self)), self._ended):
+            yield _ticket(self._session)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+def _steps_of_a_pass(session: PrivateSession) -> int:
+    return min(session.plan.steps_per_epoch, session.plan.steps)
+
+
+def _ticket(session: PrivateSession) -> dict[str, Tensor]:
+    return {_KEY: torch.tensor([session.steps_done])}
 
 
 def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
@@ -144,10 +179,15 @@ class _PaidSteps(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         begun = self._session.steps_done % self._each
         yield from range(begun)  # steps of this pass from before a resume, which the loop skips
-        tickets = self._session.batches()
-        for position in range(begun, self._each):
-            if next(tickets, None) is None:
-                if self._session.stopped is not None:
-                    self._ended()
-                return
-            yield position
+        yield from _paid(self._session, range(begun, self._each), self._ended)
+
+
+def _paid(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
+    """The positions of a pass, as long as steps are left that the ledger has paid for."""
+    tickets = session.batches()
+    for position in positions:
+        if next(tickets, None) is None:
+            if session.stopped is not None:
+                ended()
+            return
+        yield position

@@ -1,0 +1,219 @@
+"""How does a Lightning module train privately? By a callback, which takes a private step for each batch.
+
+The module is the user's own, with manual optimisation; it asks :class:`PrivateSteps` for the optimizer and
+for each step.  Validation, logging, callbacks and checkpoints are Lightning's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, final
+
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integer
+from tacit.integrations.lightning_settings import check_module, check_trainer
+from tacit.integrations.session_states import SessionStates
+from tacit.integrations.tickets import SteppedBySession, Tickets, ticket_of
+from tacit.training import PrivateSession, StepReport
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError:
+    raise MissingExtra("lightning", "lightning", "PrivateSteps") from None
+
+__all__ = ["PrivateSteps"]
+
+
+@final
+class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by mypy
+    """Private steps in the loop of a Lightning Trainer.
+
+    In the module: ``self.automatic_optimization = False``; ``configure_optimizers`` returns
+    :attr:`optimizer`; ``training_step`` calls :meth:`step` with what it gets, and may log the noisy loss of
+    its report.  For the Trainer: ``callbacks=[private]``, ``max_steps=plan.steps``, and :meth:`tickets` as
+    its training loader.
+
+    Args:
+        session: the :class:`tacit.training.PrivateSession` over the module's model.
+        schedule: a schedule of the learning rate of the session's optimizer, such as those of
+            ``torch.optim.lr_scheduler``; it moves after each step.
+        state_folder: where the states for resuming lie.  They hold the secret key of the noise, so this
+            folder is not one of those that Lightning writes to.  Needed unless nothing but weights is saved.
+        states_kept: of how many checkpoints, the last ones, the states stay.
+
+    **Guarantee**
+
+    * Each step of the Trainer is one private step: a ``training_step`` without one, or with automatic
+      optimisation, is refused.
+    * The checkpoints hold no key of the noise; the states of the session, which do, lie in no folder that
+      Lightning's checkpoints and loggers write to.
+    * A resumed run goes on with the same bits, or not at all.
+    * A setting of the Trainer that would break one of these, or contradict the plan, is refused by name.
+
+    **Not covered**
+
+    * What the module does beside the step: a figure of the training records that it computes and logs is
+      exact.
+    * Folders that loggers make themselves and do not tell.
+    """
+
+    def __init__(
+        self,
+        session: PrivateSession,
+        *,
+        schedule: Any = None,
+        state_folder: Path | str | None = None,
+        states_kept: int = 2,
+    ) -> None:
+        if schedule is not None and getattr(schedule, "optimizer", None) is not session.optimizer:
+            raise InvalidInput(
+                "the schedule moves the learning rate of another optimizer than the session's. Make it of "
+                "session.optimizer."
+            )
+        self.session = session
+        self.schedule = schedule
+        self._optimizer = SteppedBySession(session)
+        self._folder = state_folder
+        self._kept = check_integer("states_kept", states_kept, low=1)
+        self._states: SessionStates | None = None
+        self._resume_at: int | None = None
+        self._trainer: Any = None
+        self._module: Any = None
+
+    @property
+    def optimizer(self) -> SteppedBySession:
+        """For ``configure_optimizers``; its ``param_groups`` are those of the session's optimizer."""
+        return self._optimizer
+
+    def tickets(self) -> Tickets:
+        """The training loader: numbers of steps in place of batches, a pass over the records at a time."""
+        return Tickets(self.session, ended=self._end_early)
+
+    def step(self, batch: object) -> StepReport:
+        """Take one private step; to be called once in each ``training_step``, with its batch.
+
+        Raises:
+            PrivacyRefusal: it was called outside ``Trainer.fit``, or with another loader's batch.
+        """
+        if self._module is None:
+            raise PrivacyRefusal(
+                "PrivateSteps.step was called outside Trainer.fit with callbacks=[private], so its settings "
+                "are not checked. Give the callback to the Trainer; for a loop of your own call session.step."
+            )
+        report = self.session.step(ticket_of(self.session, batch))
+        self._module.optimizers().step()  # counts the step: trainer.global_step
+        if self.schedule is not None:
+            self.schedule.step()
+        return report
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check the settings, before the Trainer reads or writes anything."""
+        if stage != "fit":
+            return
+        check_trainer(trainer, self.session.plan)
+        check_module(pl_module, self.session)
+        if self._folder is not None:
+            self._states = SessionStates(self._folder, _written(trainer))
+        elif any(not getattr(saves, "save_weights_only", False) for saves in trainer.checkpoint_callbacks):
+            raise InvalidInput(
+                "the Trainer will write checkpoints, and to resume from one the state of the session is "
+                "needed, which holds the secret key of the noise and so does not lie in it. Give "
+                "state_folder= to PrivateSteps. Or take Trainer(enable_checkpointing=False), or "
+                "ModelCheckpoint(save_weights_only=True) for checkpoints that nobody can resume from."
+            )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check the optimizer; go on from the session's state, after Lightning has loaded what it loads."""
+        if [*trainer.optimizers] != [self._optimizer]:
+            raise PrivacyRefusal(
+                "configure_optimizers does not return the optimizer of PrivateSteps alone. The session steps "
+                "with its own optimizer; let configure_optimizers return self.private.optimizer, and give a "
+                "schedule to PrivateSteps(schedule=...)."
+            )
+        if self._states is not None:
+            # what loggers tell is known by now
+            self._states = SessionStates(self._states.folder, _written(trainer))
+        self._resume()
+        if trainer.global_step != self.session.steps_done:
+            raise InvalidInput(
+                f"the Trainer is at step {trainer.global_step} and the session at {self.session.steps_done}. "
+                "To go on with a run pass ckpt_path= to Trainer.fit; for a new run make a new session, which "
+                "spends budget again."
+            )
+        self._trainer, self._module = trainer, pl_module
+
+    def _resume(self) -> None:
+        steps, self._resume_at = self._resume_at, None
+        if steps is None:
+            if self._states is not None and self.session.steps_done == 0:
+                self._states.check_fresh("Pass ckpt_path= to Trainer.fit to go on with that run.")
+            return
+        if self._states is None:
+            raise InvalidInput(
+                "to resume, PrivateSteps needs the state of the session. Give state_folder=, the folder that "
+                "the interrupted run was given."
+            )
+        self._states.load(self.session, steps)
+        self._optimizer.follow()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Refuse to go on if the batch was read and no private step was taken."""
+        if trainer.global_step != self.session.steps_done or self.session.steps_done != _step_after(batch):
+            raise PrivacyRefusal(
+                f"training_step took no private step, or more than one: the session is at step "
+                f"{self.session.steps_done} and the Trainer at {trainer.global_step}. Call "
+                "self.private.step(batch) once in each training_step, and nothing else that steps."
+            )
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Write the session's state into its own folder, before Lightning writes the checkpoint."""
+        if self._states is not None:
+            self._states.save(self.session)
+            self._states.keep_last(self._kept)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Remember which state belongs to the checkpoint."""
+        self._resume_at = int(checkpoint["global_step"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint says of these steps: the schedule, and nothing secret."""
+        return {"schedule": None if self.schedule is None else self.schedule.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the schedule."""
+        if self.schedule is not None and state_dict["schedule"] is not None:
+            self.schedule.load_state_dict(state_dict["schedule"])
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Let go of the Trainer and the module: a new call of fit checks its settings again."""
+        self._trainer = self._module = None
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """The same at the end."""
+        self._trainer = self._module = None
+
+    def _end_early(self) -> None:
+        """The ledger refused the next steps."""
+        if self._trainer is not None:
+            self._trainer.should_stop = True
+
+
+def _step_after(batch: Any) -> int:
+    return int(batch["ticket"]) + 1 if isinstance(batch, dict) and "ticket" in batch else -1
+
+
+def _written(trainer: Trainer) -> dict[str, str]:
+    """The folders that the Trainer's checkpoints and loggers write to, by who writes."""
+    found = {
+        f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)
+        for saves in trainer.checkpoint_callbacks
+    }
+    found |= {
+        f"{type(logger).__name__}'s log_dir": getattr(logger, "log_dir", None) for logger in trainer.loggers
+    }
+    return {name: str(folder) for name, folder in found.items() if folder}
