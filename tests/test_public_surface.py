@@ -23,7 +23,13 @@ PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part 
 # Handlers inside the fast engine: each takes the arguments of the torch function that it stands for.
 INSIDE = "tacit.clipping.per_example."
 # Names that are free by nature, not settings.
-FREE_NAMES = {("tacit.experiments.base", "row")}
+FREE_NAMES = {
+    ("tacit.experiments.base", "row"),
+    ("tacit.integrations.transformers", "on_train_begin"),  # callbacks, which get more with each version
+    ("tacit.integrations.transformers", "on_save"),
+    ("tacit.integrations.transformers", "hyperparameter_search"),  # refuses whatever it is given
+    ("tacit.integrations.transformers_settings", "training_arguments"),  # which refuse others
+}
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -6,6 +6,7 @@ import math
 import os
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -286,6 +287,9 @@ def test_what_belongs_to_another_run_is_refused(tmp_path: Path) -> None:
         trainer(steps, tmp_path).fit(module, steps.tickets())
     with pytest.raises(InvalidInput, match="the learning rate of another optimizer"):
         PrivateSteps(steps.session, schedule=other.schedule)
+    one_of_two: Any = SimpleNamespace(ranks=SimpleNamespace(ranks=2))
+    with pytest.raises(PrivacyRefusal, match="one of 2 ranks"):
+        PrivateSteps(one_of_two)
     steps.session.save(tmp_path / "states" / "step-0.session")
     with pytest.raises(InvalidInput, match=r"holds the states of a run after 0 steps.*Pass ckpt_path="):
         trainer(steps, tmp_path).fit(Texts(steps), steps.tickets())

@@ -69,6 +69,12 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
                 "the schedule moves the learning rate of another optimizer than the session's. Make it of "
                 "session.optimizer."
             )
+        if session.ranks.ranks > 1:
+            raise PrivacyRefusal(
+                f"the session is one of {session.ranks.ranks} ranks, and Lightning's loop does not keep them "
+                "in step. Train them by a loop of your own over session.batches(), or make the session "
+                "without ranks= for one process."
+            )
         self.session = session
         self.schedule = schedule
         self._optimizer = SteppedBySession(session)

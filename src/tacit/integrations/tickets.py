@@ -32,7 +32,7 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
     """Tickets of one pass over the records, as dictionaries of a tensor (1,): the number of a step.
 
     Such a ticket may be looked up, measured and moved to a device, as loops do with batches.  The loader has
-    no worker and reads nothing ahead.  Where a run was resumed within a pass, it counts the steps of that
+    no worker and prefetches nothing.  Where a run was resumed within a pass, it counts the steps of that
     pass that were taken before, for the loop to skip.
 
     Args:
@@ -101,7 +101,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
 class SteppedBySession:
     """An optimizer in the eyes of a Trainer: it shows the session's, and the session takes the steps.
 
-    >>> model = nn.Linear(2, 1)
+    >>> model = torch.nn.Linear(2, 1)
     >>> from tacit import Plan
     >>> from tacit.losses import regression
     >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-3, records=9, batch_size=9, steps=1, clipping=1.0,

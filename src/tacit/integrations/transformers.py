@@ -24,6 +24,8 @@ from tacit.integrations.session_states import SessionStates
 from tacit.integrations.tickets import SteppedBySession, ticket_loader, ticket_of
 from tacit.integrations.transformers_settings import (
     check_accelerator,
+    check_collator,
+    check_held_out,
     check_settings,
     refuse_arguments,
     training_arguments,
@@ -66,6 +68,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             optimizer_cls_and_kwargs: as the Trainer's.
         engine, physical_batch_size, memory, audit, charges, generator: as those of
             :class:`tacit.training.PrivateSession`.
+        compute_loss_func, model_init: refused, with the reason.
 
     Attributes:
         session: the :class:`tacit.training.PrivateSession`, for ``tacit.statement`` and ``session.epsilon``.
@@ -113,9 +116,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         audit: AuditSlots | None = None,
         charges: StepCharges | None = None,
         generator: Generator | None = None,
-        **others: object,
+        compute_loss_func: object = None,
+        model_init: object = None,
     ) -> None:
-        refuse_arguments(others, data_collator, train_dataset, eval_dataset)
+        refuse_arguments(compute_loss_func=compute_loss_func, model_init=model_init)
+        check_collator(data_collator)
+        check_held_out(train_dataset, eval_dataset)
         check_settings(args, plan)
         self._states = _states_of(args, state_folder)
         self._resume_at: int | None = None
@@ -208,7 +214,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         Raises:
             PrivacyRefusal: for the training records.
         """
-        refuse_arguments({}, None, self.train_dataset, eval_dataset)
+        check_held_out(self.train_dataset, eval_dataset)
         loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
         return loader
 

@@ -17,7 +17,14 @@ try:
 except ImportError:
     raise MissingExtra("transformers", "transformers", "PrivateTrainer") from None
 
-__all__ = ["check_accelerator", "check_settings", "refuse_arguments", "training_arguments"]
+__all__ = [
+    "check_accelerator",
+    "check_collator",
+    "check_held_out",
+    "check_settings",
+    "refuse_arguments",
+    "training_arguments",
+]
 
 
 def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> TrainingArguments:
@@ -224,23 +231,38 @@ _NOT_TAKEN = {
 }
 
 
-def refuse_arguments(others: dict[str, object], collator: object, data: object, eval_data: object) -> None:
-    """Refuse arguments of Trainer that PrivateTrainer does not take, by name.
+def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
+    """Refuse the two arguments of Trainer that PrivateTrainer cannot take.
 
     Raises:
-        PrivacyRefusal: the argument would mix records, or publish exact figures of them.
-        InvalidInput: there is no such argument.
+        PrivacyRefusal: one was given; the message says what to give instead.
     """
-    for name in others:
-        if name in _NOT_TAKEN:
+    for name, given in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
+        if given is not None:
             raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_NOT_TAKEN[name]}.")
-        raise InvalidInput(f"PrivateTrainer takes no argument {name!r}.")
+
+
+def check_collator(collator: object) -> None:
+    """Refuse a collator that makes one row of several records.
+
+    Raises:
+        PrivacyRefusal: it joins records.
+    """
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyRefusal(
             "DataCollatorWithFlattening joins the records of a batch into one row, and attention and padding "
-            "would mix them. Give each record its own row: DataCollatorWithPadding with padding='max_length'."
+            "would mix them. Give each record its own row: DataCollatorWithPadding with "
+            "padding='max_length'."
         )
-    if eval_data is not None and any(eval_data_set is data for eval_data_set in _sets(eval_data)):
+
+
+def check_held_out(data: object, eval_data: object) -> None:
+    """Refuse to evaluate on the training records.
+
+    Raises:
+        PrivacyRefusal: the two are the same, or one of several is.
+    """
+    if eval_data is not None and any(one is data for one in _sets(eval_data)):
         raise PrivacyRefusal(
             "eval_dataset is train_dataset: figures on training records are exact, and would be logged. Pass "
             "held-out records; for a noisy loss of the training records give the plan a loss_report."
