@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.noise.gaussian import fill_gaussian, gaussian
+from tacit.noise import kernel
+from tacit.noise.gaussian import StepNoise, fill_gaussian, gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
 
@@ -238,3 +239,18 @@ def test_words_of_steps_are_all_different() -> None:
         generator.word(purpose=Purpose.MODEL, step=-1)
     with pytest.raises(InvalidInput, match="step"):
         generator.word(purpose=Purpose.MODEL, step=1 << 47)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_part_of_the_noise_is_that_of_the_whole(
+    native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(kernel, "loaded", lambda: None)
+    noise = StepNoise(seeded_generator(1), std=2.0, step=3)
+    noise.fill(whole := torch.empty(20_000, dtype=dtype), 5)
+    edges = (0, 1, 2047, 2048, 2049, 4096, 5000, 12_288, 19_999, 20_000)
+    for first, stop in [(a, b) for a in edges for b in edges if a <= b]:
+        noise.fill_part(part := torch.empty(stop - first, dtype=dtype), 5, first)
+        assert torch.equal(part, whole[first:stop]), (first, stop)

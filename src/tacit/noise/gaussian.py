@@ -165,6 +165,40 @@ class StepNoise:
         for of_type in targets.values():
             fill(of_type, self._std, self._threads)
 
+    def fill_part(self, out: Tensor, index: int, first: int) -> None:
+        """``out``, contiguous and on the CPU, becomes the draws from number ``first`` on of this index.
+
+        These are the draws that :meth:`fill` would give there to a tensor that has them all: who holds a part
+        of a tensor draws its noise without the rest, and the draws do not depend on where it is cut.
+
+        >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
+        >>> noise.fill(whole := torch.empty(5000), 2)
+        >>> noise.fill_part(part := torch.empty(700), 2, 3000)
+        >>> torch.equal(part, whole[3000:3700])
+        True
+        """
+        check_integer("first", first, low=0)
+        check_integer("number of draws", first + out.numel(), low=0, high=_MOST_DRAWS)
+        tile, before = divmod(first, DRAWS_PER_TILE)
+        flat, head = out.view(-1), min(out.numel(), DRAWS_PER_TILE - before) if before else 0
+        if head:
+            self._fill_tiles(begun := torch.empty(before + head, dtype=out.dtype), index, tile)
+            flat[:head] = begun[before:]
+        if head < out.numel():
+            self._fill_tiles(flat[head:], index, tile + 1 if before else tile)
+
+    def _fill_tiles(self, out: Tensor, index: int, tile: int) -> None:
+        """The flat ``out`` becomes the draws from the beginning of a tile on."""
+        purpose, step, rank = self._purpose, self._step, self._rank
+        if _checked(out.dtype) == torch.float32 and self._native is not None:
+            counter = self._generator.counter(
+                purpose=purpose, step=step, index=index, rank=rank, first_block=tile * BLOCKS_PER_TILE
+            )
+            self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
+        else:
+            words = partial(self._generator.fill, purpose=purpose, step=step, index=index, rank=rank)
+            fill([Target(out.numpy(), words, tile)], self._std, self._threads)
+
 
 def _checked(dtype: torch.dtype) -> torch.dtype:
     if dtype not in (torch.float32, torch.float64):
