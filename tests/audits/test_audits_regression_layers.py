@@ -22,9 +22,8 @@ from tacit.plan import Plan
 from tacit.report.statement.statement import make_statement
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, PrivateSession, SlotEvidence
+from tacit.training import AuditSlots, PrivateSession, SlotEvidence, layout
 from tacit.training import session as session_module
-from tacit.training import step as step_module
 from tacit.training.guarded_optimizer import GuardedOptimizer
 
 LEVEL = 1e-3
@@ -82,7 +81,7 @@ def with_address(**address: int) -> Noise:
     return lambda g, shape, **kw: gaussian(g, shape, **{**kw, **address})
 
 
-def same_on_all_ranks(g: Any, shape: Any, *, std: float, **kw: Any) -> Tensor:
+def same_on_all_ranks(g: Any, shape: Any, *, std: float, rank: int, ranks: int, **kw: Any) -> Tensor:
     """Four workers with one seed: their noises add up as one."""
     return sum(gaussian(g, shape, std=std, ranks=4, rank=0, **kw) for _ in range(4))  # type: ignore[return-value]
 
@@ -147,7 +146,7 @@ def test_the_noise_of_a_run_follows_its_law() -> None:
 
 @pytest.mark.parametrize("name", NOISE_BUGS)
 def test_a_planted_bug_of_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "StepNoise", planted(NOISE_BUGS[name]))
+    monkeypatch.setattr(layout, "StepNoise", planted(NOISE_BUGS[name]))
     assert noise_rejected()
 
 
@@ -333,7 +332,7 @@ def test_slots_of_a_right_run_do_not_contradict_its_claim() -> None:
 
 @pytest.mark.parametrize("name", SLOT_BUGS)
 def test_a_planted_bug_of_the_noise_is_found_by_slots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "StepNoise", planted(NOISE_BUGS[name]))
+    monkeypatch.setattr(layout, "StepNoise", planted(NOISE_BUGS[name]))
     assert rejected_by_slots()
 
 

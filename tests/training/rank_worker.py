@@ -353,11 +353,11 @@ JOBS: dict[str, Callable[..., Any]] = {
 class Pool:
     """Two processes that do jobs as the ranks of one run."""
 
-    def __init__(self, world: int = 2) -> None:
+    def __init__(self, world: int = 2, *, script: str = __file__) -> None:
         self._folder = tempfile.TemporaryDirectory()
         key = secrets.token_bytes(16)
         with Listener(str(Path(self._folder.name) / "talk"), authkey=key) as listener:
-            command = [sys.executable, __file__, self._folder.name, str(world)]
+            command = [sys.executable, script, self._folder.name, str(world)]
             self.processes = [
                 subprocess.Popen(
                     [*command, str(rank)],
@@ -391,7 +391,9 @@ class Pool:
         self._folder.cleanup()
 
 
-def _serve(folder: str, world: int, rank: int) -> None:
+def serve(jobs: dict[str, Callable[..., Any]]) -> None:
+    """Be the rank that the command line says."""
+    folder, world, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     with Client(str(Path(folder) / "talk"), authkey=bytes.fromhex(os.environ["TALK"])) as connection:
         connection.send(rank)
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
@@ -402,7 +404,7 @@ def _serve(folder: str, world: int, rank: int) -> None:
                 break
             faulthandler.dump_traceback_later(SECONDS, exit=True)
             try:
-                answer = JOBS[job](ProcessRanks(), **settings)
+                answer = jobs[job](ProcessRanks(), **settings)
             except Exception as problem:  # noqa: BLE001 (the test raises it)
                 answer = problem
             faulthandler.cancel_dump_traceback_later()
@@ -411,4 +413,4 @@ def _serve(folder: str, world: int, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    serve(JOBS)

@@ -233,6 +233,9 @@ def test_models_for_several_processes_are_refused_by_name(what: str, alone: None
             kind(net, losses, FlatClipping(1.0))
         assert "in one process" in str(refusal.value)
         assert "model.module" not in str(refusal.value)  # which would be accepted in silence
+    if what == "FSDP2":  # which a session gathers
+        assert session(model=net).plan is PLAN
+        return
     with pytest.raises(UnsupportedModel, match=told):
         session(model=net)
 

@@ -20,7 +20,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import Alone, FlipAndCrop, PrivateSession, step
+from tacit.training import Alone, FlipAndCrop, PrivateSession, layout, step
 
 N, D, CLASSES = 60, 5, 3
 
@@ -192,7 +192,7 @@ def test_noise_of_empty_batches_has_the_stated_scale(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("factor", [0.5, 2 / 3, 3 / 2, 1.05, 1 / 1.05])
 def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise halved, and subtler mistakes of scale."""
-    monkeypatch.setattr(step, "StepNoise", lambda *a, std, **kw: StepNoise(*a, std=std * factor, **kw))
+    monkeypatch.setattr(layout, "StepNoise", lambda *a, std, **kw: StepNoise(*a, std=std * factor, **kw))
     net = wide()
     run = session(net)
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
@@ -200,7 +200,7 @@ def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch
 
 
 def test_planted_bug_noise_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "StepNoise", lambda g, **kw: StepNoise(g, **{**kw, "step": 0}))
+    monkeypatch.setattr(layout, "StepNoise", lambda g, **kw: StepNoise(g, **{**kw, "step": 0}))
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
         check_noise(session(wide()), inner)
 
@@ -239,7 +239,7 @@ def test_each_parameter_has_the_noise_of_its_own_address(first: str, monkeypatch
         for name, shape in shapes.items()
     }
     generator = seeded_generator(3)
-    buffers = step._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"), Alone())
+    buffers = layout._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"), Alone())
     assert buffers[first].shape == shapes[first]
     for index, (name, parameter) in enumerate(parameters.items()):
         want = gaussian(generator, shapes[name], std=2.0, step=5, index=index, dtype=parameter.dtype)
@@ -723,7 +723,8 @@ def test_noise_drawn_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) ->
     net, generator = model(), seeded_generator(3)
     named = dict(net.named_parameters())
     inline, ahead = (
-        step._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind), Alone()) for kind in ("cpu", "cuda")
+        layout._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind), Alone())
+        for kind in ("cpu", "cuda")
     )
     for name in named:
         assert torch.equal(inline[name], ahead[name])

@@ -17,6 +17,8 @@
 * ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
 * ``progress``: a bar over the steps.
 * ``ranks``: several processes take each step together; ``processes``: refuses them without it.
+* ``layout``: the buffers of a step, and where parameters lie; ``shards``: models that ``fully_shard``
+  sharded; ``shard_checks`` refuses others, and ``shard_files`` has their weights on disk.
 * ``evaluation``: how well a model does; ``scoring``: one noisy score on held-out records of the data set.
 * ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether the policy allows it.
 * ``audit_slots``: canary records to audit a run by.

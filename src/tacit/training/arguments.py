@@ -11,10 +11,11 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import Augmentation
+from tacit.training.layout import Layout
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.ranks import Ranks
 
-__all__ = ["check_arguments"]
+__all__ = ["check_arguments", "check_layout", "check_ready"]
 
 
 def check_arguments(
@@ -28,11 +29,10 @@ def check_arguments(
     ranks: object,
     generator: object,
 ) -> None:
-    """Refuse arguments of another kind than the session takes, and models that are not ready to train.
+    """Refuse arguments of another kind than the session takes.
 
     Raises:
-        InvalidInput: an argument is of another kind; weights are NaN or infinite.
-        UnsupportedModel: parameters have no values yet, or none that can be trained.
+        InvalidInput: an argument is of another kind.
     """
     wanted: tuple[tuple[str, object, type, str], ...] = (
         ("model", model, nn.Module, "a torch.nn.Module, such as nn.Sequential(...)"),
@@ -49,11 +49,33 @@ def check_arguments(
             continue
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise InvalidInput(f"{name} must be {words}; got {got}.")
-    if isinstance(model, nn.Module):
-        _check_weights(model)
 
 
-def _check_weights(model: nn.Module) -> None:
+def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
+    """Refuse what a session does not do with a sharded model.
+
+    Raises:
+        InvalidInput: one of these arguments is given.
+    """
+    if layout.sharded and ema_decay is not None:
+        raise InvalidInput(
+            "ema_decay makes a copy of the model with averaged weights, and a model that fully_shard sharded "
+            "cannot be copied. Leave it out, or average the weights of saved models."
+        )
+    if layout.sharded and audit is not None:
+        raise InvalidInput(
+            "audit plants canaries in a model around yours, in which fully_shard has no part. Leave it out, "
+            "or audit a run of the same plan whose model is not sharded."
+        )
+
+
+def check_ready(model: nn.Module, layout: Layout) -> None:
+    """Refuse a model that is not ready to train.
+
+    Raises:
+        InvalidInput: weights are NaN or infinite.
+        UnsupportedModel: parameters have no values yet, or none that can be trained.
+    """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise UnsupportedModel(
@@ -71,7 +93,7 @@ def _check_weights(model: nn.Module) -> None:
                 f"parameter {name!r} was made under torch.inference_mode(), so it cannot be trained. Make or "
                 "load the model outside of it."
             )
-        if not bool(parameter.detach().isfinite().all()):
+        if not bool(layout.local(parameter.detach()).isfinite().all()):
             raise InvalidInput(
                 f"parameter {name!r} holds NaN or infinite values before training, so that each loss would "
                 "be NaN. Initialise the model again, or load other weights."

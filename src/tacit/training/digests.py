@@ -57,6 +57,7 @@ _SHOWING = frozenset(
 _ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
 """Code that names one of these may read attributes that it does not name."""
 _OF_TORCH = frozenset(vars(nn.Module()))
+_OF_SHARDING = "__composable_api_state_key"  # and a random number, of what ``fully_shard`` keeps in a module
 _OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"})
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, slice, range)
 _KINDS = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
@@ -236,7 +237,8 @@ class Reader:
         for name, child in network._modules.items():
             yield name
             yield self.of(child)
-        own = {name: value for name, value in vars(network).items() if name not in _OF_TORCH}
+        kept = ((name, value) for name, value in vars(network).items() if not name.startswith(_OF_SHARDING))
+        own = {name: value for name, value in kept if name not in _OF_TORCH}
         if id(network) in self._moving:  # tables that the first forward pass makes
             own = {n: value for n, value in own.items() if not isinstance(value, Tensor | NoneType)}
         yield from self._attributes(own, every=every)
@@ -244,6 +246,8 @@ class Reader:
     def _object(self, value: object) -> Iterator[Part]:
         kind = type(value)
         yield from self._class(kind, made=True)
+        if kind.__module__.startswith("torch.distributed"):  # what it holds differs between processes
+            return
         library = _is_library(kind.__module__)
         if library:  # such as the functions of NumPy
             yield str(getattr(value, "__name__", ""))

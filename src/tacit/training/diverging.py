@@ -17,6 +17,7 @@ from torch import nn
 
 from tacit.errors import Diverged, LossWarning
 from tacit.plan import Plan
+from tacit.training.layout import Layout
 
 __all__ = ["LossWatch", "check_weights"]
 
@@ -26,7 +27,9 @@ _SHOWN = 3
 _TOGETHER = 10  # steps
 
 
-def check_weights(trained: Mapping[str, nn.Parameter], step: int, optimizer: torch.optim.Optimizer) -> None:
+def check_weights(
+    trained: Mapping[str, nn.Parameter], step: int, optimizer: torch.optim.Optimizer, layout: Layout
+) -> None:
     """Refuse to go on with weights that are NaN or infinite: all later gradients would be, and count nothing.
 
     It checks the first ten steps, and then every tenth, as a small model's step takes little longer.
@@ -37,11 +40,15 @@ def check_weights(trained: Mapping[str, nn.Parameter], step: int, optimizer: tor
     if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
         return
     with torch.no_grad():
-        device = next(iter(trained.values())).device
-        sums = torch.stack([weight.sum(dtype=torch.float32).to(device) for weight in trained.values()])
+        weights = [layout.local(weight) for weight in trained.values()]
+        device = weights[0].device
+        sums = torch.stack([weight.sum(dtype=torch.float32).to(device) for weight in weights])
+        layout.add_up(sums)
         if math.isfinite(float(sums.sum())):  # one number to wait for
             return
-        wrong = [name for name, weight in trained.items() if not bool(weight.isfinite().all())]
+        counts = torch.stack([(~weight.isfinite()).sum(dtype=torch.float32).to(device) for weight in weights])
+        layout.add_up(counts)
+        wrong = [name for name, count in zip(trained, counts.tolist(), strict=True) if count]
     if not wrong:  # their sum alone is too large
         return
     rates = ", ".join(

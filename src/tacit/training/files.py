@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-__all__ = ["remove_leftovers", "write_atomically"]
+__all__ = ["flush_folder", "remove_leftovers", "write_atomically"]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
@@ -27,10 +27,10 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut, where the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

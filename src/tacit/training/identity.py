@@ -94,6 +94,7 @@ _SAID = {
     "slots": "the audit slots",
     "noise": "the device that draws the noise",
     "ranks": "the number of processes",
+    "layout": "how the model is sharded",
     "done": "the number of steps taken",
 }
 _OF_CODE = ("code", "loss", "augmentation", "collate")

@@ -22,7 +22,7 @@ import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar, cast, final
 
 import torch
@@ -78,6 +78,10 @@ class Ranks(ABC):
     def from_first(self, function: Callable[[], T]) -> T:
         """What ``function`` gives, or raises, at rank 0; the others do not call it."""
 
+    @abstractmethod
+    def reached(self) -> AbstractContextManager[None]:
+        """The scope in which it is said in plain words that another process is gone."""
+
     def share_secret(self, generator: Generator) -> Generator:
         """A generator with the key of rank 0's."""
         key, secure = self.from_first(generator.secret_state)
@@ -105,6 +109,9 @@ class Alone(Ranks):
 
     def from_first(self, function: Callable[[], T]) -> T:
         return function()
+
+    def reached(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @final
@@ -139,7 +146,7 @@ class ProcessRanks(Ranks):
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        with self._reached():
+        with self.reached():
             pending = []
             for bucket in _buckets(tensors):
                 whole = len(bucket) == 1 and bucket[0].is_contiguous()
@@ -153,7 +160,7 @@ class ProcessRanks(Ranks):
                         tensor.copy_(part.view_as(tensor))
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        with self._reached(), torch.no_grad():
+        with self.reached(), torch.no_grad():
             for tensor in tensors:
                 sent = tensor.detach().to(self._device, copy=True, memory_format=torch.contiguous_format)
                 dist.broadcast(sent.view(-1).view(torch.uint8), group=self._group, group_src=0)
@@ -163,10 +170,10 @@ class ProcessRanks(Ranks):
         try:
             own = function()
         except BaseException:
-            with self._reached():
+            with self.reached():
                 self._failures(failed=True)
             raise
-        with self._reached():
+        with self.reached():
             failed = self._failures(failed=False)
             if failed:
                 raise ProcessLost(_failed(failed))
@@ -190,7 +197,7 @@ class ProcessRanks(Ranks):
                 found[0] = function()
             except BaseException as problem:  # noqa: BLE001 (raised below, at all ranks)
                 found[1] = problem
-        with self._reached():
+        with self.reached():
             sent = found if self.first and _picklable(found[1]) else [None, ProcessLost(_failed([0]))]
             dist.broadcast_object_list(sent, group=self._group, group_src=0, device=self._device)
         found = found if self.first else sent
@@ -199,8 +206,7 @@ class ProcessRanks(Ranks):
         return cast("T", found[0])
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Say in plain words that another process is gone."""
+    def reached(self) -> Iterator[None]:
         if self._process != os.getpid():
             raise PrivacyRefusal("a forked process cannot stand for the rank of its parent.")
         try:

@@ -44,7 +44,7 @@ from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.rounding import round_up
 from tacit.sampling import Indices, TruncatedPoissonSampling
-from tacit.training.arguments import check_arguments
+from tacit.training.arguments import check_arguments, check_layout, check_ready
 from tacit.training.arrays import floating_type
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
@@ -61,6 +61,7 @@ from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
+from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
 
@@ -130,7 +131,8 @@ class PrivateSession:
             Where the plan has a preparation, call ``charges.start()`` before that.  Of several ranks the
             first alone charges, and those of the others are not used.
         ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  Each has
-            the same model, records and plan; all get the weights and the key of rank 0.
+            the same model, records and plan; all get the weights and the key of rank 0.  The model may be
+            one that ``torch.distributed.fsdp.fully_shard`` sharded over them (:mod:`tacit.training.shards`).
             :class:`tacit.training.Alone` says that this process trains by itself though there are others.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
@@ -182,7 +184,10 @@ class PrivateSession:
             ranks=ranks,
             generator=generator,
         )
-        self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
+        self._layout = layout_of(model, self._ranks)
+        check_layout(self._layout, ema_decay=ema_decay, audit=audit)
+        check_ready(model, self._layout)
+        self._layout.copy_from_first(model)
         self.model = model
         self.plan = plan
         loss = per_record(loss, model)
@@ -213,8 +218,9 @@ class PrivateSession:
             self._slots = Planted(audit, model, loss, plan, self._generator)
             self._records = WithCanaries(self._records, self._slots)
             model, loss = self._slots.model, self._slots.loss
-        self._engine = _make_engine(engine, model, loss, plan, memory)
-        trained = self._engine.parameters
+        with self._layout.whole():
+            self._engine = _make_engine(engine, model, loss, plan, memory)
+        trained = self._layout.trained(self._engine.parameters)
         self._trained = trained if self._slots is None else self._slots.without_slots(trained)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
@@ -286,7 +292,7 @@ class PrivateSession:
 
     @property
     def _noise_on_device(self) -> bool:
-        return on_device.draws(self._trained)
+        return not self._layout.sharded and on_device.draws(self._trained)
 
     @property
     def current_model(self) -> nn.Module:
@@ -424,20 +430,21 @@ class PrivateSession:
             physical_batch_size=self._physical,
             augmentation=self._augmentation,
             ranks=self._ranks,
+            layout=self._layout,
         )
-        check_release(self._generator, ticket.step, released.gradients)
+        self._layout.together(lambda: check_release(self._generator, ticket.step, released.gradients))
         gradients = self._without_slots(released.gradients)
         self._thresholds = released.thresholds
         self._loss = released.loss
         self._done, self._torn = self._done + 1, True  # from here on the step counts, whatever happens
-        self._optimizer.step(gradients)
+        self._optimizer.step(self._layout.gradients(gradients))
         self._torn = False
         if self._averaged is not None:
             self._averaged.update(self.model, self._done)
         if self._charges is not None:
             self._charges.after(ticket.step)
         self._watch.take(released.loss)
-        check_weights(self._trained, ticket.step, self.optimizer)
+        check_weights(self._trained, ticket.step, self.optimizer, self._layout)
         return StepReport(step=ticket.step, loss=released.loss)
 
     def _repr_html_(self) -> str:
@@ -503,15 +510,18 @@ class PrivateSession:
 
         Store it apart from what you release: whoever has it can subtract the noise.  The session replaces the
         file as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
-        Of several ranks the first writes, and all must call this.
+        Of several ranks the first writes, and all must call this.  The weights of a sharded model and its
+        optimizer's state go to a folder beside the file, of which each rank writes its part: move both
+        together.  All ranks must see one file system.
 
         Raises:
             PrivacyRefusal: the last step was cut short while it changed the weights.
         """
         self._check_whole()
-        self._ranks.from_first(lambda: self._save(Path(path), extra))
+        saved = self._layout.saved(Path(path), self.model, self.optimizer)
+        self._ranks.from_first(lambda: self._save(Path(path), saved, extra))
 
-    def _save(self, path: Path, extra: dict[str, Any] | None) -> None:
+    def _save(self, path: Path, saved: dict[str, Any], extra: dict[str, Any] | None) -> None:
         key, secure = self._generator.secret_state()
         save_state(
             path,
@@ -522,14 +532,14 @@ class PrivateSession:
                 "done": self._done,
                 "thresholds": list(self._thresholds),
                 "measured": dict(self._engine.measured),
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
+                **saved,
                 "averaged": None if self._averaged is None else self._averaged.weights,
                 "slots": None if self._slots is None else self._slots.state(),
                 "charges": None if self._charges is None else self._charges.state(),
                 "extra": extra or {},
             },
         )
+        self._layout.clean(path, saved)
 
     def load(self, path: Path | str) -> dict[str, Any]:
         """Go on exactly where :meth:`save` stopped; returns its ``extra``.
@@ -571,8 +581,7 @@ class PrivateSession:
         self._thresholds = state["thresholds"]
         self._engine.measured.clear()
         self._engine.measured.update(state["measured"])
-        self.model.load_state_dict(state["model"])
-        self._optimizer.restore(state["optimizer"])
+        self._optimizer.restore(self._layout.load(Path(path), state, self.model, self.optimizer))
         if self._averaged is not None:
             self._averaged.load(state["averaged"])
         if self._slots is not None:
@@ -598,6 +607,8 @@ class PrivateSession:
         }
         if self._noise_on_device:
             facts["noise"] = "ChaCha20"
+        if self._layout.sharded:
+            facts["layout"] = self._layout.description
         if self._ranks.ranks > 1:
             facts["ranks"] = self._ranks.ranks
         if len(self._records) > 0 and not is_positional(self._records.template):

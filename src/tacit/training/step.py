@@ -1,7 +1,8 @@
 """What does one private step compute? Sample, clip, sum, noise, all over the public batch size.
 
-Only this file adds noise to gradients.  The buffers hold the noise before the engine adds the first gradient
-to them, so the sum without noise never exists in memory that outlives the step.
+The engine adds to buffers (:mod:`tacit.training.layout`) that hold the noise before the first gradient, so
+the sum without noise never exists in memory that outlives the step.  Shards of a model get their noise when
+the sums are reduced (:mod:`tacit.training.shards`).  No other file adds noise to gradients.
 
 Several processes (:mod:`tacit.training.ranks`) take one step together: rank r of R adds the clipped sum of
 the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks makes it whole.
@@ -25,11 +26,10 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import final
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -37,24 +37,18 @@ from torch import Tensor
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
-from tacit.noise import on_device
-from tacit.noise.ahead import NoiseAhead
-from tacit.noise.box_muller import DRAWS_PER_TILE
-from tacit.noise.gaussian import StepNoise, gaussian
+from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
-from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
+from tacit.training.layout import Layout, Replicated
 from tacit.training.prefetch import Request
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Records
 from tacit.training.values import without_numbers
 
 __all__ = ["NoisyStep", "noisy_step", "requests"]
-
-_SMALL = TILES_APART * DRAWS_PER_TILE
-_TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
 
 @dataclass(frozen=True)
@@ -84,15 +78,18 @@ def noisy_step(
     physical_batch_size: int,
     augmentation: Augmentation | None = None,
     ranks: Ranks = Alone(),  # noqa: B008 (it has no state)
+    layout: Layout | None = None,
 ) -> NoisyStep:
     """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``.
 
     ``indices`` are all participants of the step; of several ``ranks`` each takes its own among them.
+    ``layout``: where the parameters lie; if in shards, the gradients are those of this rank's shards.
     """
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    buffers = _NoiseBuffers(engine.parameters, generator, std, step, device, ranks)
+    layout = Replicated(ranks) if layout is None else layout
+    buffers = layout.sums(engine.parameters, generator, std=std, step=step)
     limits = _limits(tuple(thresholds), device)
     uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
 
@@ -109,82 +106,13 @@ def noisy_step(
             raw_loss += _raw_centred_loss(raw, plan.loss_report)
         return raw_below, raw_loss
 
-    raw_below, raw_loss = ranks.total(own_share)
-    ranks.sum_([*buffers.values()])
+    with layout.whole():
+        raw_below, raw_loss = ranks.total(own_share)
     return NoisyStep(
-        gradients=dict(buffers),
+        gradients=buffers.released(),
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
-
-
-@final
-class _NoiseBuffers(Mapping[str, Tensor]):
-    """A buffer of N(0, std^2 / R) for each parameter, at its address; drawn when the engine first asks.
-
-    The engine asks for a buffer when it adds that parameter's sum.  By then it has freed the activations, and
-    the buffers take that memory.  A CUDA device draws all of them itself, at once.  Where it cannot, a thread
-    draws them in the background, on the idle processor.
-    """
-
-    def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        generator: Generator,
-        std: float,
-        step: int,
-        device: torch.device,
-        ranks: Ranks,
-    ) -> None:
-        self._parameters = parameters
-        self._index = {name: index for index, name in enumerate(parameters)}
-        rank, number = ranks.rank, ranks.ranks
-        self._noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=number)
-        self._drawn: dict[str, Tensor] = {}
-        self._draw_all: Callable[[], dict[str, Tensor]] | None = None
-        self._ahead: NoiseAhead | None = None
-        if on_device.draws(parameters):
-            self._draw_all = partial(
-                on_device.draw, generator, parameters, std=std, step=step, rank=rank, ranks=number
-            )
-        elif device.type == "cuda":
-            self._ahead = NoiseAhead(generator, parameters, rank=rank, ranks=number)
-            self._ahead.start(step=step, std=std)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._drawn:
-            if self._draw_all is not None:
-                self._drawn = self._draw_all()
-            elif self._ahead is not None:
-                self._drawn[name] = self._ahead.take(name)
-            else:
-                self._draw(self._together_with(name))
-        return self._drawn[name]
-
-    def _together_with(self, name: str) -> list[str]:
-        """The names whose noise is drawn with this one: small ones, up to ``_TOGETHER`` draws."""
-        names, room = [name], _TOGETHER - self._parameters[name].numel()
-        for other, parameter in self._parameters.items():
-            if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:
-                names.append(other)
-                room -= parameter.numel()
-        return names
-
-    def _draw(self, names: list[str]) -> None:
-        buffers = {}
-        for name in names:
-            parameter = self._parameters[name]
-            dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            buffers[name] = torch.empty(tuple(parameter.shape), dtype=dtype)
-        self._noise.fill_each({self._index[name]: buffer for name, buffer in buffers.items()})
-        for name, buffer in buffers.items():
-            self._drawn[name] = buffer.to(self._parameters[name].device)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
 
 
 @lru_cache(maxsize=16)

@@ -5,7 +5,8 @@ Letters: n records; B rows.
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Iterator
+from typing import Any, final
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,11 +15,15 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from tacit.clipping.isolation.state import values_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
-__all__ = ["Survey", "can_mix", "check_loss", "check_losses", "check_model", "check_module"]
+__all__ = ["Survey", "can_mix", "check_loss", "check_losses", "check_model", "check_module", "sharding_hooks"]
 
 _ONE_PROCESS = (
-    "Private training runs in one process: make the model without the wrapper or the sharding, and start the "
-    "script without torchrun and init_process_group."
+    "Make the model without the wrapper or the sharding: a session trains it in one process, and with "
+    "ranks=tacit.training.ProcessRanks() in several."
+)
+_SHARDED = (
+    "A session gathers the parameters of a model that torch.distributed.fsdp.fully_shard sharded: make it "
+    "with ranks=tacit.training.ProcessRanks(). An engine by itself takes a model that is in one process."
 )
 
 
@@ -35,7 +40,7 @@ def check_model(model: nn.Module) -> None:
         if _is_of_torch_distributed(parameter, "DTensor"):
             raise UnsupportedModel(
                 f"parameter {name!r} is a DTensor, a part of which lies in each of several processes, and "
-                f"norms are of whole gradients. {_ONE_PROCESS}"
+                f"norms are of whole gradients. {_SHARDED}"
             )
         if parameter.requires_grad:
             _check_parameter(name, parameter)
@@ -95,8 +100,9 @@ def check_module(name: str, module: nn.Module) -> None:
             "the module inside it (model.module), which trains on one device."
         )
     if _is_for_several(module):
+        told = _SHARDED if _is_of_torch_distributed(module, "FSDPModule") else _ONE_PROCESS
         raise UnsupportedModel(
-            f"{where} shares gradients or weights among processes, before anything is clipped. {_ONE_PROCESS}"
+            f"{where} shares gradients or weights among processes, before anything is clipped. {told}"
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
         module.max_norm is not None or module.scale_grad_by_freq
@@ -109,9 +115,25 @@ def check_module(name: str, module: nn.Module) -> None:
 
 def _is_for_several(module: nn.Module) -> bool:
     """Whether it wraps a model, or is one, for training on several processes."""
-    return isinstance(module, nn.parallel.DistributedDataParallel) or _is_of_torch_distributed(
-        module, "FullyShardedDataParallel", "FSDPModule"
-    )
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return True
+    sharded = _is_of_torch_distributed(module, "FSDPModule") and any(True for _ in sharding_hooks(module))
+    return sharded or _is_of_torch_distributed(module, "FullyShardedDataParallel")
+
+
+def sharding_hooks(module: nn.Module) -> Iterator[tuple[dict[int, Any], int]]:
+    """The hooks by which ``fully_shard`` gathers parameters and reduces gradients: their table and number.
+
+    Without them a module of a sharded model computes like any other.
+    """
+    for table in (module._forward_pre_hooks, module._forward_hooks):
+        for number, registered in table.items():
+            hook: Any = registered
+            while hook is not None:
+                if _is_of_torch_distributed(getattr(hook, "__self__", None), "FSDPState"):
+                    yield table, number
+                    break
+                hook = getattr(hook, "__wrapped__", None)
 
 
 def _is_of_torch_distributed(value: object, *names: str) -> bool:

@@ -1,0 +1,248 @@
+"""Where do the trained parameters lie, and what does a step add to? Whole at each rank, or in shards.
+
+A :class:`Layout` is what step and session need to know of it.  :mod:`tacit.training.shards` has the one for
+models that ``fully_shard`` sharded.
+
+**Guarantee**
+
+* Buffers of whole parameters hold the rank's share of the noise before the engine adds the first gradient.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import UnsupportedModel
+from tacit.noise import on_device
+from tacit.noise.ahead import NoiseAhead
+from tacit.noise.box_muller import DRAWS_PER_TILE
+from tacit.noise.gaussian import StepNoise
+from tacit.noise.generator import Generator
+from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
+from tacit.training.ranks import Ranks
+
+__all__ = ["Layout", "Replicated", "Sums"]
+
+_SMALL = TILES_APART * DRAWS_PER_TILE
+_TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
+
+
+class Sums(Mapping[str, Tensor]):
+    """A buffer for each trained parameter, made when the engine first asks for it, which adds its sum."""
+
+    @abstractmethod
+    def released(self) -> dict[str, Tensor]:
+        """The sums over all ranks, with noise; what this rank has of them.  All ranks call this together."""
+
+
+class Layout(ABC):
+    """How the parameters of a model lie in the processes that train it."""
+
+    sharded: bool
+    """Whether each process has a part of them."""
+
+    description: str
+    """What of it decides what a step computes."""
+
+    @abstractmethod
+    def whole(self) -> AbstractContextManager[None]:
+        """The scope in which the model computes with whole parameters; all ranks enter it together."""
+
+    @abstractmethod
+    def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
+        """The buffers of a step, whose noise has the standard deviation ``std`` in the sum over the ranks.
+
+        Args:
+            parameters: the whole ones, by name.
+        """
+
+    @abstractmethod
+    def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+        """What the optimizer steps with, of the engine's ``parameters``."""
+
+    @abstractmethod
+    def copy_from_first(self, model: nn.Module) -> None:
+        """Parameters and buffers that each rank has become those of rank 0."""
+
+    @abstractmethod
+    def local(self, tensor: Tensor) -> Tensor:
+        """What this rank has of a parameter."""
+
+    @abstractmethod
+    def add_up(self, tensor: Tensor) -> None:
+        """What was computed of local tensors becomes the sum over the ranks that have different ones."""
+
+    @abstractmethod
+    def together(self, check: Callable[[], None]) -> None:
+        """Call ``check`` of what this rank has; where it fails at one of the ranks, none goes on."""
+
+    @abstractmethod
+    def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What a step released, as gradients of the trained parameters."""
+
+    @abstractmethod
+    def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """What the resume state at ``path`` says of weights and optimizer, by which :meth:`load` finds them.
+
+        All ranks call this together, and :meth:`clean` when the state is written.
+        """
+
+    @abstractmethod
+    def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
+        """Remove what earlier saves to ``path`` left; rank 0 calls this."""
+
+    @abstractmethod
+    def load(
+        self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
+        """Restore the weights that :meth:`saved` told of; return the state of the optimizer."""
+
+
+@final
+class Replicated(Layout):
+    """Each rank has all of the model."""
+
+    sharded, description = False, "whole"
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def whole(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
+        device = next(iter(parameters.values())).device
+        return _NoiseBuffers(parameters, generator, std, step, device, self._ranks)
+
+    def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+        return parameters
+
+    def copy_from_first(self, model: nn.Module) -> None:
+        self._check_same(model)
+        self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
+
+    def _check_same(self, model: nn.Module) -> None:
+        """Refuse the model of a rank that has other parameters than that of rank 0."""
+        named = (*model.named_parameters(), *model.named_buffers())
+        mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named}
+        first = self._ranks.from_first(lambda: mine)
+
+        def check() -> tuple[float, ...]:
+            differing = sorted(name for name in mine | first if mine.get(name) != first.get(name))
+            if differing:
+                more = ", ..." if len(differing) > 3 else ""
+                raise UnsupportedModel(
+                    f"the model of process {self._ranks.rank} differs from that of process 0 in "
+                    f"{', '.join(differing[:3])}{more}. Each process needs the whole model: a stage of a "
+                    "pipeline, or some of the experts, is refused. torch.distributed.fsdp.fully_shard is the "
+                    "way to leave each process a part."
+                )
+            return ()
+
+        self._ranks.total(check)
+
+    def local(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def add_up(self, tensor: Tensor) -> None:
+        pass
+
+    def together(self, check: Callable[[], None]) -> None:
+        check()  # which is of the same at each rank
+
+    def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return released
+
+    def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
+        pass
+
+    def load(
+        self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
+        model.load_state_dict(saved["model"])
+        state: dict[str, Any] = saved["optimizer"]
+        return state
+
+
+@final
+class _NoiseBuffers(Sums):
+    """A buffer of N(0, std^2 / R) for each parameter, at its address; drawn when the engine first asks.
+
+    The engine asks for a buffer when it adds that parameter's sum.  By then it has freed the activations, and
+    the buffers take that memory.  A CUDA device draws all of them itself, at once.  Where it cannot, a thread
+    draws them in the background, on the idle processor.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        generator: Generator,
+        std: float,
+        step: int,
+        device: torch.device,
+        ranks: Ranks,
+    ) -> None:
+        self._parameters = parameters
+        self._index = {name: index for index, name in enumerate(parameters)}
+        self._ranks, rank, number = ranks, ranks.rank, ranks.ranks
+        self._noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=number)
+        self._drawn: dict[str, Tensor] = {}
+        self._draw_all: Callable[[], dict[str, Tensor]] | None = None
+        self._ahead: NoiseAhead | None = None
+        if on_device.draws(parameters):
+            self._draw_all = partial(
+                on_device.draw, generator, parameters, std=std, step=step, rank=rank, ranks=number
+            )
+        elif device.type == "cuda":
+            self._ahead = NoiseAhead(generator, parameters, rank=rank, ranks=number)
+            self._ahead.start(step=step, std=std)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._drawn:
+            if self._draw_all is not None:
+                self._drawn = self._draw_all()
+            elif self._ahead is not None:
+                self._drawn[name] = self._ahead.take(name)
+            else:
+                self._draw(self._together_with(name))
+        return self._drawn[name]
+
+    def _together_with(self, name: str) -> list[str]:
+        """The names whose noise is drawn with this one: small ones, up to ``_TOGETHER`` draws."""
+        names, room = [name], _TOGETHER - self._parameters[name].numel()
+        for other, parameter in self._parameters.items():
+            if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:
+                names.append(other)
+                room -= parameter.numel()
+        return names
+
+    def _draw(self, names: list[str]) -> None:
+        buffers = {}
+        for name in names:
+            parameter = self._parameters[name]
+            dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+            buffers[name] = torch.empty(tuple(parameter.shape), dtype=dtype)
+        self._noise.fill_each({self._index[name]: buffer for name, buffer in buffers.items()})
+        for name, buffer in buffers.items():
+            self._drawn[name] = buffer.to(self._parameters[name].device)
+
+    def released(self) -> dict[str, Tensor]:
+        self._ranks.sum_([*self.values()])
+        return dict(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)

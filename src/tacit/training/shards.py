@@ -1,0 +1,316 @@
+"""How is a sharded model trained? Its parameters are whole while a step computes, in shards otherwise.
+
+``torch.distributed.fsdp.fully_shard`` leaves each rank the rows of each parameter that are its own.  For the
+passes of a private step all ranks gather the parameters.  Each adds the clipped sum of its records, over the
+whole gradient, to buffers of zeros.  Then the sums are reduced and scattered: a rank receives the rows of the
+total that are its own, adds the noise of these rows, and takes the optimizer's step on them.
+
+At rest a rank holds 1/R of parameters, noisy gradient and optimizer state.  During the passes it holds whole
+parameters, in the type of :class:`~torch.distributed.fsdp.MixedPrecisionPolicy`, and whole sums, in float32
+or float64.
+
+Letters: R ranks; n rows of a parameter, which are its first dimension; m = ceil(n / R) rows of a shard.
+
+**Guarantee**
+
+* Norms are of a record's whole gradient, never of a shard's part.
+* The noise of a shard is that of its rows in the noise that one process would draw for the whole parameter:
+  its bits do not depend on the number of ranks, and no two shards share any.
+* The shards of all ranks together are the released sum, with the whole noise.  Until they are reduced, sums
+  without noise are on the wire between processes that trust each other, and in their memory.
+* A model that is sharded in another way is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.utils._pytree import tree_map
+
+from tacit.clipping.isolation.modules import sharding_hooks
+from tacit.noise.gaussian import StepNoise
+from tacit.noise.generator import Generator
+from tacit.training.layout import Layout, Replicated, Sums
+from tacit.training.ranks import Ranks
+from tacit.training.shard_checks import check_sharding, is_distributed, is_dtensor, prepare
+from tacit.training.shard_files import new_folder, read_shards, remove_others, write_shards
+
+__all__ = ["Sharded", "layout_of"]
+
+_TOGETHER = 25 * 2**20
+"""Bytes of small sums that are reduced in one piece."""
+
+
+def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
+    """How the parameters of ``model`` lie in the processes of ``ranks``.
+
+    Raises:
+        UnsupportedModel: they are in parts, and not as ``fully_shard`` over these processes leaves them.
+
+    >>> from tacit.training.ranks import Alone
+    >>> layout_of(nn.Linear(2, 1), Alone()).sharded
+    False
+    """
+    if not is_distributed(model):
+        return Replicated(ranks)
+    return Sharded(model, ranks)
+
+
+@final
+class Sharded(Layout):
+    """A model that ``fully_shard`` sharded over all processes of ``ranks``.
+
+    Raises:
+        UnsupportedModel: it is sharded otherwise.
+    """
+
+    sharded = True
+
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        self._ranks = ranks
+        self._modules: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        policies = {repr(module._get_fsdp_state()._mp_policy) for module in self._modules}
+        self.description = f"by fully_shard, {', '.join(sorted(policies))}"
+        prepare(model)
+        for module in self._modules:
+            module.reshard()
+        self.parameters = dict(model.named_parameters())
+        """All parameters, frozen ones among them, as they are at rest."""
+        self.buffers = dict(model.named_buffers())
+        self._trained: dict[str, Any] = {n: p for n, p in self.parameters.items() if p.requires_grad}
+        check_sharding(self._trained, self.parameters, self._modules, ranks)
+        self._group = next(iter(self._trained.values())).device_mesh.get_group()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for module in self._modules:
+                stack.enter_context(_gathered(module, self._ranks))
+            yield
+
+    def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
+        return _ShardSums(self._trained, parameters, StepNoise(generator, std=std, step=step), self._ranks)
+
+    def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+        return self._trained
+
+    def copy_from_first(self, model: nn.Module) -> None:
+        plain = [p for p in self.parameters.values() if not is_dtensor(p)]
+        self._ranks.copy_from_first([*plain, *self.buffers.values()])
+
+    def local(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+    def add_up(self, tensor: Tensor) -> None:
+        self._ranks.sum_([tensor])
+
+    def together(self, check: Callable[[], None]) -> None:
+        def checked() -> tuple[float, ...]:
+            check()
+            return ()
+
+        self._ranks.total(checked)
+
+    def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        from torch.distributed.tensor import DTensor
+
+        return {
+            name: DTensor.from_local(
+                part.to(self._trained[name].dtype),
+                self._trained[name].device_mesh,
+                self._trained[name].placements,
+                run_check=False,
+                shape=self._trained[name].shape,
+                stride=self._trained[name].stride(),
+            )
+            for name, part in released.items()
+        }
+
+    def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        folder = self._ranks.from_first(lambda: new_folder(path))
+        whole = optimizer.state_dict()
+        state = {**whole, "state": {number: dict(values) for number, values in whole["state"].items()}}
+        tensors, kinds = self._tensors(), []
+        for number, values in state["state"].items():
+            for name, value in values.items():
+                if isinstance(value, Tensor):
+                    tensors[key := f"optimizer.{number}.{name}"] = value
+                    kinds.append((key, number, name, is_dtensor(value), tuple(value.shape), value.dtype))
+                    values[name] = None
+        with self._ranks.reached():
+            write_shards(path.parent / folder, tensors, self._group)
+        return {"optimizer": state, "folder": folder, "kinds": kinds}
+
+    def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
+        remove_others(path, saved["folder"])
+
+    def load(
+        self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
+        state: dict[str, Any] = saved["optimizer"]
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        tensors = self._tensors()
+        for key, number, name, is_sharded, shape, dtype in saved["kinds"]:
+            like = held[number].detach()
+            value = torch.zeros_like(like, dtype=dtype) if is_sharded else torch.zeros(shape, dtype=dtype)
+            tensors[key] = state["state"][number][name] = value
+        for module in self._modules:
+            module.reshard()  # what an evaluation left gathered is older
+        read_shards(path.parent / saved["folder"], tensors)
+        return state
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers, as they are at rest."""
+        named = {**self.parameters, **self.buffers}
+        return {f"model.{name}": tensor.detach() for name, tensor in named.items()}
+
+
+@final
+class _ShardSums(Sums):
+    """A buffer of zeros for the whole of each parameter; released are the rows of this rank, with noise."""
+
+    def __init__(
+        self,
+        trained: Mapping[str, Any],
+        parameters: Mapping[str, Tensor],
+        noise: StepNoise,
+        ranks: Ranks,
+    ) -> None:
+        self._trained, self._parameters, self._noise, self._ranks = trained, parameters, noise, ranks
+        self._index = {name: index for index, name in enumerate(trained)}
+        self._raw_sums: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._raw_sums:
+            parameter = self._parameters[name]
+            self._raw_sums[name] = torch.zeros(
+                tuple(parameter.shape), dtype=self._type(name), device=parameter.device
+            )
+        return self._raw_sums[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._trained)
+
+    def __len__(self) -> int:
+        return len(self._trained)
+
+    def released(self) -> dict[str, Tensor]:
+        released: dict[str, Tensor] = {}
+        for names in self._pieces():
+            group = self._trained[names[0]].device_mesh.get_group()
+            ranks = dist.get_world_size(group)
+            rows = [_by_rank(self[name], ranks) for name in names]
+            for name in names:
+                del self._raw_sums[name]
+            raw_sums = rows[0].contiguous() if len(rows) == 1 else torch.cat(rows, 1)
+            sizes = [part.shape[1] for part in rows]
+            del rows
+            raw_own = raw_sums.new_empty(raw_sums.shape[1])
+            with self._ranks.reached():
+                _reduce_scatter(raw_own, raw_sums.view(-1), group)
+            del raw_sums
+            for name, raw_part in zip(names, raw_own.split_with_sizes(sizes), strict=True):
+                released[name] = self._noisy(name, raw_part)
+        return {name: released[name] for name in self._trained}
+
+    def _noisy(self, name: str, raw_rows: Tensor) -> Tensor:
+        """The sums in the own ``raw_rows``, which may be filled up behind, with the noise of these rows."""
+        local = self._trained[name].to_local()
+        whole = self._trained[name].shape
+        noise = torch.empty(tuple(local.shape), dtype=self._type(name))
+        if noise.numel():
+            m = -(-whole[0] // self._ranks.ranks)
+            first = self._ranks.rank * m * (noise.numel() // noise.shape[0])
+            self._noise.fill_part(noise, self._index[name], first)
+        return noise.to(raw_rows.device).add_(raw_rows[: noise.numel()].view_as(noise))
+
+    def _type(self, name: str) -> torch.dtype:
+        return torch.float64 if self._trained[name].dtype == torch.float64 else torch.float32
+
+    def _pieces(self) -> Iterator[list[str]]:
+        """The names whose sums are reduced together: small ones of one type.  At all ranks the same."""
+        piece: list[str] = []
+        room = 0
+        for name, parameter in self._trained.items():
+            size = parameter.numel() * self._type(name).itemsize
+            if piece and (size > room or self._type(name) != self._type(piece[0])):
+                yield piece
+                piece = []
+            if not piece:
+                room = _TOGETHER
+            piece.append(name)
+            room -= size
+        if piece:
+            yield piece
+
+
+def _by_rank(whole: Tensor, ranks: int) -> Tensor:
+    """(R, m numbers): the rows of each rank, filled up with zeros where a rank has fewer than m.
+
+    >>> _by_rank(torch.arange(3.0), 2)
+    tensor([[0., 1.],
+            [2., 0.]])
+    """
+    m = -(-whole.shape[0] // ranks)
+    if missing := m * ranks - whole.shape[0]:
+        whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
+    return whole.reshape(ranks, -1)
+
+
+def _reduce_scatter(out: Tensor, raw_sums: Tensor, group: dist.ProcessGroup) -> None:
+    """``out`` becomes this rank's part of the sum of ``raw_sums`` over the ranks."""
+    by_name = vars(dist)  # newer versions of torch warn of the older name
+    reduce = by_name.get("reduce_scatter_single") or by_name["reduce_scatter_tensor"]
+    reduce(out, raw_sums, op=dist.ReduceOp.SUM, group=group)
+
+
+@contextmanager
+def _gathered(module: Any, ranks: Ranks) -> Iterator[None]:
+    """The scope in which a module's parameters are whole, and nothing of ``fully_shard`` is in its way."""
+    with ranks.reached():
+        module.reshard()  # what an evaluation left gathered may be older than the last step
+        module.unshard()
+    state = module._get_fsdp_state()
+    tables = [(table, dict(table)) for table in (module._forward_pre_hooks, module._forward_hooks)]
+    for table, number in list(sharding_hooks(module)):
+        del table[number]
+    casts = _casts(module, state._mp_policy)
+    try:
+        yield
+    finally:
+        for handle in casts:
+            handle.remove()
+        for table, before in tables:
+            now = dict(table)
+            table.clear()
+            table.update(before | now)
+        module.reshard()
+
+
+def _casts(module: nn.Module, policy: Any) -> list[Any]:
+    """What remains of the hooks of ``fully_shard``: its casts of inputs and outputs."""
+    handles: list[Any] = []
+    if policy.param_dtype is not None and policy.cast_forward_inputs:
+        cast = partial(_cast, dtype=policy.param_dtype)
+
+        def before(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            return tree_map(cast, args), tree_map(cast, kwargs)
+
+        handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+    if policy.output_dtype is not None:
+        cast_output = partial(_cast, dtype=policy.output_dtype)
+        handles.append(module.register_forward_hook(lambda *call: tree_map(cast_output, call[2])))
+    return handles
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

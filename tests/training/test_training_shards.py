@@ -1,0 +1,272 @@
+"""A model that ``fully_shard`` sharded over two ranks: the sum, the noise and the weights of one process."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import shard_worker
+import torch
+from rank_worker import Pool
+from scipy import stats
+from shard_worker import KINDS
+
+from tacit.errors import InvalidInput
+from tacit.training import Alone
+from tacit.training.shard_files import new_folder, read_shards, remove_others, write_shards
+
+SCRIPT = shard_worker.__file__
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool(script=SCRIPT)
+    yield made
+    made.close()
+
+
+# --- the released sum ------------------------------------------------------------------------------------
+
+
+def check_sum(pool: Pool, kind: str, bug: str | None = None) -> None:
+    """The shards of two ranks together are what one process releases, up to the order of summation."""
+    steps = 12 if kind == "small batches" else 2
+    alone, scalars, _ = shard_worker.released(Alone(), kind=kind, steps=steps)
+    assert np.abs(alone).max() > 0.01
+    for found, numbers, types in pool("released", kind=kind, bug=bug, steps=steps):
+        assert types == "torch.float64"
+        assert np.abs(found - alone).max() <= 1e-12
+        for got, want in zip(numbers, scalars, strict=True):
+            assert got == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("no batches", "gpt-2")])
+def test_two_ranks_release_the_sum_of_one_process(pool: Pool, kind: str) -> None:
+    check_sum(pool, kind)
+
+
+def test_a_gpt2_of_transformers_has_the_sum_of_one_process(pool: Pool) -> None:
+    check_sum(pool, "gpt-2")
+
+
+@pytest.mark.parametrize("bug", ["norm of a part", "mean for sum", "no reduction"])
+def test_planted_bugs_in_the_sum(pool: Pool, bug: str) -> None:
+    with pytest.raises(AssertionError):
+        check_sum(pool, "tied", bug)
+
+
+# --- the noise -------------------------------------------------------------------------------------------
+
+
+def check_bits(pool: Pool, dtype: str, bug: str | None = None) -> None:
+    """On empty batches the shards are the noise of one process, to the last bit."""
+    alone, _, types = shard_worker.released(Alone(), kind="no batches", noise=True, dtype=dtype)
+    assert types == f"torch.{dtype}"
+    assert abs(alone[0].std() / 0.5 - 1) < 0.2
+    for found, _, _ in pool("released", kind="no batches", noise=True, dtype=dtype, bug=bug):
+        assert (found == alone).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_noise_has_the_same_bits_however_it_is_sharded(pool: Pool, dtype: str) -> None:
+    check_bits(pool, dtype)
+
+
+def check_noise(pool: Pool, bug: str | None = None) -> None:
+    """The released noise is N(0, (sigma C)^2), fresh in each step and in each half of the numbers."""
+    settings = {"kind": "no batches", "steps": 12}
+    noise = pool("released", noise=True, bug=bug, **settings)[0][0] / 0.5
+    noise = noise[:, : noise.shape[1] // 4 * 4]
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
+    parts = noise.reshape(-1, noise.shape[1] // 4)
+    for part in parts:
+        assert math.isclose(part.std(), 1.0, abs_tol=5 / math.sqrt(2 * part.size))
+    together = np.corrcoef(parts)[np.triu_indices(len(parts), 1)]
+    assert np.abs(together).max() < 5 / math.sqrt(parts.shape[1])
+
+
+def test_the_noise_is_that_of_one_step(pool: Pool) -> None:
+    check_noise(pool)
+
+
+@pytest.mark.parametrize("bug", ["noise on one shard", "noise of the shard", "share of noise"])
+def test_planted_bugs_in_the_noise(pool: Pool, bug: str) -> None:
+    with pytest.raises(AssertionError):
+        check_bits(pool, "float64", bug)
+
+
+@pytest.mark.parametrize("bug", ["noise on one shard", "share of noise"])
+def test_planted_bugs_in_the_law_of_the_noise(pool: Pool, bug: str) -> None:
+    with pytest.raises(AssertionError):
+        check_noise(pool, bug)
+
+
+# --- a whole run -----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_that_of_one_process_and_a_resumed_run_is_the_same_to_the_last_bit(
+    pool: Pool, tmp_path: Path
+) -> None:
+    whole, other = pool("trained")
+    assert (whole == other).all()
+    assert np.abs(whole - shard_worker.trained(Alone())).max() < 1e-9
+    state = tmp_path / "state.pt"
+    pool("trained", stop=4, save=state)
+    pool("trained", stop=20, save=state)  # in the place of the other
+    assert len([*tmp_path.iterdir()]) == 2
+    for resumed in pool("trained", load=state):
+        assert (resumed == whole).all()
+
+
+def test_between_steps_a_rank_holds_its_shards_alone(pool: Pool) -> None:
+    first, second = pool("held")
+    assert first["parameters"] == second["parameters"] == first["own"] + second["own"]
+    assert 0 < second["own"] <= first["own"] < 0.6 * first["parameters"]
+    for found in (first, second):
+        assert found["states"] == 2 * found["own"]  # the two means of Adam
+        assert found["gathered"] == 0
+        assert found["gradients"] == []
+        assert found["hooks"] == [1] * len(found["hooks"])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_one_rank_fails_none_takes_the_step(pool: Pool, rank: int) -> None:
+    found = pool("failing", rank=rank)
+    done, kind, told, same = found[rank]
+    assert (done, kind, same) == (0, "InvalidInput", True)
+    assert "ValueError: not here" in told
+    done, kind, told, same = found[1 - rank]
+    assert (done, kind, same) == (0, "ProcessLost", True)
+    assert f"process {rank} of this run failed" in told
+
+
+def test_the_same_noise_on_another_sum_is_refused(pool: Pool, tmp_path: Path) -> None:
+    found = pool("reusing", folder=tmp_path)
+    assert any(told.startswith("PrivacyRefusal: step 1 was taken before") for told in found)
+    assert all(told.startswith(("PrivacyRefusal", "ProcessLost")) for told in found)
+
+
+def test_weights_that_diverge_in_one_shard_are_told_at_each_rank(pool: Pool) -> None:
+    first, second = pool("diverging")
+    assert first == second
+    assert first.startswith("Diverged: weights are NaN or infinite after step 0: 4.weight. ")
+
+
+def test_parameters_in_16_bits_have_sums_and_noise_in_32(pool: Pool) -> None:
+    alone, _, _ = shard_worker.released(Alone(), kind="tied", dtype="float32")
+    for found, _, types in pool("in_16_bits"):
+        assert types == "torch.float32"
+        assert 0 < np.abs(found - alone).max() < 0.05 * np.abs(alone).max()
+    noise, _, _ = shard_worker.released(Alone(), kind="no batches", noise=True, dtype="float32")
+    for found, _, _ in pool("in_16_bits", kind="no batches", noise=True):
+        assert (found == noise).all()
+
+
+def test_a_killed_rank_stops_the_others_and_nothing_is_lost(pool: Pool, tmp_path: Path) -> None:
+    whole = pool("trained", stop=6)[0]
+    short = Pool(script=SCRIPT)
+    short.send("ends", at=3, folder=tmp_path)
+    start = time.monotonic()
+    told = short.receive(0)
+    assert time.monotonic() - start < 30
+    assert told.startswith("ProcessLost: another process of this run cannot be reached")
+    assert told.endswith(" 3")
+    assert short.processes[1].wait(10) == 9
+    short.close()
+    for resumed in pool("trained", stop=6, load=tmp_path / "state"):
+        assert (resumed == whole).all()
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+REFUSED = {
+    "tensor parallel": "UnsupportedModel: parameter '0.weight' is a DTensor .* tensor, sequence or expert",
+    "tensor parallel and sharded": "UnsupportedModel: parameter '0.weight' .* tensor, sequence or expert",
+    "hybrid": "UnsupportedModel: parameter '0.weight' is a DTensor .* hybrid sharding",
+    "columns": "UnsupportedModel: parameter '2.weight' is a DTensor .* shard_placement_fn",
+    "ignored": "UnsupportedModel: parameter '0.bias' is trained and not sharded",
+    "alone": "UnsupportedModel: parameter '0.weight' .* the session has 1 ranks",
+    "twice": "UnsupportedModel: fully_shard cannot prepare the model: .* share",
+    "ema": "InvalidInput: ema_decay makes a copy",
+    "audit": "InvalidInput: audit plants canaries",
+    "engine": r"UnsupportedModel: the model .*ranks=tacit.training.ProcessRanks\(\)",
+}
+
+
+def test_stages_of_a_pipeline_are_refused(pool: Pool) -> None:
+    first, second = pool("refused", how="pipeline")
+    assert first.startswith("ProcessLost: process 1 of this run failed")
+    assert re.match(
+        "UnsupportedModel: the model of process 1 differs .* 0.bias, 0.weight. .* pipeline", second
+    )
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_other_forms_are_refused_by_name(pool: Pool, how: str) -> None:
+    for told in pool("refused", how=how):
+        assert re.match(REFUSED[how], told, re.DOTALL), told
+
+
+# --- the page --------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_a_program_for_two_processes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sharded-models.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "train.py").write_text(code)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    told = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0, told.stderr
+    (printed,) = [line for line in told.stdout.splitlines() if line]
+    assert f"`{printed}`" in page
+    assert torch.load(tmp_path / "model.pt")["0.weight"].shape == (64, 20)
+    assert len([*(tmp_path / "private").iterdir()]) == 2
+
+
+# --- the files -------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.randn(3, 2),
+        "b": torch.tensor(4, dtype=torch.int64),
+        "c": torch.randn(5).bfloat16(),
+    }
+    write_shards(folder := tmp_path / new_folder(tmp_path / "state"), tensors, None)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    read_shards(folder, found := {name: torch.zeros_like(tensor) for name, tensor in tensors.items()})
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    (tmp_path / "other.shards-1").mkdir()
+    old = tmp_path / new_folder(tmp_path / "state")
+    assert old.is_dir()
+    remove_others(tmp_path / "state", folder.name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.shards-1", folder.name]
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("executed",)
+
+
+def test_a_damaged_folder_is_refused_and_not_executed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidInput, match="not there as a whole, or is damaged"):
+        read_shards(tmp_path / "none", {"a": torch.zeros(3)})
+    write_shards(tmp_path, {"a": torch.zeros(3)}, None)
+    with pytest.raises(InvalidInput, match="is damaged"):
+        read_shards(tmp_path, {"a": torch.zeros(3), "b": torch.zeros(3)})
+    with pytest.raises(InvalidInput, match="is damaged"):
+        read_shards(tmp_path, {"a": torch.zeros(4)})
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        read_shards(tmp_path, {"a": torch.zeros(3)})
+    assert "executed" not in capsys.readouterr().out
