@@ -22,9 +22,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
-from tacit.accounting import LooseBudget, calibrate
+from tacit.accounting import LooseBudget, account, calibrate
+from tacit.accounting.truncation import chance_of_cut, left_for_poisson, smallest_largest_batch
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
@@ -36,6 +37,7 @@ NEAR_FLOOR = 0.05
 
 _ELBOW_NOISE = 2.3  # where sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the central limit's guess at the elbow
 _BELOW, _ABOVE = 16, 8  # the table reaches from elbow / 16 to 8 elbow
+_BELOW_LIMIT = 3  # where the largest batch is below the elbow: smaller batches only have more noise
 _MANY = 10_000  # full batches by which the floor is computed; it does not depend on their number
 _LARGEST_EPSILON = 100.0  # beyond, nothing is promised, and the search for the noise ends at its least
 _PRECISION = 64  # the elbow is found to one part in this
@@ -54,6 +56,8 @@ class Question:
         epochs, compute, steps: exactly one of them: expected passes over the records; per-record gradients in
             all, T B; or the number of steps, whatever their batch.
         largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
+        largest_batch: L, at which larger Poisson samples are cut; None if no sample is.  Only batch sizes are
+            compared whose samples are hardly ever larger: a tenth of delta, at most, goes to cut ones.
         preparation: other releases about the same records, such as DP-PCA, charged to the same budget.
         allow_large_delta: accept a delta of 1/N or more.
 
@@ -76,6 +80,7 @@ class Question:
     compute: float | None = None
     steps: int | None = None
     largest_physical_batch: int | None = None
+    largest_batch: int | None = None
     preparation: tuple[Event, ...] = ()
     allow_large_delta: bool = False
 
@@ -91,6 +96,8 @@ class Question:
         self._check_amount()
         if self.largest_physical_batch is not None:
             check_integer("largest_physical_batch", self.largest_physical_batch, low=1)
+        if self.largest_batch is not None:
+            check_integer("largest_batch", self.largest_batch, low=1, high=self.records)
         if self.delta >= 1 / self.records and not self.allow_large_delta:
             raise PrivacyRefusal(
                 f"delta = {self.delta:g} is not below 1/N = {1 / self.records:.3g} for N = {self.records} "
@@ -126,7 +133,7 @@ class Question:
         return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
 
     @property
-    def largest_batch(self) -> int:
+    def largest_step(self) -> int:
         """The largest batch size that allows one step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
@@ -139,6 +146,27 @@ class Question:
             return self.steps
         steps = self.gradients / batch_size
         return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
+
+    def delta_of(self, batch_size: int) -> float | None:
+        """The delta at which whole samples of that size must be as private as cut ones at ``delta``.
+
+        None where more than a tenth of delta would go to cut batches.
+        """
+        if self.largest_batch is None or self.largest_batch >= self.records:
+            return self.delta
+        if batch_size > self.largest_batch:
+            return None
+        rate, steps = batch_size / self.records, self.steps_of(batch_size)
+        return left_for_poisson(rate, self.records, self.largest_batch, steps, self.delta)
+
+    @cached_property
+    def largest_size(self) -> int:
+        """The largest batch size that can be compared; 0 if every size is cut too often."""
+        low, high = 0, self.largest_step + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.delta_of(middle) is None else (middle, high)
+        return low
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +181,7 @@ class Option:
         compute: T B, per-record gradients in all.
         epochs: T q, expected passes over the records.
         passes: physical batches in an expected batch; None where no largest one was given.
+        cut: the probability that a step's sample is larger than the largest batch; None where none was given.
         noise_multiplier: sigma, calibrated: the least that keeps the promise.
         noise_per_example: sigma / B, the noise of one step's mean gradient in units of C.
         total_noise: sigma / (B sqrt(T)), the noise of the mean over all steps, in units of C.
@@ -169,6 +198,7 @@ class Option:
     compute: int
     epochs: float
     passes: int | None
+    cut: float | None
     noise_multiplier: float
     noise_per_example: float
     total_noise: float
@@ -194,6 +224,7 @@ class Advice:
 
     * Sampling at ``sampling_rate`` with noise ``noise_multiplier``, ``steps`` times, after the preparation,
       costs at most (epsilon, delta) under the adjacency: every option's noise is calibrated for just that.
+    * With a ``largest_batch``, the same holds for samples that are cut there.
     """
 
     question: Question
@@ -206,6 +237,15 @@ class Advice:
         """The option of rank 1."""
         return self.options[0]
 
+    @cached_property
+    def epsilons(self) -> tuple[float, float]:
+        """What the recommended option costs: with samples that are cut at the largest batch, and with whole
+        ones of the same noise."""
+        best, question = self.recommended, self.question
+        event = _event(question, best.batch_size, best.steps, best.noise_multiplier)
+        curve = account(event, adjacency=question.adjacency)
+        return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
+
     def as_data(self) -> dict[str, Any]:
         """Everything as plain data, for JSON."""
         question = asdict(self.question) | {
@@ -217,6 +257,8 @@ class Advice:
             "elbow": self.elbow,
             "options": [asdict(option) for option in self.options],
             "recommended_batch_size": self.recommended.batch_size,
+            "epsilon_cut": None if self.question.largest_batch is None else self.epsilons[0],
+            "epsilon_not_cut": None if self.question.largest_batch is None else self.epsilons[1],
             "in_words": self.in_words(),
         }
 
@@ -243,9 +285,26 @@ class Advice:
         return (
             f"Take batches of {best.batch_size:,} ({who}), {best.steps:,} steps, noise multiplier "
             f"{best.noise_multiplier:.4g}: the mean gradient of a step then has noise "
-            f"{best.noise_per_example:.2g} times the clipping norm.{passes} {self._about_the_elbow()} Twice "
+            f"{best.noise_per_example:.2g} times the clipping norm.{passes}{self._about_cuts()} "
+            f"{self._about_the_elbow()} Twice "
             f"the records would take away {records} of the noise, twice epsilon {epsilon}, twice the compute "
             f"{compute}."
+        )
+
+    def _about_cuts(self) -> str:
+        """The price of the truncation."""
+        best, largest = self.recommended, self.question.largest_batch
+        if best.cut is None or largest is None:
+            return ""
+        cut, whole = (f"{epsilon:.6g}" for epsilon in self.epsilons)
+        price = (
+            f"which costs epsilon {cut} instead of {whole}"
+            if cut != whole
+            else f"which leaves epsilon {cut} as it is, to six digits"
+        )
+        return (
+            f" Samples of more than {largest:,} are cut: that happens to a step with probability "
+            f"{best.cut:.1e}, {price}."
         )
 
     def _about_the_elbow(self) -> str:
@@ -254,9 +313,20 @@ class Advice:
         if self.elbow is None:
             return f"{start}: the compute does not reach the elbow, and larger batches would help."
         if above > NEAR_FLOOR:
-            return f"{start}; batches of about {self.elbow:,} would come within {NEAR_FLOOR:.0%} of it."
+            larger = f"batches of about {self.elbow:,}{self._with_room()}"
+            return f"{start}; {larger} would come within {NEAR_FLOOR:.0%} of it."
         start = f"{start}: beyond the elbow, at about {self.elbow:,}, a larger batch gains nothing."
         return f"{start}{self._instead()}"
+
+    def _with_room(self) -> str:
+        """The largest batch that the elbow needs, where the one asked about is too small for it."""
+        question, elbow = self.question, self.elbow
+        if elbow is None or elbow <= question.largest_size:
+            return ""
+        room = smallest_largest_batch(
+            elbow / question.records, question.records, question.steps_of(elbow), question.delta
+        )
+        return f", with a largest batch of {room:,},"
 
     def _instead(self) -> str:
         """With the compute fixed, a smaller batch means more steps and more noise; the model must decide."""
@@ -293,8 +363,9 @@ def advise(
     """
     told = progress or (lambda _title, _done, _total: None)
     chosen = _check_batch_sizes(question, batch_sizes)
-    floor = _noise(question, question.records, _MANY) / (question.records * math.sqrt(_MANY))
-    elbow = _elbow(question, floor, told)
+    whole = replace(question, largest_batch=None)
+    floor = _noise(whole, question.records, _MANY) / (question.records * math.sqrt(_MANY))
+    elbow = _elbow(whole, floor, told)
     compared = chosen or _around(question, elbow)
     found: list[Option] = []
     for done, batch_size in enumerate(compared):
@@ -307,14 +378,28 @@ def advise(
 
 
 def _check_batch_sizes(question: Question, batch_sizes: Sequence[int]) -> list[int]:
-    largest = question.largest_batch
+    largest = question.largest_step
     checked = sorted({check_integer("batch size", size, low=1) for size in batch_sizes})
     if checked and checked[-1] > largest:
         raise InvalidInput(
             f"batch size {checked[-1]} is larger than {largest}, the largest that {question.records} records "
             "and the compute allow for one step. Leave it out, or give more compute."
         )
+    if question.largest_size == 0 or any(question.delta_of(size) is None for size in checked):
+        _refuse_cuts(question, checked[-1] if checked else 1)
     return checked
+
+
+def _refuse_cuts(question: Question, size: int) -> NoReturn:
+    """Say which largest batch that batch size needs."""
+    steps, rate = question.steps_of(size), size / question.records
+    room = smallest_largest_batch(rate, question.records, steps, question.delta)
+    smaller = f", or batches of at most {question.largest_size:,}" if question.largest_size else ""
+    raise InvalidInput(
+        f"largest_batch {question.largest_batch} cuts batches of {size} too often: over {steps:,} steps that "
+        f"would take more than a tenth of delta = {question.delta:g}. Take a largest_batch of at least "
+        f"{room}{smaller}."
+    )
 
 
 def noise_multiplier(question: Question, batch_size: int) -> float:
@@ -331,9 +416,21 @@ def noise_multiplier(question: Question, batch_size: int) -> float:
 def _noise(question: Question, batch_size: int, steps: int, *, times: float = 1.0) -> float:
     """sigma, at so many ``times`` the budget."""
     adjacency, epsilon = Adjacency.parse(question.adjacency), times * question.epsilon
-    return _calibrated(
-        question.records, batch_size, steps, epsilon, question.delta, adjacency, question.preparation
-    )
+    delta = question.delta if question.largest_batch is None else question.delta_of(batch_size)
+    if delta is None:
+        _refuse_cuts(question, batch_size)
+    return _calibrated(question.records, batch_size, steps, epsilon, delta, adjacency, question.preparation)
+
+
+def _event(question: Question, batch_size: int, steps: int, noise: float) -> Event:
+    """The plan of that batch size, with samples that are not cut."""
+    adjacency = Adjacency.parse(question.adjacency)
+    training = _sampling(question.records, batch_size).event(Gaussian(noise), steps, adjacency)
+    return Compose((*question.preparation, training))
+
+
+def _sampling(records: int, batch_size: int) -> Sampling:
+    return FullBatch() if batch_size == records else PoissonSampling(batch_size / records)
 
 
 @lru_cache(maxsize=1024)
@@ -341,7 +438,7 @@ def _calibrated(
     records: int, batch_size: int, steps: int, epsilon: float, delta: float, adjacency: Adjacency,
     preparation: tuple[Event, ...],
 ) -> float:  # fmt: skip
-    sampling: Sampling = FullBatch() if batch_size == records else PoissonSampling(batch_size / records)
+    sampling = _sampling(records, batch_size)
 
     def family(noise_multiplier: float) -> Event:
         training = sampling.event(Gaussian(noise_multiplier), steps, adjacency)
@@ -365,7 +462,7 @@ def _elbow(question: Question, floor: float, progress: Progress) -> int | None:
         progress("looking for the elbow", min(calls, 11), 12)
         return _total_noise(question, batch_size) <= (1.0 + NEAR_FLOOR) * floor
 
-    largest = question.largest_batch
+    largest = question.largest_step
     high = min(largest, max(1, round(_elbow_guess(question, floor))))
     while not quiet(high):
         if high == largest:
@@ -399,10 +496,12 @@ def _elbow_guess(question: Question, floor: float) -> float:
 
 def _around(question: Question, elbow: int | None) -> list[int]:
     """Powers of two around the elbow, and the full batch if it is affordable."""
-    largest = question.largest_batch
-    center = largest if elbow is None else elbow
+    largest = question.largest_size
+    center = largest if elbow is None else min(elbow, largest)
     powers = [1 << k for k in range(largest.bit_length())]
-    near = {size for size in powers if center <= size * _BELOW and size <= _ABOVE * center}
+    limited = question.largest_batch is not None and center < (elbow or math.inf)
+    below = _BELOW_LIMIT if limited else _BELOW
+    near = {size for size in powers if center <= size * below and size <= _ABOVE * center}
     full = {largest} if largest == question.records else set()
     return sorted(near | full | {center})
 
@@ -410,17 +509,19 @@ def _around(question: Question, elbow: int | None) -> list[int]:
 def _option(question: Question, batch_size: int, floor: float) -> Option:
     records, steps = question.records, question.steps_of(batch_size)
     sigma = _noise(question, batch_size, steps)
-    physical = question.largest_physical_batch
+    physical, whole = question.largest_physical_batch, replace(question, largest_batch=None)
+    whole_sigma = sigma if question.largest_batch is None else _noise(whole, batch_size, steps)
 
     def saved(other: Question, size: int, count: int, times: float = 1.0) -> float:
-        """The part of sigma / (B sqrt(T)) that another N, B or T, or ``times`` epsilon, would remove."""
+        """The part of sigma / (B sqrt(T)) that another N, B or T, or ``times`` epsilon, would remove, of
+        samples that are not cut."""
         try:
             noise = _noise(other, size, count, times=times)
         except LooseBudget as least:  # used for comparison here, and not recommended
             noise = least.noise
-        return 1.0 - (noise / sigma) * (batch_size / size) * math.sqrt(steps / count)
+        return 1.0 - (noise / whole_sigma) * (batch_size / size) * math.sqrt(steps / count)
 
-    twice_records = replace(question, records=2 * records, allow_large_delta=True)
+    twice_records = replace(whole, records=2 * records, allow_large_delta=True)
     twice = (2 * batch_size, steps) if 2 * batch_size <= records else (batch_size, 2 * steps)
     total = sigma / (batch_size * math.sqrt(steps))
     return Option(
@@ -431,11 +532,17 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
         compute=steps * batch_size,
         epochs=steps * batch_size / records,
         passes=None if physical is None else -(-batch_size // physical),
+        cut=_cut(question, batch_size),
         noise_multiplier=sigma,
         noise_per_example=sigma / batch_size,
         total_noise=total,
         above_floor=total / floor - 1.0,
         saved_by_twice_records=saved(twice_records, batch_size, steps),
-        saved_by_twice_epsilon=saved(question, batch_size, steps, times=2.0),
-        saved_by_twice_compute=saved(question, *twice),
+        saved_by_twice_epsilon=saved(whole, batch_size, steps, times=2.0),
+        saved_by_twice_compute=saved(whole, *twice),
     )
+
+
+def _cut(question: Question, batch_size: int) -> float | None:
+    largest, records = question.largest_batch, question.records
+    return None if largest is None else chance_of_cut(batch_size / records, records, largest)

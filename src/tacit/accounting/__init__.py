@@ -13,6 +13,7 @@ steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return 
 * ``sensitivity``: the sensitivity of correlated noise.
 * ``directions``: a record removed, added or replaced.
 * ``derived``: curves of groups, and sums of curves.
+* ``truncation``: the part of delta that goes to cut batches.
 * ``tradeoff``: what an attacker can do.
 * ``additive``: costs that add up from release to release, for running totals.
 * ``roots``: zeros of functions, without ``scipy.optimize``.

@@ -6,6 +6,7 @@ With ``--language-model``, also which model size; :mod:`tacit.cli.plan_language_
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -23,6 +24,7 @@ from tacit.planner import Advice, Option, Question, advise
 from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
 from tacit.runs.config import read_config
+from tacit.runs.plan import check_largest_batch
 
 __all__ = ["command"]
 
@@ -60,6 +62,10 @@ def command(
     physical_batch: Annotated[
         float | None, typer.Option(help="Records that fit into memory at once.", show_default=False)
     ] = None,
+    largest_batch: Annotated[
+        float | None,
+        typer.Option(help="Cut larger Poisson samples to this many records.", show_default=False),
+    ] = None,
     batch_size: Annotated[
         list[float] | None,
         typer.Option(help="Compare this one; may be given several times.", show_default=False),
@@ -91,10 +97,6 @@ def command(
         float | None,
         typer.Option(help="A fixed model size.", show_default=False, rich_help_panel=_LM),
     ] = None,
-    largest_batch: Annotated[
-        float | None,
-        typer.Option(help="Cut larger batches to this.", show_default=False, rich_help_panel=_LM),
-    ] = None,
     runs: Annotated[
         Path | None,
         typer.Option(help="CSV of your own runs, to fit a law.", show_default=False, rich_help_panel=_LM),
@@ -116,7 +118,9 @@ def command(
 
     In the table, noise is that of the mean gradient of a step (σ/B, in clipping norms), total that of the
     mean over all steps, over how far that is above the full batch's; 2N, 2ε and 2C are the part of it that
-    twice the records, epsilon or compute would remove. The arrow marks the recommendation.
+    twice the records, epsilon or compute would remove. The arrow marks the recommendation. With
+    --largest-batch, cut is the probability that a step's sample is larger; sizes that would be cut often are
+    left out.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
@@ -150,11 +154,11 @@ def command(
             special, records=records, unit=unit, epsilon=epsilon, delta=delta, adjacency=adjacency,
             allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
         )  # fmt: skip
-    _refuse_given("tacit plan without --language-model", special.given())
+    _refuse_given("tacit plan without --language-model", replace(special, largest_batch=None).given())
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
-        if privacy.sampling not in ("poisson", "full"):
+        if privacy.sampling == "shuffled":
             raise InvalidInput(
                 f'{config}: [privacy] sampling = "{privacy.sampling}" has another price than Poisson samples '
                 "and the full batch, which tacit plan compares. tacit train prints the price of this run "
@@ -163,6 +167,9 @@ def command(
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
         epsilon, delta = _first(epsilon, privacy.epsilon), _first(delta, privacy.delta)
         adjacency = _first(adjacency, privacy.adjacency)
+        if largest_batch is None:
+            check_largest_batch(stated)
+            largest_batch = training.largest_batch
         if (epochs, compute, steps) == (None, None, None):
             epochs, steps = training.epochs, training.steps
     given = {"records": records, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
@@ -182,6 +189,7 @@ def command(
         compute=compute,
         steps=None if steps is None else whole("--steps", steps),
         largest_physical_batch=None if physical_batch is None else whole("--physical-batch", physical_batch),
+        largest_batch=None if largest_batch is None else whole("--largest-batch", largest_batch),
         preparation=tuple(event_from_json(text) for text in preparation or ()),
         allow_large_delta=allow_large_delta,
     )
@@ -238,8 +246,10 @@ def _show(advice: Advice) -> None:
 
 def _table(advice: Advice) -> Table:
     passes = advice.question.largest_physical_batch is not None
+    cut = advice.question.largest_batch is not None
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    names = ["", "batch", "rate", "steps", *(["passes"] if passes else []), "σ", "noise", "total", "over"]
+    names = ["", "batch", "rate", "steps", *(["passes"] if passes else [])]
+    names += [*(["cut"] if cut else []), "σ", "noise", "total", "over"]
     for name in (*names, "2N", "2ε", "2C"):
         table.add_column(name, justify="right", no_wrap=True)
     for option in advice.options:
@@ -255,6 +265,7 @@ def _cells(option: Option, passes: bool) -> list[str]:
         f"{option.sampling_rate:.3g}",
         f"{option.steps:,}",
         *([f"{option.passes:,}"] if passes else []),
+        *([] if option.cut is None else [_chance(option.cut)]),
         f"{option.noise_multiplier:.4g}",
         _short(option.noise_per_example),
         _short(option.total_noise),
@@ -267,3 +278,12 @@ def _short(value: float) -> str:
     """Three digits and an exponent without leading zeros."""
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def _chance(value: float) -> str:
+    """One digit; what is smaller than any that matters is not spelled out.
+
+    >>> _chance(1.3e-9), _chance(1e-300)
+    ('1e-09', '<1e-99')
+    """
+    return "<1e-99" if value < 1e-99 else f"{value:.0e}"

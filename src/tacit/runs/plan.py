@@ -12,7 +12,7 @@ from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.runs.config import Config
 from tacit.sampling import FullBatch, Sampling, ShuffledBatches
 
-__all__ = ["make_plan"]
+__all__ = ["check_largest_batch", "make_plan"]
 
 _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
@@ -49,13 +49,18 @@ def make_plan(config: Config) -> Plan:
     if (training.epochs is None) == (training.steps is None):
         got = "neither" if training.steps is None else "both"
         raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
-    if (privacy.sampling == "truncated-poisson") != (training.largest_batch is not None):
+    check_largest_batch(config)
+    with _errors_in_keys():
+        return _plan(config)
+
+
+def check_largest_batch(config: Config) -> None:
+    """Refuse a largest batch without the sampler that cuts there, and the sampler without it."""
+    if (config.privacy.sampling == "truncated-poisson") != (config.training.largest_batch is not None):
         raise InvalidInput(
             '[privacy] sampling = "truncated-poisson" and [training] largest_batch go together, and only one '
             "of them is set. Set both, or neither."
         )
-    with _errors_in_keys():
-        return _plan(config)
 
 
 def _batch_size(given: int | str, records: int) -> int | None:

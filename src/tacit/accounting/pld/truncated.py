@@ -36,7 +36,7 @@ from tacit.accounting.pld.pairs_mixture import counted
 from tacit.accounting.price import Array, Price
 from tacit.events import PoissonSampled, TruncatedPoissonSampled
 
-__all__ = ["TruncatedPrice", "uncut"]
+__all__ = ["TruncatedPrice", "delta_left", "ever_kept", "more_than", "uncut"]
 
 _ENOUGH = 0.01  # of delta: what the truncation may add to it
 _LEAST = 1e-300  # a tail that is too small for a float is less
@@ -74,22 +74,12 @@ class TruncatedPrice(Price):
     @cached_property
     def kept(self) -> float:
         """A: the probability that the record is ever in a batch that was cut; rounded up."""
-        return self._ever(
-            lambda base: base.largest_batch / base.records * _more_than(base.largest_batch, base)
-        )
+        return ever_kept(self.steps)
 
     @cached_property
     def cut(self) -> float:
         """1 - (1 - c)^T: the probability that a batch of the others is ever full; rounded up."""
-        return self._ever(lambda base: _more_than(base.largest_batch - 1, base, others=True))
-
-    def _ever(self, once: Callable[[TruncatedPoissonSampled], float]) -> float:
-        logs = [
-            count * math.log1p(-min(once(base), 1.0 - _ROUNDED))
-            for base, count in self.steps
-            if isinstance(base, TruncatedPoissonSampled)
-        ]
-        return min(1.0, -math.expm1(sum(logs)) * (1.0 + _ROUNDED))
+        return _ever(self.steps, lambda base: more_than(base.largest_batch - 1, base, others=True))
 
     def is_enough(self, delta: float) -> bool:
         """Whether the price of the whole samples answers for ``delta``."""
@@ -97,7 +87,7 @@ class TruncatedPrice(Price):
 
     def left(self, delta: float) -> float:
         """What the whole samples may spend of ``delta``; rounded down."""
-        return (delta - self.kept) / (1.0 - self.kept) * (1.0 - _ROUNDED)
+        return delta_left(delta, self.kept)
 
     def epsilon(self, delta: float) -> float:
         return self.whole.epsilon(self.left(delta)) if self.is_enough(delta) else self.grid.epsilon(delta)
@@ -143,7 +133,27 @@ class TruncatedPrice(Price):
         return self.whole.by_direction(self.left(delta)) if self.is_enough(delta) else {}
 
 
-def _more_than(size: int, base: TruncatedPoissonSampled, *, others: bool = False) -> float:
+def ever_kept(steps: Steps) -> float:
+    """A: the probability that a record is kept, in any of ``steps``, in a batch that was cut; rounded up."""
+    return _ever(steps, lambda base: base.largest_batch / base.records * more_than(base.largest_batch, base))
+
+
+def delta_left(delta: float, kept: float) -> float:
+    """What whole samples may spend of ``delta`` where A is ``kept``, below ``delta``; rounded down."""
+    return (delta - kept) / (1.0 - kept) * (1.0 - _ROUNDED)
+
+
+def _ever(steps: Steps, once: Callable[[TruncatedPoissonSampled], float]) -> float:
+    """The probability that what has the probability ``once`` in a step happens in any; rounded up."""
+    logs = [
+        count * math.log1p(-min(once(base), 1.0 - _ROUNDED))
+        for base, count in steps
+        if isinstance(base, TruncatedPoissonSampled)
+    ]
+    return min(1.0, -math.expm1(sum(logs)) * (1.0 + _ROUNDED))
+
+
+def more_than(size: int, base: TruncatedPoissonSampled, *, others: bool = False) -> float:
     """P[Binomial(n, q) > ``size``], rounded up; n is the number of records, or of the ``others``."""
     count = base.records - 1 if others else base.records
     if size >= count:
