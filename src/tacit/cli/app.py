@@ -111,7 +111,7 @@ def run(arguments: list[str]) -> int:
             code = make_app(arguments)(arguments, prog_name="tacit", standalone_mode=False)
         sys.stdout.flush()
     except TacitError as problem:
-        if problem.exit_code == 1 and "--json" in arguments:
+        if problem.exit_code == 1 and "--json" in arguments and not messages.quiet:
             _print_refusal(problem)
         return _fail("refused" if problem.exit_code == 1 else "error", str(problem), problem.exit_code)
     except _UsageError as problem:

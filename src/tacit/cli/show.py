@@ -33,7 +33,7 @@ def progress_bar(*columns: str) -> Progress:
         TimeRemainingColumn(compact=True),
         *(TextColumn(column, markup=False) for column in columns),
         console=messages,
-        disable=not messages.is_terminal,
+        disable=messages.quiet or not messages.is_terminal,
     )
 
 

@@ -7,12 +7,14 @@ import math
 import shlex
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console, messages
+from tacit.cli.together import Join, one_voice, torchrun
 from tacit.errors import TacitError, check_integer
 
 if TYPE_CHECKING:
@@ -58,48 +60,67 @@ def command(
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
 
+    torchrun --nproc-per-node 2 -m tacit train FILE trains in two processes: one run,
+    one charge, one statement.
+
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
+    with one_voice() as join:
+        return _train(config, join, out, resume, _Charged(ledger, dataset, chunk), as_json=as_json)
+
+
+def _train(
+    config: Path, join: Join, out: Path | None, resume: bool, charged: _Charged, *, as_json: bool
+) -> int:
+    """Train in this process, together with those that ``join`` gives; returns the exit code."""
     from tacit.runs.checks import check_run
 
-    section = _ledger_section(ledger, dataset, chunk)
-    checked = check_run(config, out=out, resume=resume, ledger=section)
+    checked = check_run(config, out=out, resume=resume, ledger=charged.section())
+    ranks = join(checked.config.run.device)
     from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
     with Preparations() as progress:
-        run = prepare_checked(checked, progress=progress)
+        run = prepare_checked(checked, ranks=ranks, progress=progress)
     if not as_json:
         _announce(run)
-    outcome = run_to_end(run, config, config.stem, _options(ledger, dataset, chunk))
-    if outcome is None:
-        if as_json:
+    outcome = run_to_end(run, config, config.stem, charged.options())
+    first = run.session.ranks.first
+    if not run.ended:
+        if as_json and first:
             done, steps = run.session.steps_done, run.plan.steps
             print_json({"folder": str(run.folder), "finished": False, "steps_done": done, "steps": steps})
         return INTERRUPTED
-    if as_json:
+    if outcome is not None and as_json:
         refused = refused_data(run.session.refusal)
         print_json(as_data(outcome) | {"refused": refused, "balance": _balance(run)})
-    else:
+    elif outcome is not None:
         show_outcome(outcome)
         _show_balance(run, "Afterwards")
-    return 0 if outcome.stopped is None else 1
+    return 0 if run.session.stopped is None else 1
 
 
-def _ledger_section(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
-    """The ledger section that the command line gives; None leaves it to the configuration."""
-    from tacit.runs.config import LedgerSection
+@dataclass(frozen=True)
+class _Charged:
+    """What the command line says of the ledger."""
 
-    if (url, dataset, chunk) == (None, None, None):
-        return None
-    if chunk is not None:
-        check_integer("--chunk", chunk, low=1)
-    return LedgerSection(url=url, dataset=dataset, chunk=chunk)
+    url: str | None
+    dataset: str | None
+    chunk: int | None
 
+    def section(self) -> LedgerSection | None:
+        """The ledger section of these; None leaves it to the configuration."""
+        from tacit.runs.config import LedgerSection
 
-def _options(url: str | None, dataset: str | None, chunk: int | None) -> list[str]:
-    """The same options, as the user typed them."""
-    given = (("--ledger", url), ("--dataset", dataset), ("--chunk", chunk))
-    return [word for name, value in given if value is not None for word in (name, str(value))]
+        if (self.url, self.dataset, self.chunk) == (None, None, None):
+            return None
+        if self.chunk is not None:
+            check_integer("--chunk", self.chunk, low=1)
+        return LedgerSection(url=self.url, dataset=self.dataset, chunk=self.chunk)
+
+    def options(self) -> list[str]:
+        """The same options, as the user typed them."""
+        given = (("--ledger", self.url), ("--dataset", self.dataset), ("--chunk", self.chunk))
+        return [word for name, value in given if value is not None for word in (name, str(value))]
 
 
 def _status(run: Run) -> DatasetStatus | None:
@@ -141,8 +162,9 @@ def run_to_end(run: Run, config: Path, title: str, options: Sequence[str] = ()) 
     bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
         outcome = run.start((bar,), stop)
-    if outcome is None:
-        again = shlex.join(["tacit", "train", str(config), "--out", str(run.folder), "--resume", *options])
+    if not run.ended:
+        words = [*torchrun(), "train", str(config), "--out", str(run.folder), "--resume", *options]
+        again = shlex.join(words)
         messages.print(
             f"Stopped after step {run.session.steps_done} of {run.plan.steps}; the state is saved in "
             f"{run.folder}. Go on with:\n  {again}",

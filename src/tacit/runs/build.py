@@ -16,6 +16,7 @@ from tacit.runs.plan import make_plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.ledger_charges import StepCharges
+from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import as_records
 from tacit.training.session import PrivateSession
 
@@ -28,27 +29,44 @@ def make_session(
     plan: Plan | None = None,
     charges: StepCharges | None = None,
     generator: Generator | None = None,
+    ranks: Ranks | None = None,
     progress: Progress | None = None,
 ) -> tuple[Dataset, PrivateSession]:
     """The data and the session that a configuration describes.
+
+    Of several ranks each reads the records; all draw by the key of the first, which alone charges.
 
     Args:
         plan: the configuration's, if it exists already.
         charges: what the run charges to a ledger; the configuration alone charges nothing.
         generator: of the noise; by default a fresh one, or that of the charges, where there are any.
+        ranks: the processes that train together, as the session takes them.
         progress: called during long preparations, with (title, done, total).
     """
     plan = make_plan(config) if plan is None else plan
     device_of(config.run.device)
-    generator = _generator(generator, charges)
+    together = Alone() if ranks is None else ranks
+    generator = together.share_secret(_generator(generator, charges))
     canaries = draw_canaries(config, generator)
-    data = prepared_data(config, progress)
-    if canaries and charges is not None:  # with planted records, the ledger would not recognise the data
-        charges.recognise(as_records(data.train).content)
-    if charges is not None:
-        check_test_records(data, plan, charges)
+    data = _data(config, progress, together)
+
+    def check() -> None:
+        if canaries and charges is not None:  # with planted records, the ledger would not recognise the data
+            charges.recognise(as_records(data.train).content)
+        if charges is not None:
+            check_test_records(data, plan, charges)
+
+    together.only_first(check)
     trained_on = with_canaries(data, canaries)
-    return data, session_on(config, trained_on, plan, charges=charges, generator=generator)
+    return data, session_on(config, trained_on, plan, charges=charges, generator=generator, ranks=ranks)
+
+
+def _data(config: Config, progress: Progress | None, ranks: Ranks) -> Dataset:
+    """The data, which each rank reads; the first downloads them before the others do."""
+    if not config.data.download:
+        return ranks.each(lambda: prepared_data(config, progress))
+    first = ranks.only_first(lambda: prepared_data(config, progress))
+    return ranks.each(lambda: prepared_data(config, progress) if first is None else first)
 
 
 def _generator(given: Generator | None, charges: StepCharges | None) -> Generator:
@@ -65,10 +83,12 @@ def session_on(
     *,
     charges: StepCharges | None = None,
     generator: Generator | None = None,
+    ranks: Ranks | None = None,
 ) -> PrivateSession:
     """A session of the configuration's model and settings on ``data.train`` by ``plan``."""
-    generator = _generator(generator, charges)
-    model = new_model(config, data, generator)
+    own = _generator(generator, charges)
+    together = Alone() if ranks is None else ranks
+    model = together.each(lambda: new_model(config, data, own))
     session = PrivateSession(
         model,
         new_optimizer(config, model),
@@ -81,7 +101,8 @@ def session_on(
         ema_decay=config.training.ema_decay,
         audit=AuditSlots(config.audit.slots) if config.audit.slots else None,
         charges=charges,
-        generator=generator,
+        ranks=ranks,
+        generator=own,
     )
     check_shapes(config.model, model, data)
     return session

@@ -15,13 +15,18 @@ from tacit.runs.checks import check_ledger
 from tacit.runs.config import LedgerSection
 from tacit.training import StepCharges
 from tacit.training.ledger_charges import register
+from tacit.training.ranks import Ranks
 from tacit.training.records import as_records
 
 __all__ = ["check_test_records", "make_charges"]
 
 
-def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> StepCharges | None:
+def make_charges(
+    section: LedgerSection, plan: Plan, generator: Generator, ranks: Ranks | None = None
+) -> StepCharges | None:
     """What a run of ``plan`` charges to the ledger that ``section`` names; None if it names none.
+
+    Of several ``ranks`` the first calls this.
 
     Raises:
         InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
@@ -38,6 +43,7 @@ def make_charges(section: LedgerSection, plan: Plan, generator: Generator) -> St
         block=section.block,
         one_record_per_unit=section.one_record_per_unit,
         by=section.by,
+        ranks=ranks,
         generator=generator,
     )
 

@@ -30,7 +30,7 @@ from torch import nn
 from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import MissingExtra
+from tacit.errors import InvalidInput, MissingExtra
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
@@ -60,6 +60,7 @@ from tacit.training.files import remove_leftovers, write_atomically
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.processes import check_one_process
+from tacit.training.ranks import Alone, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
@@ -114,6 +115,11 @@ class Run:
         """The plan of the run."""
         return self.session.plan
 
+    @property
+    def ended(self) -> bool:
+        """Whether all steps are taken, or the ledger allows no more."""
+        return self.session.steps_done == self.plan.steps or self.session.stopped is not None
+
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
@@ -123,34 +129,41 @@ class Run:
 
         An early end, a crash or a full disk leaves the last resume state in place;
         ``prepare(..., resume=True)`` goes on from there.  For a finished run it only writes the folder anew.
+
+        Of several ranks, all of which call this, the first alone has watchers, writes, and gets the outcome.
         """
-        state = resume_state(self.folder)
+        state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
-            stack.enter_context(sole_user(self.folder))
-            if self.session.charges is not None:
-                stack.enter_context(closing(self.session.charges.ledger))
-            if not self.resumed:
-                check_empty(self.folder, self.config_text)
-            for path in (state, *(self.folder / name for name in (*_OUTPUTS, *_PICTURES, PICTURE))):
-                remove_leftovers(path)
-            if self.config.run.tensorboard:
-                board = TensorBoardWatcher(self.folder / "tensorboard", self.session.steps_done)
-                watchers = (*watchers, stack.enter_context(closing(board)))
-            _write(self.folder / "config.toml", self.config_text)
+            shown = ranks.only_first(lambda: self._open(stack, watchers)) or ()
             self.session.save(state, extra=self.history.to_plain())
             history = train(
                 self.session,
                 evaluate=None if self.plan.score_report is not None else self._evaluate,
                 rows=self.config.run.rows,
-                watchers=(*watchers, CsvWatcher(self.folder / "metrics.csv", self.history.rows)),
+                watchers=shown,
                 checkpoint=state,
                 checkpoint_every=self.config.run.checkpoint_every,
                 history=self.history,
                 should_stop=should_stop,
                 progress=False,  # the watchers show it
             )
-            whole = self.session.steps_done == self.plan.steps
-            return self._finish(history.rows) if whole or self.session.stopped is not None else None
+            return ranks.only_first(lambda: self._finish(history.rows)) if self.ended else None
+
+    def _open(self, stack: ExitStack, watchers: tuple[Watcher, ...]) -> tuple[Watcher, ...]:
+        """Take the folder, which ``stack`` gives back, and add the watchers that write to it."""
+        stack.enter_context(sole_user(self.folder))
+        if self.session.charges is not None:
+            stack.enter_context(closing(self.session.charges.ledger))
+        if not self.resumed:
+            check_empty(self.folder, self.config_text)
+        written = (*_OUTPUTS, *_PICTURES, PICTURE)
+        for path in (resume_state(self.folder), *(self.folder / name for name in written)):
+            remove_leftovers(path)
+        if self.config.run.tensorboard:
+            board = TensorBoardWatcher(self.folder / "tensorboard", self.session.steps_done)
+            watchers = (*watchers, stack.enter_context(closing(board)))
+        _write(self.folder / "config.toml", self.config_text)
+        return (*watchers, CsvWatcher(self.folder / "metrics.csv", self.history.rows))
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Exact, on records that belong to no ledger's data set."""
@@ -172,7 +185,12 @@ class Run:
             private=session.private,
             data_source=self.data.source,
             model=_model_line(self.config.model, model),
-            notes=(*self.config.notes, *_slots_line(self.config), *_canaries_line(self.canaries)),
+            notes=(
+                *self.config.notes,
+                *_slots_line(self.config),
+                *_canaries_line(self.canaries),
+                *_processes_line(session.ranks),
+            ),
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
         )
@@ -234,6 +252,7 @@ def prepare(
     out: Path | str | None = None,
     resume: bool = False,
     ledger: LedgerSection | None = None,
+    ranks: Ranks | None = None,
     generator: Generator | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -244,6 +263,7 @@ def prepare(
         out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
         resume: go on with the run in that folder.
         ledger: where the run is charged; the configuration gives what it leaves open.
+        ranks: the processes that train together, :class:`tacit.training.ProcessRanks`; all of them call this.
         generator: only for tests, from :mod:`tacit.testing`; a resumed run has its own.
         progress: called during long preparations, with (title, done, total).
 
@@ -254,32 +274,60 @@ def prepare(
             other settings.
         Interrupted: a Ctrl-C, once the ledger may have been charged for the preparation.
     """
-    check_one_process()
+    if ranks is None:
+        check_one_process()
     checked = check_run(path, out=out, resume=resume, ledger=ledger)
-    return prepare_checked(checked, generator=generator, progress=progress)
+    return prepare_checked(checked, ranks=ranks, generator=generator, progress=progress)
 
 
 def prepare_checked(
-    checked: CheckedRun, *, generator: Generator | None = None, progress: Progress | None = None
+    checked: CheckedRun,
+    *,
+    ranks: Ranks | None = None,
+    generator: Generator | None = None,
+    progress: Progress | None = None,
 ) -> Run:
     """Prepare the run of a configuration that was checked; see :func:`prepare`."""
-    check_one_process()
+    if ranks is None:
+        check_one_process()
+    together = Alone() if ranks is None else ranks
     config, folder, plan, resume = checked.config, checked.folder, checked.plan, checked.resume
+    _check_one_run(checked, together)
     if resume:
-        generator = saved_generator(resume_state(folder))
-    generator = Generator.from_os() if generator is None else generator
-    charges = make_charges(checked.ledger, plan, generator)
-    try:
+        generator = together.each(lambda: saved_generator(resume_state(folder)))
+    shared = together.share_secret(Generator.from_os() if generator is None else generator)
+    charges = together.only_first(lambda: make_charges(checked.ledger, plan, shared, together))
+
+    def check_fits() -> None:
         if charges is not None and not resume:
             charges.check_fits()
+
+    try:
+        together.only_first(check_fits)
         data, session = make_session(
-            config, plan=plan, charges=charges, generator=generator, progress=progress
+            config, plan=plan, charges=charges, generator=shared, ranks=ranks, progress=progress
         )
         history = History.from_plain(session.load(resume_state(folder))) if resume else History()
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
-    planted = draw_canaries(config, generator)
+    planted = draw_canaries(config, shared)
     return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
+
+
+def _check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
+    """Refuse to begin where a rank was started with another configuration."""
+    mine = (checked.text, checked.resume)
+    first = ranks.from_first(lambda: mine)
+
+    def check() -> None:
+        if mine != first:
+            raise InvalidInput(
+                f"process {ranks.rank} has another configuration than process 0, or one of them has --resume "
+                "and the other has not. All take part in one run: start them with the same file and the "
+                "same options."
+            )
+
+    ranks.each(check)
 
 
 def _with_score(rows: list[Row], evaluation: Evaluation) -> list[Row]:
@@ -321,6 +369,12 @@ def _canaries_line(canaries: Sequence[Canary]) -> tuple[str, ...]:
     if not canaries:
         return ()
     return (f"{len(canaries)} made-up lines with random secrets were planted, each by a secret coin",)
+
+
+def _processes_line(ranks: Ranks) -> tuple[str, ...]:
+    if ranks.ranks == 1:
+        return ()
+    return (f"{ranks.ranks} processes that trust each other took each step together and released it once",)
 
 
 def _write(path: Path, text: str) -> None:

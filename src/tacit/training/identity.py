@@ -140,6 +140,8 @@ def _how(fact: str, before: Any, now: Any) -> str:
             lines = zip_longest(before.splitlines(), now.splitlines(), fillvalue="nothing")
             old, new = next(pair for pair in lines if pair[0] != pair[1])
             return f"was {old.strip()[:_LONGEST]}, is {new.strip()[:_LONGEST]}"
+        case "ranks":  # written where there are several
+            return f"was {before or 1}, is {now or 1}"
     return "" if fact in _DIGESTS else f"was {before}, is {now}"
 
 

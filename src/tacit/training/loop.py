@@ -103,12 +103,15 @@ def train(
     Where the ledger refuses the next chunk, the run ends: the last line is of the steps taken, and
     ``session.stopped`` gives the reason.
 
+    Of several ranks, the first alone evaluates, calls the watchers and returns lines of metrics.
+
     Args:
         evaluate: called with the model (averaged, where the session averages) at most ``rows`` times.
         checkpoint: where to write the resume state, every ``checkpoint_every`` steps and at the end; if the
             latter is None, with each line of metrics.
         history: of the part of the run before a resume.
         should_stop: called after each step; if it returns True, the loop saves the state and ends early.
+            Where it does so at one of several ranks, all end after the same step.
         progress: show a bar; None for one in a notebook and in a terminal only.
     """
     _check_arguments(session, evaluate, watchers, checkpoint_every)
@@ -117,19 +120,24 @@ def train(
     marks = sorted({*range(every, plan.steps + 1, every), plan.steps})
     spent = dict(zip(marks, plan.epsilon_after(marks), strict=True))
     lines = History() if history is None else history
+    ranks = session.ranks
+
+    def look() -> tuple[float]:
+        """Show the step, and say whether this process wants to stop."""
+        done = session.steps_done
+        if ranks.first:
+            for watcher in watchers:
+                watcher.on_step(done, next(spent[mark] for mark in marks if mark >= done), lines.smoothed)
+            if done in spent:
+                _add_row(session, spent[done], lines, evaluate, watchers)
+        return (float(should_stop()),)
+
     for batch in session.batches(progress=progress):
         report = session.step(batch)
         lines.take(report.loss)
         done = session.steps_done
-        for watcher in watchers:
-            watcher.on_step(done, next(spent[mark] for mark in marks if mark >= done), lines.smoothed)
-        if done in spent:
-            row = _row(session, spent[done], lines.smoothed, evaluate)
-            lines.rows.append(row)
-            for watcher in watchers:
-                watcher.on_row(row)
         due = done in spent if checkpoint_every is None else done % checkpoint_every == 0
-        stop = should_stop()
+        stop = ranks.total(look)[0] > 0.0  # all stop after the same step
         if checkpoint is not None and (due or stop or done == plan.steps):
             session.save(checkpoint, extra=lines.to_plain())
         if stop:
@@ -165,26 +173,31 @@ def _finish_early(
     checkpoint: Path | None,
 ) -> None:
     """A line of metrics and a resume state for the steps that the ledger has paid for."""
-    if not progress.rows or progress.rows[-1].steps < session.steps_done:
-        row = _row(session, session.epsilon, progress.smoothed, evaluate)
-        progress.rows.append(row)
-        for watcher in watchers:
-            watcher.on_row(row)
+
+    def add() -> None:
+        if not progress.rows or progress.rows[-1].steps < session.steps_done:
+            _add_row(session, session.epsilon, progress, evaluate, watchers)
+
+    session.ranks.only_first(add)
     if checkpoint is not None:
         session.save(checkpoint, extra=progress.to_plain())
 
 
-def _row(
+def _add_row(
     session: PrivateSession,
     epsilon: float,
-    loss: float | None,
+    progress: History,
     evaluate: Callable[[nn.Module], Evaluation] | None,
-) -> Row:
+    watchers: tuple[Watcher, ...],
+) -> None:
     found = None if evaluate is None else evaluate(session.current_model)
-    return Row(
+    row = Row(
         steps=session.steps_done,
         epsilon=epsilon,
-        loss=loss,
+        loss=progress.smoothed,
         test_score=None if found is None else found.score,
         test_loss=None if found is None else found.loss,
     )
+    progress.rows.append(row)
+    for watcher in watchers:
+        watcher.on_row(row)

@@ -11,11 +11,10 @@ Two of them together, or their average, cost more than either reports.
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from tacit.errors import PrivacyRefusal
+from tacit.launched import launched
 
 __all__ = ["check_one_process"]
 
@@ -24,8 +23,7 @@ def check_one_process() -> None:
     """Refuse to train in one of several processes.
 
     The check knows a launcher by the two variables that torch.distributed reads, ``WORLD_SIZE`` and ``RANK``:
-    torchrun and accelerate set both, also where the script never makes a process group.  The variables of a
-    batch system (SLURM) say what was allotted, not how often this script was started, and prove nothing.
+    torchrun and accelerate set both, also where the script never makes a process group.
 
     Raises:
         PrivacyRefusal: this process is one of several.
@@ -39,16 +37,15 @@ def check_one_process() -> None:
             "Give the session ranks=tacit.training.ProcessRanks(), and they train one model together. To "
             "train in one process, start the script once, with python, without init_process_group.",
         )
-    world, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK")
-    if world.isdecimal() and rank is not None:
-        _refuse_several(
-            int(world),
-            f"a launcher such as torchrun started this script in {{}} processes (WORLD_SIZE={world}, "
-            f"RANK={rank})",
-            "To train one model in all of them, call torch.distributed.init_process_group() and give the "
-            "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
-            "python. If no other process trains, give the session ranks=tacit.training.Alone().",
-        )
+    launch = launched()
+    _refuse_several(
+        launch.processes,
+        f"a launcher such as torchrun started this script in {{}} processes (WORLD_SIZE={launch.processes}, "
+        f"RANK={launch.rank})",
+        "To train one model in all of them, call torch.distributed.init_process_group() and give the "
+        "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
+        "python. If no other process trains, give the session ranks=tacit.training.Alone().",
+    )
 
 
 def _refuse_several(count: int, what: str, way_out: str) -> None:

@@ -82,6 +82,34 @@ class Ranks(ABC):
     def reached(self) -> AbstractContextManager[None]:
         """The scope in which it is said in plain words that another process is gone."""
 
+    def each(self, function: Callable[[], T]) -> T:
+        """What ``function`` gives at this rank; where it fails at one rank, none goes on.
+
+        Raises:
+            ProcessLost: it failed at another rank; where it failed, its own error is raised.
+        """
+        found: list[T] = []
+
+        def call() -> tuple[float, ...]:
+            found.append(function())
+            return ()
+
+        self.total(call)
+        return found[0]
+
+    def only_first(self, function: Callable[[], T]) -> T | None:
+        """What ``function`` gives at rank 0, and None at the others; what it raises there is raised at all.
+
+        The result stays in its process; :meth:`from_first` sends it.
+        """
+        found: list[T] = []
+
+        def call() -> None:
+            found.append(function())
+
+        self.from_first(call)
+        return found[0] if found else None
+
     def share_secret(self, generator: Generator) -> Generator:
         """A generator with the key of rank 0's."""
         key, secure = self.from_first(generator.secret_state)
@@ -231,7 +259,7 @@ def _failed(ranks: Sequence[int]) -> str:
 
 def _picklable(problem: BaseException | None) -> bool:
     try:
-        pickle.dumps(problem)
+        pickle.loads(pickle.dumps(problem))  # some errors can be written and not be read
     except (pickle.PicklingError, TypeError, AttributeError):
         return False
     return True

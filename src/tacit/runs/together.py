@@ -1,0 +1,99 @@
+"""How do the processes that a launcher started find each other, and fail with one voice?
+
+They meet at the key-value store of ``torch.distributed``, before any of them has read the configuration, and
+become a process group once the device is known.  The store also works where a process has failed alone: there
+the others learn what the first one said, and do not repeat it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import final
+
+import torch
+from torch import distributed as dist
+
+from tacit.errors import InvalidInput, ProcessLost
+from tacit.launched import Launch
+from tacit.training.ranks import ProcessRanks
+
+__all__ = ["Meeting"]
+
+_PATIENCE = timedelta(seconds=3)  # for what the first process says, where this one has failed
+
+
+@final
+class Meeting:
+    """The processes of ``launch``, of which this is one.
+
+    Raises:
+        InvalidInput: the launcher does not say where they meet, or they cannot reach each other.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._ranks: ProcessRanks | None = None
+        try:
+            self._store, self._rank, self._processes = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        except (ValueError, RuntimeError) as problem:
+            reason = str(problem).strip().partition("\n")[0].rstrip(".")
+            raise InvalidInput(
+                f"process {launch.rank} of {launch.processes} cannot find the others: {reason}. Start all "
+                "with torchrun, which says where they meet."
+            ) from None
+
+    def join(self, device: str) -> ProcessRanks:
+        """The process group for training on ``device``: gloo for a CPU, NCCL for CUDA.
+
+        Raises:
+            InvalidInput: the processes cannot train on that device.
+        """
+        kind, _, number = device.partition(":")
+        if kind == "cuda":
+            self._take_gpu(number)
+        elif kind != "cpu":
+            raise InvalidInput(
+                f'[run] device = "{device}": several processes train on "cpu" or "cuda". Take one of '
+                "these, or start one process."
+            )
+        dist.init_process_group(
+            "nccl" if kind == "cuda" else "gloo",
+            store=dist.PrefixStore("group", self._store),  # type: ignore[attr-defined]
+            rank=self._rank,
+            world_size=self._processes,
+        )
+        self._ranks = ProcessRanks()
+        return self._ranks
+
+    def _take_gpu(self, number: str) -> None:
+        if number:
+            raise InvalidInput(
+                f'[run] device = "cuda:{number}" is one GPU, and each process needs its own. Say '
+                'device = "cuda": the first process of a machine takes the first GPU, and so on.'
+            )
+        here, found = self._launch.processes_here, torch.cuda.device_count()
+        if here > found:
+            raise InvalidInput(
+                f'[run] device = "cuda": {here} processes were started on a machine with {found} GPUs, and '
+                f"each needs its own. Start {found or 'none'} there, or train on the CPU."
+            )
+        torch.cuda.set_device(self._launch.rank_here)
+
+    def leave(self) -> None:
+        """End together: a launcher stops the others as soon as one has ended with a code that is not 0."""
+        if self._ranks is not None:
+            self._ranks.total(lambda: ())
+            dist.destroy_process_group()
+
+    def heard(self, problem: BaseException) -> bool:
+        """Whether this process is to print its ``problem``: the first always, others what it did not."""
+        said = str(problem)
+        with contextlib.suppress(RuntimeError):  # nobody keeps the store any more, or the first said nothing
+            if self._rank == 0:
+                self._store.set("said", said)
+                return True
+            self._store.wait(["said"], _PATIENCE)
+            repeats = self._store.get("said").decode() == said
+            return not (repeats or isinstance(problem, ProcessLost | KeyboardInterrupt))
+        return True
