@@ -215,7 +215,7 @@ def show_outcome(outcome: Outcome) -> None:
     console.print("  private/ has the key of the noise, to go on from: do not release it")
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
-    console.print(f"Use it:\n  {use}", soft_wrap=True)
+    console.print(f"Use it:\n  {outcome.used_by or use}", soft_wrap=True)
     for remark in outcome.remarks:
         messages.print(f"note: {remark}", soft_wrap=True)
 

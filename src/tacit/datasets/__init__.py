@@ -5,6 +5,7 @@ from tacit.columns import parse_columns as parse_schema
 from tacit.datasets.arrays import load_idx, load_npz
 from tacit.datasets.cifar import normalise
 from tacit.datasets.dataset import Dataset, TensorPair
+from tacit.datasets.documents import Cutting, load_documents
 from tacit.datasets.pictures import load_image_folder
 from tacit.datasets.registry import load, names
 from tacit.datasets.tables import Categorical, Numeric, load_table
@@ -14,10 +15,12 @@ __all__ = [
     "Alphabet",
     "Categorical",
     "Column",
+    "Cutting",
     "Dataset",
     "Numeric",
     "TensorPair",
     "load",
+    "load_documents",
     "load_idx",
     "load_image_folder",
     "load_npz",

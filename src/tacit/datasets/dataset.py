@@ -18,7 +18,7 @@ class TensorPair(NamedTuple):
     """Records and their targets; it unpacks: ``inputs, targets = data.train``.
 
     Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
-    numbers, or (n, k) float32.  Of text both are (n, L) int64: characters, and those that follow.
+    numbers, or (n, k) float32.  Of text both are (n, L) int64: characters or tokens, and those that follow.
     """
 
     inputs: Tensor
@@ -31,6 +31,7 @@ class Dataset:
 
     * ``classes``: names of the classes in the order of their numbers; ``()`` for regression and text.
     * ``alphabet``: of text, the characters in the order of their numbers, from 1; else ``""``.
+    * ``vocabulary``: of text in tokens, how many there are; else 0.
     * ``source``: one line for the privacy statement.
     * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
     * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
@@ -54,11 +55,12 @@ class Dataset:
     target_bounds: tuple[tuple[float, float], ...] = ()
     alphabet: str = ""
     encoder: Encoder | None = None
+    vocabulary: int = 0
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):
-            if self.alphabet:
-                _check_text(f"{self.name}.{part}", pair, tokens=1 + len(self.alphabet))
+            if self.tokens:
+                _check_text(f"{self.name}.{part}", pair, tokens=self.tokens)
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
         if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
@@ -66,6 +68,11 @@ class Dataset:
                 f"the records of {self.name} have shape {tuple(self.train.inputs.shape[1:])} in train but "
                 f"{tuple(self.test.inputs.shape[1:])} in test; both parts must have the same shape."
             )
+
+    @property
+    def tokens(self) -> int:
+        """V: of text, how many different numbers its records hold; else 0."""
+        return self.vocabulary or (1 + len(self.alphabet) if self.alphabet else 0)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

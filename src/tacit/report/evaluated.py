@@ -20,6 +20,7 @@ Data = Mapping[str, Any]
 
 _WIDTH = 79
 _LONGEST_NAME = 18
+_MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _WORST = 5  # classes that the text names, where the matrix is too wide for it
 
 
@@ -66,6 +67,8 @@ def evaluation_data(
         },
         "private": private,
     }
+    if found.constant_loss is not None:
+        data["loss_of_a_constant"] = _number(found.constant_loss)
     if found.records:
         data |= _of_classes(found, names)
     if found.errors:
@@ -121,7 +124,7 @@ def _predictor(found: Evaluation, names: Sequence[str]) -> str:
         return "a constant answer"
     if found.records:
         return f'always answering "{names[found.constant]}"'
-    return "always answering the commonest character"
+    return f"always answering the commonest {found.measure.removeprefix('accuracy per ')}"
 
 
 def _number(value: float | None) -> float | None:
@@ -172,6 +175,10 @@ def _figures(data: Data) -> list[str]:
                 data["average_precision_of_a_constant"],
             )
         )
+    if "loss_of_a_constant" in data:
+        losses, per = (data["loss"], data["loss_of_a_constant"]), data["measure"].removeprefix("accuracy ")
+        rows.append((f"test loss {per}, nats", *losses))
+        rows.append((f"perplexity {per}", _perplexity(losses[0]), _perplexity(losses[1])))
     return _table(("", "model", "constant"), [(name, _four(one), _four(two)) for name, one, two in rows])
 
 
@@ -219,6 +226,10 @@ def _target_errors(errors: Sequence[Data]) -> list[str]:
         for error in errors
     ]
     return _table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows)
+
+
+def _perplexity(loss: float | None) -> float | None:
+    return None if loss is None or loss > _MOST_NATS else math.exp(loss)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

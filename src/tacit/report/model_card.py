@@ -43,6 +43,8 @@ class CardFacts:
         columns: of a table, a line on each column that it reads.
         factory: of a model of the user's own, "module:function".
         example: the name of a file with such data, for the commands.
+        library: that loads the model, as hubs name it.
+        use: how to use the model; by default with Tacit.
     """
 
     kind: str
@@ -52,6 +54,8 @@ class CardFacts:
     columns: Sequence[str] = ()
     factory: str | None = None
     example: str = "new.csv"
+    library: str = "tacit"
+    use: str = ""
 
 
 def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
@@ -77,7 +81,7 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
 def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> str:
     guarantee, accountant = statement["guarantee"], statement["accountant"]
     mechanism = statement["mechanism"]
-    lines = ["library_name: tacit"]
+    lines = [f"library_name: {facts.library}"]
     if statement["private"]:
         lines += ["tags:", "- differential_privacy", "- dp-sgd"]
     if pipeline := _PIPELINES.get((facts.kind, facts.task)):
@@ -186,6 +190,8 @@ def _score(figures: Mapping[str, Any]) -> str:
 
 
 def _use(facts: CardFacts) -> str:
+    if facts.use:
+        return f"{facts.use}\n{_COSTS_NOTHING}"
     own = "" if facts.factory is None else f', factory="{facts.factory}"'
     option = "" if facts.factory is None else f" --factory {facts.factory}"
     then = "predict" if facts.task == "numbers" else "predict_proba"
@@ -208,6 +214,10 @@ print(predictor.{then}("{facts.example}"))
 network = predictor.model  # a plain torch module, in evaluation mode
 ```
 {note}
+{_COSTS_NOTHING}"""
+
+
+_COSTS_NOTHING = """\
 Predictions are for the records that people give. They cost no further privacy of those that the model was
 trained on.
 """

@@ -15,6 +15,8 @@ __all__ = ["Verdict", "verdict"]
 
 _CHANCE = 1.645  # standard deviations that one in twenty useless models exceeds by chance
 _RANKS = 0.6  # an AUC from which another threshold is worth a try
+_LEAST_LOSS = 0.05  # of the loss of a constant distribution that a useful model of text saves
+_MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _NAMED = 3  # classes in a sentence
 
 
@@ -36,8 +38,9 @@ def verdict(
 
     A model is better if it exceeds the baseline by more than chance does once in twenty times, and gets right
     at least a twentieth of what the constant predictor gets wrong (or half as much again as that gets right,
-    where this is less).  For classes it may do so in accuracy or in balanced accuracy: on an imbalanced table
-    a model that finds the rare class can have less accuracy than one that finds nothing.
+    where this is less). Of text it saves a twentieth of the loss of the best constant distribution. For
+    classes it may do so in accuracy or in balanced accuracy: on an imbalanced table a model that finds the
+    rare class can have less accuracy than one that finds nothing.
 
     Args:
         found: the evaluation.
@@ -170,6 +173,8 @@ def _ranks(found: Evaluation) -> str:
 
 def _plain(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
     """Numbers and text."""
+    if found.loss is not None and found.constant_loss is not None:
+        return _text(found, found.loss, found.constant_loss, settings)
     baseline = found.baseline or 0.0
     gain = found.score - baseline
     least = 0.05 if found.errors else _least(baseline)
@@ -179,6 +184,23 @@ def _plain(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Ve
         sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
         return _with_advice(True, sentence, _advice(found, settings))
     return Verdict(False, f"Test {told}.")
+
+
+def _text(found: Evaluation, loss: float, constant: float, settings: Mapping[str, str]) -> Verdict:
+    """By the loss, which also counts what is not the likeliest."""
+    told = (
+        f"loss {found.measure.removeprefix('accuracy ')} {loss:.4f} nats (perplexity {_perplexity(loss)}), "
+        f"against {constant:.4f} ({_perplexity(constant)}) for the best constant distribution"
+    )
+    if constant - loss < _LEAST_LOSS * constant:
+        amount = "hardly" if loss < constant else "no"
+        sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
+        return _with_advice(True, sentence, _advice(found, settings))
+    return Verdict(False, f"Test {told}; {found.measure} {found.score:.4f}, against {found.baseline:.4f}.")
+
+
+def _perplexity(loss: float) -> str:
+    return f"{math.exp(loss):.4g}" if loss <= _MOST_NATS else f"over e^{_MOST_NATS:g}"
 
 
 def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:

@@ -34,6 +34,7 @@ from tacit.runs.config import (
     read_text,
 )
 from tacit.runs.folder import check_empty, check_resumable, check_writable
+from tacit.runs.language_section import check_language
 from tacit.runs.plan import make_plan
 
 __all__ = [
@@ -49,8 +50,11 @@ __all__ = [
     "importing_from_here",
 ]
 
-_SOURCES = ("name", "table", "images", "text")
-_PATHS = (("table", "table"), ("test_table", "table"), ("text", "text"), ("test_text", "text"))
+_SOURCES = ("name", "table", "images", "text", "jsonl")
+_PATHS = (
+    ("table", "table"), ("test_table", "table"), ("lines", "text"), ("test_text", "text"),
+    ("jsonl", "file"), ("test_jsonl", "file"),
+)  # fmt: skip
 _WITH_MOMENTUM = ("sgd", "rmsprop")
 _LESS_THAN_ALL = 5  # times the noise that a whole budget allows: 1/25 of it, as Gaussians compose
 _LARGEST = 50.0  # beyond this epsilon, even less noise makes no difference
@@ -100,6 +104,7 @@ def check_run(
     check_data(config.data)
     _check_table(config, str(path))
     check_model(config.model)
+    check_language(config)
     check_optimizer(config.optimizer)
     _check_training(config)
     check_canaries(config)
@@ -118,6 +123,8 @@ def check_data(section: DataSection) -> None:
             without the facts that it needs.
     """
     given = [name for name in _SOURCES if getattr(section, name) is not None]
+    if section.jsonl is not None and "text" in given:
+        given.remove("text")  # the name of a field
     if len(given) != 1:
         raise InvalidInput(
             f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(given) or 'none of them'}."
@@ -127,6 +134,7 @@ def check_data(section: DataSection) -> None:
     for key, kind in _PATHS:
         path = getattr(section, key)
         if path is not None and not Path(path).is_file():
+            key = "text" if key == "lines" else key
             raise InvalidInput(f"[data] {key}: there is no {kind} at {path}. {_ABOUT_PATHS}")
     if section.images is not None and not Path(section.images).is_dir():
         raise InvalidInput(f"[data] images: there is no folder at {section.images}. {_ABOUT_PATHS}")
@@ -134,7 +142,7 @@ def check_data(section: DataSection) -> None:
         raise InvalidInput("[data] target is missing: the column to be predicted.")
     if section.images is not None and len(section.size) != 2:
         raise InvalidInput("[data] size = [height, width] is needed for images, in pixels.")
-    if section.text is not None and (section.alphabet is None or section.longest is None):
+    if section.lines is not None and (section.alphabet is None or section.longest is None):
         raise InvalidInput(
             "[data] text needs alphabet, every character that a line may hold, and longest, the most "
             "characters of a line. Declare what is known without the data."
@@ -154,12 +162,14 @@ def _check_table(config: Config, path: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that is of other targets; ``targets`` are characters, classes or numbers.
+    """Refuse a loss that is of other targets: characters, tokens, classes or numbers.
 
     Raises:
         InvalidInput: the loss of that name does not fit them.
     """
-    fits = {"characters": "causal", "classes": "classification", "numbers": "regression"}[targets]
+    fits = {"characters": "causal", "tokens": "causal", "classes": "classification", "numbers": "regression"}[
+        targets
+    ]
     if name not in (None, fits):
         raise InvalidInput(
             f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
@@ -201,11 +211,20 @@ def check_model(section: ModelSection) -> None:
         InvalidInput: both a name and a factory or neither; an unknown name; an option that does not reach
             the model; a factory that cannot be found.
     """
-    if (section.name is None) == (section.factory is None):
-        got = "neither" if section.name is None else "both"
-        raise InvalidInput(f"[model] needs exactly one of name and factory; got {got}.")
+    kinds = ("name", "factory", "huggingface")
+    if len(named := [kind for kind in kinds if getattr(section, kind) is not None]) != 1:
+        got = " and ".join(named) or "none of them"
+        raise InvalidInput(f"[model] needs exactly one of {', '.join(kinds)}; got {got}.")
     options = ("activation", "temper", "hidden", "groups", "normalise")
     given = [name for name in options if getattr(section, name) is not None]
+    if section.huggingface is not None:
+        given += ["make_private_ready"] if section.make_private_ready else []
+        if given:
+            raise InvalidInput(
+                f"[model] {', '.join(given)} would not reach the language model in {section.huggingface}: "
+                "such settings are for models by name. Its config.json says what it is."
+            )
+        return
     if section.factory is not None:
         if given:
             raise InvalidInput(
@@ -263,7 +282,7 @@ def _check_training(config: Config) -> None:
         check_real("[training] ema_decay", training.ema_decay, low=0.0, high=1.0, open_high=True)
     kind = next((kind for kind in ("table", "text") if getattr(data, kind) is not None), None)
     if data.text is not None or data.name == "names":
-        check_loss(training.loss, "characters")
+        check_loss(training.loss, "characters" if data.jsonl is None else "tokens")
     if data.images is not None:
         check_loss(training.loss, "classes")
     if kind is not None and training.views > 1:

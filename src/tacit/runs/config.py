@@ -30,6 +30,7 @@ __all__ = [
     "Config",
     "DataSection",
     "LedgerSection",
+    "LoraSection",
     "ModelSection",
     "OptimizerSection",
     "PrivacySection",
@@ -47,7 +48,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch t
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
-    "data.text", "data.test_text",
+    "data.text", "data.test_text", "data.jsonl", "data.test_jsonl",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by",
     "ledger.one_record_per_unit", "privacy.test_baseline",
 )  # fmt: skip
@@ -62,11 +63,17 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``.
+    """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``,
+    or documents for a language model, ``jsonl``.
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
     width) and ``classes``; a text, one record a line, needs its ``alphabet`` and the ``longest`` line, in
     characters.
+
+    ``jsonl`` has one document a line, ``text`` names its field; ``user`` names the field that tells apart the
+    persons whom documents are of, and each may have one.  ``sequence_length`` is in tokens.  ``documents``
+    says what one record is: "first", the first sequence of a document, or "split", each of its sequences.
+
     Bounds and classes are declared, never read from the data: what is read from it leaks.
     Paths are relative to the current folder.
     """
@@ -87,24 +94,50 @@ class DataSection(_Section):
     test_text: str | None = None
     alphabet: str | None = None
     longest: _Count | None = None
+    jsonl: str | None = None
+    test_jsonl: str | None = None
+    user: str | None = None
+    sequence_length: Annotated[int, Field(ge=2)] | None = None
+    documents: Literal["first", "split"] | None = None
     test_fraction: float | None = None
     features: Literal["raw", "scattering"] = "raw"
 
+    @property
+    def lines(self) -> str | None:
+        """The path of a text with one record a line; with ``jsonl``, ``text`` is the name of a field."""
+        return self.text if self.jsonl is None else None
+
 
 class ModelSection(_Section):
-    """A network of ``tacit.models`` by name, or ``factory = "module:function"`` of the user's own.
+    """A network of ``tacit.models`` by name, ``factory = "module:function"`` of the user's own, or a language
+    model, ``huggingface = "folder"``.
 
-    The function gets the shape of one record and the number of outputs, and returns a torch module.
+    The function gets the shape of one record and the number of outputs, and returns a torch module.  The
+    folder holds files as the Hugging Face hub lays them out: config.json, tokenizer.json and
+    model.safetensors; without the last the weights are random.  Nothing is downloaded.
     """
 
     name: str | None = None
     factory: str | None = None
+    huggingface: str | None = None
     activation: str | None = None
     temper: list[float] | None = None
     hidden: list[int] | None = None
     groups: int | None = None
     normalise: bool | None = None
     make_private_ready: bool = False
+
+
+class LoraSection(_Section):
+    """Low-rank adaptation of a language model: of each layer in ``targets``, a correction of this ``rank``.
+
+    The layers are named as in the model, such as "c_attn" of GPT-2.  The correction counts ``alpha / rank``
+    times, by default once.  All other weights stay as they are.
+    """
+
+    rank: _Count | None = None
+    alpha: _Count | None = None
+    targets: list[str] = Field(default_factory=list)
 
 
 class PrivacySection(_Section):
@@ -163,7 +196,7 @@ class TrainingSection(_Section):
     It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
     ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
     ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
-    text -log p of a whole record; "causal" is its mean per character.
+    text -log p of a whole record; "causal" is its mean per character, and that of language models per token.
     ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
     the weight 1.  They are public: declare them, never count them from the data.
     """
@@ -236,6 +269,7 @@ class Config(_Section):
     columns: dict[str, Any] = Field(default_factory=dict)
     table: dict[str, Any] = Field(default_factory=dict)
     model: ModelSection
+    lora: LoraSection = LoraSection()
     privacy: PrivacySection
     optimizer: OptimizerSection
     training: TrainingSection

@@ -23,12 +23,21 @@ from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
 from tacit.training.files import write_atomically
 
-__all__ = ["DATA", "PAGE", "PICTURE", "draw_evaluation", "figures_of", "public_loss", "write_evaluation"]
+__all__ = [
+    "DATA",
+    "PAGE",
+    "PICTURE",
+    "draw_evaluation",
+    "figures_of",
+    "in_words_of",
+    "public_loss",
+    "write_evaluation",
+]
 
 DATA, PAGE, PICTURE = "evaluation.json", "evaluation.html", "confusion.png"
 
 _EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
-_EVEN_CHARACTERS = "a constant answer, if all {count} characters are equally common"
+_EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
 _EVEN_NUMBERS = "answering the middle of the bounds, if targets lie evenly between them"
 _UNDECLARED = (
     " That is an assumption: where a constant answer is known to reach more, as the commonest class of an "
@@ -63,6 +72,13 @@ def figures_of(
     return figures
 
 
+def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
+    """The evaluation of text in tokens, whose measure does not say characters."""
+    if not data.vocabulary:
+        return evaluation
+    return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
+
+
 def _public_baseline(config: Config, data: Dataset) -> tuple[float, str]:
     """A score of the constant predictor for which no record is counted, and what gives it."""
     if config.privacy.test_baseline is not None:
@@ -70,15 +86,19 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str]:
     if data.classes:
         count = len(data.classes)
         return 1.0 / count, _EVEN_CLASSES.format(count=count)
-    if data.alphabet:
-        count = len(data.alphabet) + 1  # and the end of a line
-        return 1.0 / count, _EVEN_CHARACTERS.format(count=count)
+    if data.tokens:  # of characters, and the end of a line
+        what = "tokens" if data.vocabulary else "characters"
+        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what)
     return 1.0 / 3.0, _EVEN_NUMBERS
 
 
 def public_loss(data: Dataset) -> float | None:
-    """The training loss of equal probabilities for all classes; None for numbers and text."""
-    return math.log(len(data.classes)) if data.classes else None
+    """The training loss of equal probabilities for all classes or tokens; None for numbers and characters.
+
+    That of characters is of a whole record, whose length is no public fact.
+    """
+    count = data.vocabulary or len(data.classes)
+    return math.log(count) if count else None
 
 
 def _settings(config: Config, plan: Plan) -> dict[str, str]:

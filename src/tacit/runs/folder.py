@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.errors import InvalidInput
+from tacit.runs.hub_layout import BASE
 
 if sys.platform != "win32":
     import fcntl
@@ -69,6 +70,7 @@ def check_empty(folder: Path, config_text: str) -> None:
         harmless = (
             entry == state.parent
             or entry == state.parent / "lock"
+            or entry == folder / BASE  # of a language model, written before the state
             or entry.name.endswith(".tmp")
             or (entry == folder / "config.toml" and entry.read_text(encoding="utf-8") == config_text)
         )

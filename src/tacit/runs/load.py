@@ -8,10 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from tacit.datasets import Dataset, TensorPair, load, load_image_folder, load_table, load_text
+from tacit.datasets import (
+    Cutting,
+    Dataset,
+    TensorPair,
+    load,
+    load_documents,
+    load_image_folder,
+    load_table,
+    load_text,
+)
 from tacit.models.scattering import scattering_features
 from tacit.runs.checks import check_data
 from tacit.runs.config import Config, DataSection
+from tacit.runs.language_section import check_language
 
 __all__ = ["Progress", "load_data", "prepared_data"]
 
@@ -28,7 +38,9 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
     """The data that the configuration names, before any features are computed."""
     section, unit = config.data, config.privacy.unit
     check_data(section)
-    if section.text is not None:
+    if section.jsonl is not None:
+        return _load_documents(config)
+    if section.lines is not None:
         return _load_text(section, unit)
     if section.table is not None:
         return load_table(
@@ -59,12 +71,32 @@ def _load_text(section: DataSection, unit: str) -> Dataset:
     assert section.alphabet is not None  # as ``check_data`` found
     assert section.longest is not None
     return load_text(
-        Path(str(section.text)),
+        Path(str(section.lines)),
         alphabet=section.alphabet,
         longest=section.longest,
         test_fraction=section.test_fraction,
         test_path=None if section.test_text is None else Path(section.test_text),
         unit=unit,
+    )
+
+
+def _load_documents(config: Config) -> Dataset:
+    from tacit.runs.tokens import tokens_of  # imports tokenizers
+
+    check_language(config)
+    section, tokens = config.data, tokens_of(str(config.model.huggingface))
+    assert section.sequence_length is not None  # as ``check_language`` found
+    assert section.documents is not None
+    return load_documents(
+        Path(str(section.jsonl)),
+        text=str(section.text),
+        encode=tokens.encode,
+        vocabulary=tokens.vocabulary,
+        cutting=Cutting(section.sequence_length, section.documents, tokens.padding),
+        user=section.user,
+        test_fraction=section.test_fraction,
+        test_path=None if section.test_jsonl is None else Path(section.test_jsonl),
+        unit=config.privacy.unit,
     )
 
 

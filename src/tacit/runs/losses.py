@@ -20,6 +20,8 @@ def losses_of(
 ) -> PerExampleLoss:
     """One loss per record: cross-entropy for classes, -log p of a record of text, else squared error.
 
+    Of text in tokens it is the mean of -log p over the tokens of the record.
+
     Args:
         name: that of the configuration, ``[training] loss``; "causal" is the mean per character of text.
         class_weights: declared weights of the losses of some classes; 1 for the others.
@@ -27,13 +29,21 @@ def losses_of(
     Raises:
         InvalidInput: the loss of that name, or a weight, does not fit the data.
     """
-    check_loss(name, "characters" if data.alphabet else "classes" if data.classes else "numbers")
+    check_loss(name, _targets(data))
     check_class_weights(class_weights or {}, data.classes)
     if class_weights:
         return classification(weight=[class_weights.get(name, 1.0) for name in data.classes])
+    if data.vocabulary:
+        return masked()
     if data.alphabet:
         return text_loss if name is None else masked()  # the targets are shifted already
     return _classification_loss if data.classes else _regression_loss
+
+
+def _targets(data: Dataset) -> str:
+    if data.tokens:
+        return "tokens" if data.vocabulary else "characters"
+    return "classes" if data.classes else "numbers"
 
 
 def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
     """The configuration's model on its device, with the weights that the generator's key starts from."""
-    return _model(config.model, data, generator).to(device_of(config.run.device))
+    return _model(config, data, generator).to(device_of(config.run.device))
 
 
 def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
@@ -68,6 +68,11 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
 
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
     """Run the model on two records of zeros, which are public, to find a misfit before the first step."""
+    if section.huggingface is not None:
+        from tacit.runs.language_model import check_language_model
+
+        check_language_model(model, data)
+        return
     name = f"[model] {section.name or section.factory}"
     kind = data.train.inputs.dtype if data.alphabet else torch.float32
     zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
@@ -96,17 +101,19 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
 
 def outputs_of(data: Dataset) -> int:
     """How many numbers the model gives for a record, or of text for each character."""
-    if data.alphabet:
-        return 1 + len(data.alphabet)
-    return len(data.classes) or math.prod(data.train.targets.shape[1:])
+    return data.tokens or len(data.classes) or math.prod(data.train.targets.shape[1:])
 
 
-def _model(section: ModelSection, data: Dataset, generator: Generator) -> nn.Module:
+def _model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
     """The model, initialised from the run's own key so that a resumed run starts from the same weights."""
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return build_model(section, data.input_shape, outputs_of(data))
+        if config.model.huggingface is not None:
+            from tacit.runs.language_model import build_language_model  # imports transformers
+
+            return build_language_model(config.model, config.lora, data.input_shape[0])
+        return build_model(config.model, data.input_shape, outputs_of(data))
 
 
 def build_model(

@@ -23,6 +23,7 @@ from tacit.errors import InvalidInput
 from tacit.models.scattering import scattering_features
 from tacit.report.statement.described import check_fields, read_statement
 from tacit.runs.export import export_model
+from tacit.runs.hub_layout import BASE
 from tacit.runs.model import Factory, device_of
 from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
 from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
@@ -47,8 +48,9 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
         device: where the model computes.
 
     Raises:
-        InvalidInput: there is no finished run; the file is of another format, or damaged; its weights do not
-            fit; or the folder's statement is not that of this model.
+        InvalidInput: there is no finished run, or its model is a language model for transformers; the file is
+            of another format, or damaged; its weights do not fit; or the folder's statement is not that of
+            this model.
 
     >>> import tacit
     >>> predictor = tacit.load("runs/first")  # doctest: +SKIP
@@ -56,6 +58,12 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
     array(['3', '8'], dtype='<U1')
     """
     path = Path(run)
+    if (path / BASE).is_file():
+        raise InvalidInput(
+            f"{path} holds a language model in the layout of the Hugging Face hub, and Tacit predicts no "
+            f"text with it. Load it in transformers, as {path / 'README.md'} shows; its test loss and "
+            f"perplexity are in {path / 'evaluation.json'}."
+        )
     weights = path / _MODEL if path.is_dir() else path
     if not weights.exists():
         problem = f"{weights} is missing" if path.is_dir() else "there is nothing"

@@ -2,7 +2,8 @@
 
 The folder of a run::
 
-    model.safetensors     the weights, to be released, with all that is needed to predict
+    model.safetensors     the weights, to be released, with all that is needed to predict; of a language
+                          model, what :mod:`tacit.runs.language_result` lists
     config.toml           the configuration, as it was given
     statement.txt, .json  what is guaranteed, and what is not
     README.md             the model card: guarantee, what is not covered, how to use the model
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +42,20 @@ from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.charging import make_charges
 from tacit.runs.checks import CheckedRun, check_run
-from tacit.runs.config import Config, LedgerSection, ModelSection
+from tacit.runs.config import Config, LedgerSection
 from tacit.runs.evaluated import (
     DATA,
     PAGE,
     PICTURE,
     draw_evaluation,
     figures_of,
+    in_words_of,
     public_loss,
     write_evaluation,
 )
 from tacit.runs.folder import canary_file, check_empty, resume_state, slot_files, sole_user
 from tacit.runs.load import Progress
-from tacit.runs.saved_model import card_facts, describe, save_model
+from tacit.runs.result import Result, result_of
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
 from tacit.training.checkpointing import saved_generator
 from tacit.training.evaluation import Evaluation, evaluate
@@ -66,8 +69,9 @@ from tacit.training.session import PrivateSession
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare", "prepare_checked"]
 
-_STATED = ("model.safetensors", "config.toml", "statement.txt", "statement.json", "README.md")
+_STATED = ("config.toml", "statement.txt", "statement.json", "README.md")
 _OUTPUTS = (*_STATED, "metrics.csv", DATA, PAGE)
+_WEIGHTS = "model.safetensors"
 _PICTURES = ("progress.png", "privacy.png")
 
 
@@ -83,7 +87,8 @@ class Outcome:
     :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
     ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
     its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
-    ``factory`` is what made a model of the user's own.
+    ``factory`` is what made a model of the user's own; ``used_by`` says how the model is used, where ``tacit
+    predict`` does not take it.
     """
 
     folder: Path
@@ -91,10 +96,11 @@ class Outcome:
     evaluation: Evaluation
     figures: dict[str, Any]
     statement: Statement
-    files: tuple[str, ...] = (*_OUTPUTS, *_PICTURES)
+    files: tuple[str, ...]
     remarks: tuple[str, ...] = ()
     stopped: str | None = None
     factory: str | None = None
+    used_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,11 @@ class Run:
     def ended(self) -> bool:
         """Whether all steps are taken, or the ledger allows no more."""
         return self.session.steps_done == self.plan.steps or self.session.stopped is not None
+
+    @cached_property
+    def result(self) -> Result:
+        """The form in which the run leaves its model."""
+        return result_of(self.config, self.data)
 
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
@@ -156,46 +167,49 @@ class Run:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        written = (*_OUTPUTS, *_PICTURES, PICTURE)
+        written = (*_OUTPUTS, *_PICTURES, PICTURE, _WEIGHTS)
         for path in (resume_state(self.folder), *(self.folder / name for name in written)):
             remove_leftovers(path)
         if self.config.run.tensorboard:
             board = TensorBoardWatcher(self.folder / "tensorboard", self.session.steps_done)
             watchers = (*watchers, stack.enter_context(closing(board)))
         _write(self.folder / "config.toml", self.config_text)
+        self.result.begin(self.folder, resumed=self.resumed)
         return (*watchers, CsvWatcher(self.folder / "metrics.csv", self.history.rows))
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Exact, on records that belong to no ledger's data set."""
-        return evaluate(model, *self.data.test, target_bounds=self.data.target_bounds)
+        found = evaluate(model, *self.data.test, target_bounds=self.data.target_bounds)
+        return in_words_of(self.data, found)
 
     def _score(self, model: nn.Module) -> Evaluation:
         """The final score of the test records."""
         if self.plan.score_report is None:
             return self._evaluate(model)
-        return score_held_out(self.session, *self.data.test)
+        return in_words_of(self.data, score_held_out(self.session, *self.data.test))
 
     def _finish(self, rows: list[Row]) -> Outcome:
         session, plan = self.session, self.plan
         model = session.current_model
+        about = self.result.stated(model)
+        notes = (*self.config.notes, *about.pop("notes"))
         statement = make_statement(
             plan,
             steps_done=session.steps_done,
             randomness=session.randomness,
             private=session.private,
             data_source=self.data.source,
-            model=_model_line(self.config.model, model),
             notes=(
-                *self.config.notes,
+                *notes,
                 *_slots_line(self.config),
                 *_canaries_line(self.canaries),
                 *_processes_line(session.ranks),
             ),
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
+            **about,
         )
-        description = describe(self.config, self.data, statement.to_json())
-        save_model(model, description, self.folder / "model.safetensors")
+        saved = self.result.save(model, statement, self.folder)
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         evaluation = self._score(model)
@@ -204,8 +218,9 @@ class Run:
             CsvWatcher(self.folder / "metrics.csv", rows)
         figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
         write_evaluation(figures, self.folder)
-        _write(self.folder / "README.md", model_card(statement.data, card_facts(description), figures))
-        files: tuple[str, ...] = _OUTPUTS
+        card = model_card(statement.data, self.result.card_facts(statement), figures)
+        _write(self.folder / "README.md", card)
+        files: tuple[str, ...] = (*saved, *_OUTPUTS)
         remarks: tuple[str, ...] = ()
         if self.config.audit.slots and session.stopped is not None:
             remarks = ("the coins of the audit slots stay sealed, because steps of the plan are left.",)
@@ -230,6 +245,7 @@ class Run:
             remarks,
             session.stopped,
             self.config.model.factory,
+            self.result.used_by,
         )
 
     def _draw(self, rows: list[Row], figures: dict[str, Any]) -> None:
@@ -350,11 +366,6 @@ def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> 
         "the preparation, which may have read the records: the charge stays. Nothing was saved, so "
         "there is nothing to resume; a new run is charged anew."
     )
-
-
-def _model_line(section: ModelSection, model: nn.Module) -> str:
-    parameters = sum(p.numel() for p in model.parameters())
-    return f"{section.name or section.factory}, {parameters:,} parameters"
 
 
 def _slots_line(config: Config) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from tacit.training.values import as_for_zeros, check_classes, without_numbers
 __all__ = ["Evaluation", "TargetErrors", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
 
 _ROWS = 1024
+_MOST_NUMBERS = 1 << 26  # outputs of text in memory at once
 _MOST_CLASSES = 200  # of a confusion matrix, which has their square of numbers
 _PADDING = -100  # a target to leave out, as in torch
 
@@ -51,7 +52,8 @@ class Evaluation:
     cross-entropy, of text per character, or squared error; ``measure`` says in words what the score is.
 
     ``baseline`` is the score of the constant predictor on the same records, which answers the class
-    ``constant`` (of text, the token), or for numbers their mean.
+    ``constant`` (of text, the token), or for numbers their mean.  Of text, ``constant_loss`` is the least
+    loss of one distribution for every place: the entropy of single characters or tokens (unigrams), in nats.
 
     For classes: ``per_class``, (classes,), the recall of each, 0 where it has no record; how many ``records``
     each has, and how often each is ``predicted``; ``confusion[i][j]``, the records of class i that are
@@ -76,6 +78,7 @@ class Evaluation:
     steps: int | None = None
     baseline: float | None = None
     constant: int | None = None
+    constant_loss: float | None = None
     records: tuple[int, ...] = ()
     predicted: tuple[int, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
@@ -194,7 +197,8 @@ def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     """In parts: the logits of all characters at once would not fit into memory."""
     right, loss, not_finite = 0, 0.0, 0
-    for part, following in zip(torch.split(inputs, _ROWS), torch.split(targets, _ROWS), strict=True):
+    rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
+    for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
         outputs = _outputs(model, part)
         logits, wanted = outputs.flatten(0, 1), following.flatten()
         check_classes(wanted, logits.shape[1], padding=_PADDING)
@@ -210,6 +214,7 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
         "accuracy per character",
         baseline=float(counts.max()) / characters,
         constant=int(counts.argmax()),
+        constant_loss=float(torch.special.entr(counts.double() / characters).sum()),
         not_finite=not_finite,
     )
 

@@ -78,6 +78,9 @@ def _scores(data: Data) -> str:
                 _four(data["average_precision_of_a_constant"]),
             ),
         ]
+    if "loss_of_a_constant" in data:
+        per = data["measure"].removeprefix("accuracy ")
+        rows.append((f"test loss {per}, nats", _four(data["loss"]), _four(data["loss_of_a_constant"])))
     return _table(("", "model", "constant answer"), rows) + (
         f'<p class="soft">The constant answer: {escape(baseline["predictor"])}.</p>'
     )

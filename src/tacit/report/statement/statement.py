@@ -140,6 +140,7 @@ def make_statement(
     data_source: str = "NOT STATED",
     model: str = "NOT STATED",
     public_data: Sequence[str] = (),
+    not_covered: Sequence[str] = (),
     notes: Sequence[str] = (),
     ledger: ChargedRun | None = None,
     stopped: str | None = None,
@@ -149,6 +150,7 @@ def make_statement(
     Args:
         randomness, private: from the session.
         public_data: data that was used and is not protected; empty means that none was used.
+        not_covered: what this run's guarantee does not cover, beside what no guarantee does.
         notes: further lines, such as where the settings come from.
         ledger: what the run was charged to its data set's ledger, by :func:`tacit.ledger.charged_run`.
         stopped: why the ledger ended the run before the end of its plan.
@@ -193,7 +195,7 @@ def make_statement(
             "model": model,
             "randomness": randomness,
             "covered": covered,
-            "not_covered": [others.get(line, line) for line in _NOT_COVERED],
+            "not_covered": [*not_covered, *(others.get(line, line) for line in _NOT_COVERED)],
             "notes": list(notes),
             "versions": _versions(),
         }

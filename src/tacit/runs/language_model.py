@@ -1,0 +1,202 @@
+"""Which language model does a configuration name? One of transformers, from local files, maybe with LoRA.
+
+**Guarantee**
+
+* Nothing is downloaded, and weights are read as safetensors alone: no code of a folder runs.
+* The model predicts each token from those before it; one that reads what it is to predict is refused.
+
+Letters: n records; T tokens of one; V of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.datasets import Dataset
+from tacit.errors import InvalidInput, MissingExtra
+from tacit.losses import logits_of
+from tacit.runs.config import LoraSection, ModelSection
+from tacit.runs.hub_layout import ModelFolder
+from tacit.training.evaluation import evaluation_mode
+
+try:
+    import transformers
+except ImportError:
+    raise MissingExtra("transformers", "transformers", "[model] huggingface") from None
+
+__all__ = ["build_language_model", "check_language_model", "network_of", "without_bars"]
+
+_MOST_LISTED = 8
+
+
+def build_language_model(model: ModelSection, lora: LoraSection, length: int) -> nn.Module:
+    """The model of the sections, in training mode, for records of ``length`` tokens.
+
+    Random weights, of the model or of its corrections, come from torch's own generator.
+
+    Raises:
+        InvalidInput: the files are not those of a causal language model, do not fit each other, or the model
+            reads shorter texts; or a target of LoRA is no layer of the model.
+        MissingExtra: LoRA needs peft.
+    """
+    folder = ModelFolder.check(str(model.huggingface))
+    with without_bars():
+        network = _load(folder)
+    limit = getattr(network.config, "max_position_embeddings", None)
+    if isinstance(limit, int) and length > limit:
+        raise InvalidInput(
+            f"[data] sequence_length = {length} is longer than the {limit} tokens that the model in "
+            f"{folder.path} reads. Take at most {limit}."
+        )
+    network.config.use_cache = False  # of earlier tokens, for writing text one by one
+    if lora.rank is not None:
+        network = _with_lora(network, lora, lora.rank)
+    model_: nn.Module = network.train()
+    return model_
+
+
+def network_of(model: nn.Module) -> Any:
+    """The model of transformers, without the wrapper of LoRA."""
+    base = getattr(model, "get_base_model", None)
+    return base() if callable(base) else model
+
+
+def check_language_model(model: nn.Module, data: Dataset) -> None:
+    """Run the model on records of made-up tokens, to find a misfit before the first step.
+
+    Raises:
+        InvalidInput: it does not give V logits for each token, or its logits depend on later tokens.
+    """
+    name = f"the model of type {network_of(model).config.model_type}"
+    length, vocabulary = data.input_shape[0], data.vocabulary
+    tokens = torch.zeros((2, length), dtype=torch.int64, device=next(model.parameters()).device)
+    tokens[1, -1] = 1  # the records differ in the last token alone
+    try:
+        with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
+            found = logits_of(model(tokens))
+    except InvalidInput:
+        raise
+    except Exception as problem:
+        reason = str(problem).strip().partition("\n")[0].rstrip(".")
+        raise InvalidInput(
+            f"{name} does not work on records of {length} tokens: {type(problem).__name__}: {reason}. Take a "
+            "causal language model."
+        ) from problem
+    if tuple(found.shape) != (2, length, vocabulary):
+        raise InvalidInput(
+            f"{name} must give {vocabulary} numbers for each of {length} tokens; it gave shape "
+            f"{tuple(found.shape[1:])} for a record. Take a causal language model."
+        )
+    if not _alike(found[0, :-1], found[1, :-1]):
+        raise InvalidInput(
+            f"{name} reads the tokens that it is to predict: what it gives for a token depends on later "
+            "ones. Take a causal language model; of BERT and its kin, one with is_decoder = true."
+        )
+
+
+def _alike(first: Tensor, second: Tensor) -> bool:
+    return bool(torch.allclose(first, second, rtol=1e-4, atol=1e-5))
+
+
+def _load(folder: ModelFolder) -> Any:
+    """The model in float32: from its weights, or from random ones."""
+    where = f'[model] huggingface = "{folder.path}"'
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder.path, local_files_only=True)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InvalidInput(
+                f"{where}: a model of type {config.model_type} has an encoder beside the decoder. Take a "
+                "causal language model, such as GPT-2 or Llama."
+            )
+        if not folder.has_weights:
+            return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        network, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder.path,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except InvalidInput:
+        raise
+    except Exception as problem:  # noqa: BLE001  # transformers raises anything about files that do not fit
+        reason = " ".join(str(problem).split())[:300].rstrip(".")
+        raise InvalidInput(
+            f"{where} cannot be loaded as a causal language model: {type(problem).__name__}: {reason}. Save "
+            "model and config together by save_pretrained of transformers."
+        ) from None
+    lacking = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
+    if lacking:  # transformers would go on with random ones
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        raise InvalidInput(
+            f"{where}: the weights do not fit config.json; the file lacks {', '.join(lacking[:3])}{more}, or "
+            "has another shape. Take the files that belong together."
+        )
+    return network
+
+
+def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
+    try:
+        import peft
+    except ImportError:
+        raise MissingExtra("peft", "lora", "[lora]") from None
+    layers = _layers(network)
+    for target in section.targets:
+        if target not in layers:
+            close = difflib.get_close_matches(target, layers, n=1)
+            listed = ", ".join(list(layers)[:_MOST_LISTED])
+            raise InvalidInput(
+                f'[lora] targets: the model has no layer "{target}"'
+                + (f"; did you mean {close[0]!r}?" if close else f"; it has {listed}.")
+            )
+    transposed = {layers[target] for target in section.targets}
+    if len(transposed) > 1:
+        raise InvalidInput(
+            "[lora] targets name layers of two kinds, Linear and Conv1D, which one adapter cannot hold. Name "
+            "layers of one kind."
+        )
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=rank if section.alpha is None else section.alpha,
+        target_modules=list(section.targets),
+        fan_in_fan_out=transposed.pop(),
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft and transformers, about each other
+        adapted: nn.Module = peft.get_peft_model(network, config)
+    return adapted
+
+
+def _layers(network: Any) -> dict[str, bool]:
+    """The last names of the layers that LoRA can correct, and whether their weights are transposed.
+
+    The layer of the outputs often shares its weights with the embedding, and is left out.
+    """
+    conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
+    return {
+        name.rpartition(".")[2]: isinstance(layer, conv)
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear | conv) and layer is not outputs
+    }
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without the bars of transformers, which would run through Tacit's own."""
+    bars = transformers.utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
