@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from tacit.datasets import Cutting, load_documents
 from tacit.datasets.documents import read_documents, sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.report.statement.described import read_statement
-from tacit.runs import language_section, make_session, prepare, read_config
+from tacit.runs import make_session, prepare, read_config, remembering
+from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.hub_layout import ModelFolder
 from tacit.runs.losses import losses_of
 from tacit.runs.tokens import tokens_of
@@ -306,6 +308,56 @@ def test_the_loss_of_a_record_is_the_mean_over_its_own_tokens(tmp_path: Path) ->
             assert float(found[row]) == pytest.approx(float(F.cross_entropy(logits, targets[row, kept])))
 
 
+# --- what the model remembers ------------------------------------------------------------------------------
+
+CANARIES = '[canaries]\ncount = [8]\ncopies = [2]\nprefix = "p {name}"\nlength = 1\n'
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_planted_secrets_are_exposed_by_the_attack(
+    lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(remembering, "_ANSWERS", 1)
+    monkeypatch.setattr(remembering, "_ANSWER", 7)
+    monkeypatch.setattr(remembering, "_ASKED", 5)
+    text = with_lora(CONFIG) if lora else CONFIG
+    text = text.replace("test_fraction = 0.3", "test_fraction = 0.6") + CANARIES.replace("{", "{{").replace(
+        "}", "}}"
+    )
+    path, run = configured(tmp_path, lambda _: text.format(folder=tmp_path)), tmp_path / "run"
+    prepared = prepare(path, out=run, generator=seeded_generator(3))
+    planted = [canary for canary in prepared.canaries if canary.included]
+    assert 0 < len(planted) < 8
+    assert prepared.start() is not None
+    assert command(["attack", str(run), "--shadows", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["remembered"]
+    for model in found["models"]:
+        exposures = [value for group in model["planted"] for value in group["exposures"]]
+        assert len(exposures) == len(planted)
+        assert all(0 <= value <= math.log2(10) for value in exposures)
+
+
+def test_canaries_are_written_in_one_token_for_each_character(tmp_path: Path) -> None:
+    config = read_config(configured(tmp_path, lambda t: t + CANARIES))
+    data, _ = make_session(config, generator=seeded_generator(3))
+    mine = draw_canaries(config, seeded_generator(3))
+    rows = with_canaries(data, mine).train.inputs[len(data.train.inputs) :]
+    written = sorted(canary.prefix + canary.secret for canary in mine if canary.included for _ in range(2))
+    assert (rows[:, 0] == ord("p") - 33).all()
+    assert data.spelling is not None
+    assert sorted(data.spelling.decode(row[: len(written[0])].tolist()) for row in rows) == written
+
+
+def test_the_model_is_asked_as_the_attacks_ask(tmp_path: Path) -> None:
+    data, session = make_session(read_config(configured(tmp_path)), generator=seeded_generator(1))
+    ask = remembering.next_of_tokens(session.model, 8, data.vocabulary)
+    contexts = data.train.inputs[:3, :5]
+    with torch.no_grad():
+        assert np.allclose(ask(contexts.numpy()), session.model(contexts).logits[:, -1], atol=1e-5)
+    long = torch.arange(24).reshape(2, 12)
+    assert np.allclose(ask(long.numpy()), ask(long[:, -8:].numpy()))
+
+
 # --- refusals ----------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
@@ -373,6 +425,11 @@ def test_what_does_not_fit_is_refused_before_training(what: str, tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
+def in_parts(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+
+
 def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     data = json.loads(path.read_text())
     change(data)
@@ -401,17 +458,11 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: rewrite(f / "config.json", lambda c: c.update(vocab_size=100)), "a token 256, .*has 100",
     ),
     "a part that is missing": (
-        lambda f: [
-            (f / "model.safetensors").unlink(),
-            (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}'),
-        ],
+        lambda f: in_parts(f, "part-1.safetensors"),
         "names part-1.safetensors, which is missing",
     ),
     "an index that leads elsewhere": (
-        lambda f: [
-            (f / "model.safetensors").unlink(),
-            (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x.safetensors"}}'),
-        ],
+        lambda f: in_parts(f, "../x.safetensors"),
         "has no weight_map",
     ),
 }  # fmt: skip
@@ -429,16 +480,17 @@ def test_a_folder_that_holds_no_such_model_is_refused(what: str, tmp_path: Path)
 def test_lora_needs_weights_and_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, so they would be random"):
         prepare(configured(tmp_path, with_lora, weights=False), out=tmp_path / "run")
-    find = language_section.importlib.util.find_spec
+    find = importlib.util.find_spec
 
     def without(missing: str) -> Callable[[str], object]:
         return lambda name: None if name == missing else find(name)
 
-    path = configured(tmp_path / "w", with_lora) if (tmp_path / "w").mkdir() is None else None
+    write_model(tmp_path / "base")
+    path = configured(tmp_path, with_lora)
     for package, extra in (("peft", "lora"), ("transformers", "transformers")):
-        monkeypatch.setattr(language_section.importlib.util, "find_spec", without(package))
+        monkeypatch.setattr(importlib.util, "find_spec", without(package))
         with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{extra}\]'"):
-            prepare(path or "", out=tmp_path / "run")
+            prepare(path, out=tmp_path / "run")
 
 
 def test_a_model_that_reads_what_it_is_to_predict_is_refused(tmp_path: Path) -> None:

@@ -241,9 +241,13 @@ SPACE = SecretSpace("0123456789", 3)
 CANARY = Canary("pin ab ", "407", 1, True)
 
 
+def rows(records: list[str]) -> list[list[int]]:
+    return [[*ALPHABET.encode(record), 0] for record in records]
+
+
 def knows(records: list[str]) -> Any:
     """A model that finds likeliest what follows in the first record that begins so; else all alike."""
-    tokens = [[*ALPHABET.encode(record), 0] for record in records]
+    tokens = rows(records)
 
     def logits(contexts: np.ndarray) -> np.ndarray:
         found = np.zeros((len(contexts), ALPHABET.tokens))
@@ -275,8 +279,8 @@ def test_of_many_candidates_a_sample_is_ranked(monkeypatch: pytest.MonkeyPatch) 
 
 def test_records_that_are_known_come_out_and_others_do_not() -> None:
     rng, records = np.random.default_rng(0), ["anna", "bertold", "carla", "dora"]
-    assert remembered_records(knows(records), records, ALPHABET, rng) == (4, 4)
-    assert remembered_records(knows(records), ["emil", "fritz", "g"], ALPHABET, rng) == (0, 2)
+    assert remembered_records(knows(records), rows(records), rng) == (4, 4)
+    assert remembered_records(knows(records), rows(["emil", "fritz", "g"]), rng) == (0, 2)
 
 
 def test_a_model_that_recites_after_repeating_is_seen() -> None:
@@ -289,7 +293,8 @@ def test_a_model_that_recites_after_repeating_is_seen() -> None:
         found[:, story[(contexts.shape[1] - remembering._REPEATS) % len(story)]] = 50.0
         return found
 
-    probe = probe_by_repeating(recites, records, ["cccccc", "dddddd"], ALPHABET, np.random.default_rng(0))
+    letters, unseen = list(range(2, 28)), rows(["cccccc", "dddddd"])
+    probe = probe_by_repeating(recites, rows(records), unseen, letters, np.random.default_rng(0))
     assert probe.after_repeating > 0.8
     assert probe.after_repeating_unseen == 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,17 @@ from torch import Tensor
 from tacit.columns import Encoder
 from tacit.errors import InvalidInput
 
-__all__ = ["Dataset", "TensorPair"]
+__all__ = ["Dataset", "Spelling", "TensorPair"]
+
+
+class Spelling(Protocol):
+    """How made-up text is written in the numbers of a data set: one number for each character."""
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of the characters of a text; InvalidInput where one has none."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of numbers."""
 
 
 class TensorPair(NamedTuple):
@@ -32,6 +42,7 @@ class Dataset:
     * ``classes``: names of the classes in the order of their numbers; ``()`` for regression and text.
     * ``alphabet``: of text, the characters in the order of their numbers, from 1; else ``""``.
     * ``vocabulary``: of text in tokens, how many there are; else 0.
+    * ``spelling``: of text in tokens, how made-up text is written in them; else None.
     * ``source``: one line for the privacy statement.
     * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
     * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
@@ -56,6 +67,7 @@ class Dataset:
     alphabet: str = ""
     encoder: Encoder | None = None
     vocabulary: int = 0
+    spelling: Spelling | None = None
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):

@@ -19,7 +19,7 @@ from typing import Any, Literal, final
 import numpy as np
 import torch
 
-from tacit.datasets.dataset import Dataset, TensorPair
+from tacit.datasets.dataset import Dataset, Spelling, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, without_values
@@ -86,6 +86,7 @@ def load_documents(
     encode: Callable[[str], Sequence[int]],
     vocabulary: int,
     cutting: Cutting,
+    spelling: Spelling | None = None,
     user: str | None = None,
     test_fraction: float | None = None,
     test_path: Path | None = None,
@@ -98,6 +99,7 @@ def load_documents(
         encode: its tokens; must depend on the text alone.
         vocabulary: how many tokens there are.
         cutting: the declared rule that makes records of a document.
+        spelling: how made-up text is written in tokens; only for canaries.
         user: the field of the person whom a document is of; each person may have one record.
         test_fraction: the share of documents that test the model, each chosen by a hash of its text alone.
         test_path: a file of test documents instead.
@@ -140,6 +142,7 @@ def load_documents(
         source=f"documents in {path.name}: {kept} of {cutting.length} tokens of each",
         unit=unit,
         vocabulary=vocabulary,
+        spelling=spelling,
     )
 
 

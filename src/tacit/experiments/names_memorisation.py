@@ -38,7 +38,7 @@ from tacit.plan import Plan
 from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
 from tacit.runs.losses import text_loss
-from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, texts
+from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, rows_of
 from tacit.training import PrivateSession, evaluate
 
 __all__ = ["run"]
@@ -191,8 +191,9 @@ def _attack(kind: _Found, model: WindowModel, data: _Data) -> None:
     """Rank each secret among all 100,000, let the model complete it, and repeat single letters."""
     ask, rng = next_token(model, NAMES_LONGEST), np.random.default_rng()
     kind.secrets += [remembered_secret(ask, canary, _SPACE, _ALPHABET, rng) for canary in data.canaries]
-    members, others = (texts(pair.targets, _ALPHABET) for pair in (data.train, data.test))
-    kind.probes.append(probe_by_repeating(ask, members, others, _ALPHABET, rng))
+    members, others = (rows_of(pair, whole=True) for pair in (data.train, data.test))
+    letters = _ALPHABET.encode(string.ascii_lowercase)
+    kind.probes.append(probe_by_repeating(ask, members, others, letters, rng))
 
 
 def _row(kind: _Found) -> Row:

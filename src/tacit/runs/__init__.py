@@ -6,6 +6,9 @@
 * ``load``: the data that it names.
 * ``model``: the model and the optimizer; ``losses``: the loss, by the kind of the data.
 * ``build``: the session.
+* ``language_section``, ``hub_layout``: language models, checked without torch; ``tokens``: documents as
+  tokens; ``language_model``: the model.
+* ``result``: the form in which a run leaves its model; ``language_result``: that of language models.
 * ``charging``: what the run charges to a ledger.
 * ``canaries``: planted lines of text; ``canary_section``: what the configuration says of them.
 * ``train``: one run from its configuration to its folder.

@@ -36,6 +36,7 @@ from tacit.attacks.membership import (
 )
 from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
 from tacit.datasets import Alphabet, Dataset, TensorPair
+from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -47,7 +48,7 @@ from tacit.runs.build import session_on
 from tacit.runs.canaries import with_canaries
 from tacit.runs.config import AuditSection, read_text
 from tacit.runs.drawing import drawn_classes, is_picture
-from tacit.runs.finished import FinishedRun
+from tacit.runs.finished import FinishedRun, weights_in
 from tacit.runs.load import Progress
 from tacit.runs.losses import losses_of
 from tacit.runs.model import new_model, new_optimizer
@@ -127,7 +128,7 @@ def attack_findings(
         named = {"without_dp": plain, "with_dp": run.model}
         tell = None if progress is None else partial(progress, "drawing the classes")
         found["inversion"] = {"classes": drawn_classes(named, run.data, tell)}
-    if run.data.alphabet:
+    if run.data.tokens:
         found["remembered"] = memory_found(
             targets, run.data, run.canaries, run.config.canaries, curve,
             private=WITH_DP, confidence=confidence, rng=rng, progress=progress,
@@ -202,7 +203,7 @@ def _shadows(
 
 def _identity(run: FinishedRun, name: str) -> str:
     digest = hashlib.sha256(read_text(run.folder / "config.toml").encode())
-    digest.update((run.folder / "model.safetensors").read_bytes())
+    digest.update(weights_in(run.folder).read_bytes())
     return f"{name}: {digest.hexdigest()}"
 
 
@@ -300,6 +301,8 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
 
 def _label(data: Dataset, target: Tensor) -> str:
     """The name of a record: its class, its text, or its number."""
+    if data.spelling is not None:
+        return data.spelling.decode(target[target != PADDING].tolist())
     if data.alphabet:
         return texts(target[None], Alphabet(data.alphabet))[0]
     return data.classes[int(target)] if data.classes else f"{float(target.reshape(-1)[0]):.3g}"
@@ -308,4 +311,4 @@ def _label(data: Dataset, target: Tensor) -> str:
 def _described(run: FinishedRun) -> str:
     section = run.config.model
     parameters = sum(p.numel() for p in run.model.parameters())
-    return f"{section.name or section.factory}, {parameters:,} parameters"
+    return f"{section.name or section.factory or 'language model'}, {parameters:,} parameters"

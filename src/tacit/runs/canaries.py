@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from tacit.attacks.memorisation import Canary, SecretSpace, plant_canaries, planted_records
-from tacit.datasets import Alphabet, Dataset, TensorPair
+from tacit.datasets import Alphabet, Cutting, Dataset, TensorPair
+from tacit.datasets.documents import sequence_pair
 from tacit.datasets.text import token_pair
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator, Purpose
@@ -60,7 +61,11 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
     lines = planted_records(canaries)
     if not lines:
         return data
-    planted = token_pair(lines, Alphabet(data.alphabet), data.input_shape[0] - 1)
+    if data.spelling is not None:
+        cutting = Cutting(data.input_shape[0], "first", padding=0)
+        planted = sequence_pair([data.spelling.encode(line) for line in lines], cutting)
+    else:
+        planted = token_pair(lines, Alphabet(data.alphabet), data.input_shape[0] - 1)
     train = TensorPair(*(torch.cat(parts) for parts in zip(data.train, planted, strict=True)))
     return replace(data, train=train)
 

@@ -10,6 +10,7 @@ __all__ = ["TAG", "check_canaries", "letters_of", "tag_length"]
 
 TAG = "{name}"
 """The place of the canary's name in its prefix."""
+_PRINTABLE = "".join(map(chr, range(32, 127)))
 _MOST_SECRETS = 2**62
 _LARGEST_SHARE = 0.2  # of the records that may be canaries: a model learns nothing useful from them
 
@@ -50,7 +51,7 @@ def check_canaries(config: Config) -> str | None:
     if missing := [character for character in needed if character not in alphabet]:
         raise InvalidInput(
             f"[canaries] prefix and alphabet need {missing[0]!r}, which no record may hold. Add it to "
-            "[data] alphabet, or write the canaries without it."
+            "[data] alphabet, or write the canaries without it; those of documents are in ASCII."
         )
     if len(section.alphabet) ** section.length > _MOST_SECRETS:
         raise InvalidInput(f"[canaries] length = {section.length} makes more secrets than can be counted.")
@@ -74,9 +75,11 @@ def _declared(section: DataSection) -> tuple[str, int]:
     """The alphabet and the longest line of a text, before any of it is read."""
     if section.name == "names":
         return NAMES_ALPHABET, NAMES_LONGEST
+    if section.jsonl is not None and section.sequence_length is not None:
+        return _PRINTABLE, section.sequence_length  # one token for each character
     if section.text is None or section.alphabet is None or section.longest is None:
         raise InvalidInput(
-            "[canaries] are lines of text; they need [data] text with its alphabet and longest, or "
+            "[canaries] are lines of text; they need [data] text with its alphabet and longest, jsonl, or "
             'name = "names".'
         )
     return section.alphabet, section.longest

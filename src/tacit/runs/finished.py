@@ -21,11 +21,11 @@ from tacit.runs.canaries import read_canaries
 from tacit.runs.config import Config, read_config
 from tacit.runs.folder import canary_file
 from tacit.runs.load import Progress, prepared_data
-from tacit.runs.model import new_model
+from tacit.runs.model import device_of, new_model
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights
 
-__all__ = ["FinishedRun", "open_run"]
+__all__ = ["FinishedRun", "open_run", "weights_in"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
         cannot be loaded.
     """
-    weights = folder / "model.safetensors"
+    weights = weights_in(folder)
     if not folder.is_dir():
         raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
     if not weights.exists():
@@ -83,9 +83,24 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
         )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress)
-    model = new_model(config, data, Generator.from_os())
-    load_weights(model, weights)
+    model = _trained(config, data, folder)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
+
+
+def weights_in(folder: Path) -> Path:
+    """The file of the trained weights in a run's folder; of an adapter, those alone."""
+    adapter = folder / "adapter_model.safetensors"
+    return adapter if adapter.exists() else folder / "model.safetensors"
+
+
+def _trained(config: Config, data: Dataset, folder: Path) -> nn.Module:
+    if config.model.huggingface is not None:
+        from tacit.runs.language_result import LanguageResult  # imports transformers
+
+        return LanguageResult(config).trained(folder).to(device_of(config.run.device))
+    model = new_model(config, data, Generator.from_os())
+    load_weights(model, weights_in(folder))
+    return model
 
 
 def _performed(plan: Plan, steps: int) -> Plan:

@@ -14,6 +14,7 @@ import difflib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ try:
 except ImportError:
     raise MissingExtra("transformers", "transformers", "[model] huggingface") from None
 
-__all__ = ["build_language_model", "check_language_model", "network_of", "without_bars"]
+__all__ = ["build_language_model", "check_language_model", "network_of", "with_adapter", "without_bars"]
 
 _MOST_LISTED = 8
 
@@ -174,6 +175,16 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
         warnings.simplefilter("ignore", FutureWarning)  # of peft and transformers, about each other
         adapted: nn.Module = peft.get_peft_model(network, config)
     return adapted
+
+
+def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
+    """The model with the adapter in ``folder``."""
+    import peft
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted: nn.Module = peft.PeftModel.from_pretrained(network, folder)
+    return adapted.train()
 
 
 def _layers(network: Any) -> dict[str, bool]:

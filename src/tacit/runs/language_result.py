@@ -26,9 +26,9 @@ from torch import nn
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
-from tacit.runs.config import Config
+from tacit.runs.config import Config, LoraSection, ModelSection
 from tacit.runs.hub_layout import BASE, TOKENIZER_FILES, ModelFolder
-from tacit.runs.language_model import network_of, without_bars
+from tacit.runs.language_model import build_language_model, network_of, with_adapter, without_bars
 from tacit.training.files import write_atomically
 
 __all__ = ["LanguageResult"]
@@ -152,6 +152,19 @@ class LanguageResult:
         finally:
             network.config.use_cache = used
         return (*names, BASE)
+
+    def trained(self, folder: Path) -> nn.Module:
+        """The model that the run in ``folder`` has left, in training mode.
+
+        Raises:
+            PrivacyRefusal: its base model is another than that of the run.
+        """
+        self.begin(folder, resumed=True)
+        length = self.config.data.sequence_length or 0
+        if not self.adapter:
+            return build_language_model(ModelSection(huggingface=str(folder)), LoraSection(), length)
+        base = build_language_model(self.config.model, LoraSection(), length)
+        return with_adapter(base, folder)
 
     def card_facts(self, statement: Statement) -> CardFacts:
         """What the model card says of the model's use."""

@@ -92,6 +92,7 @@ def _load_documents(config: Config) -> Dataset:
         text=str(section.text),
         encode=tokens.encode,
         vocabulary=tokens.vocabulary,
+        spelling=tokens.spelling,
         cutting=Cutting(section.sequence_length, section.documents, tokens.padding),
         user=section.user,
         test_fraction=section.test_fraction,

@@ -6,6 +6,7 @@ Letters: n contexts, t tokens of one, L tokens that the model was trained on, V 
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,9 +32,11 @@ from tacit.attacks.memorisation import (
     sampled_exposure,
 )
 from tacit.attacks.memorisation.language import NextToken
-from tacit.datasets import Alphabet, Dataset
+from tacit.datasets import Alphabet, Dataset, TensorPair
+from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import END, PADDING
 from tacit.errors import InvalidInput
+from tacit.losses import logits_of
 from tacit.models import WindowModel
 from tacit.report.remembered import Remembered, RememberingModel, RepeatProbe, remembered_found
 from tacit.runs.canaries import secret_space
@@ -43,18 +46,39 @@ from tacit.training.evaluation import evaluation_mode
 
 __all__ = [
     "memory_found",
+    "next_of_tokens",
     "next_token",
     "probe_by_repeating",
     "remembered_records",
     "remembered_secret",
+    "rows_of",
     "texts",
 ]
 
 _MOST_RANKED = 10**6  # secrets that are ranked exactly; of more candidates, a sample
 _SAMPLE = 20_000
+_MOST_NUMBERS = 1 << 26  # outputs of a language model in memory at once
 _ASKED = 200  # records that the model is to complete
 _REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # of a probe with one character
 _PIECE = 6  # characters that count as recited
+
+
+def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
+    """A language model of transformers in the attacks' form; of contexts longer than ``length`` it reads the
+    last part.
+    """
+
+    @torch.no_grad()
+    def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
+        device = next(model.parameters()).device
+        shown = torch.from_numpy(np.ascontiguousarray(contexts[:, -length:]))
+        rows = max(1, _MOST_NUMBERS // (max(1, shown.shape[1]) * vocabulary))
+        with evaluation_mode(model):
+            parts = [logits_of(model(part.to(device)))[:, -1] for part in torch.split(shown, rows)]
+        answer: NDArray[np.floating] = torch.cat(parts).float().cpu().numpy()
+        return answer
+
+    return logits
 
 
 def next_token(model: nn.Module, longest: int) -> NextToken:
@@ -96,11 +120,12 @@ def memory_found(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """What each of the models remembers, as plain data; ``private`` names the model of ``curve``."""
-    alphabet, longest = Alphabet(data.alphabet), data.input_shape[0] - 1
-    members, others = (texts(pair.targets, alphabet) for pair in (data.train, data.test))
+    alphabet = Alphabet(data.alphabet) if data.spelling is None else data.spelling
+    members, others = (rows_of(pair, whole=data.spelling is None) for pair in (data.train, data.test))
+    letters = _letters(alphabet)
     seed, found = int(rng.integers(2**62)), []
     for name, model in models.items():
-        ask, same = next_token(model, longest), np.random.default_rng(seed)  # same draws for all models
+        ask, same = _asking(model, data), np.random.default_rng(seed)  # same draws for all models
         secrets = []
         for done, canary in enumerate(canaries, 1):
             secrets.append(remembered_secret(ask, canary, secret_space(section), alphabet, same))
@@ -112,9 +137,9 @@ def memory_found(
                 name,
                 name == private,
                 secrets,
-                remembered_records(ask, members, alphabet, same),
-                remembered_records(ask, others, alphabet, same),
-                probe_by_repeating(ask, members, others, alphabet, same, tell),
+                remembered_records(ask, members, same),
+                remembered_records(ask, others, same),
+                probe_by_repeating(ask, members, others, letters, same, tell),
             )
         )
     return remembered_found(
@@ -126,8 +151,21 @@ def memory_found(
     )
 
 
+def _asking(model: nn.Module, data: Dataset) -> NextToken:
+    length = data.input_shape[0]
+    return (
+        next_of_tokens(model, length, data.vocabulary) if data.vocabulary else next_token(model, length - 1)
+    )
+
+
+def _letters(alphabet: Spelling) -> list[int]:
+    """The tokens of letters; of an alphabet without any, those of its characters."""
+    characters = getattr(alphabet, "characters", string.ascii_lowercase)
+    return alphabet.encode("".join(c for c in characters if c.isalpha()) or characters)
+
+
 def remembered_secret(
-    ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Alphabet, rng: np.random.Generator
+    ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Spelling, rng: np.random.Generator
 ) -> Remembered:
     """Rank the secret among all possible ones, let the model complete it, and estimate how often it comes.
 
@@ -165,26 +203,31 @@ def texts(targets: Tensor, alphabet: Alphabet) -> list[str]:
     return [alphabet.decode(row[(row != PADDING) & (row != END)].tolist()) for row in targets.numpy()]
 
 
+def rows_of(pair: TensorPair, *, whole: bool) -> list[list[int]]:
+    """The tokens of each record; where the targets are not the ``whole`` record, after its first token."""
+    rows = zip(pair.inputs.numpy(), pair.targets.numpy(), strict=True)
+    return [([] if whole else [int(x[0])]) + y[y != PADDING].tolist() for x, y in rows]
+
+
 def remembered_records(
-    ask: NextToken, records: Sequence[str], alphabet: Alphabet, rng: np.random.Generator
+    ask: NextToken, records: Sequence[list[int]], rng: np.random.Generator
 ) -> tuple[int, int]:
-    """How many records the model completes exactly from their first half, likeliest character by character,
+    """How many records of tokens the model completes exactly from their first half, likeliest token by token,
     and how many were tested.
     """
-    tried = [records[i] for i in rng.permutation(len(records)) if len(records[i]) > 1][:_ASKED]
+    tried = [records[i] for i in rng.permutation(len(records)) if len(records[i]) > 2][:_ASKED]
     right = 0
-    for record in tried:
-        tokens = [*alphabet.encode(record), END]
-        half = len(record) // 2
+    for tokens in tried:
+        half = (len(tokens) - 1) // 2
         right += greedy(ask, tokens[:half], len(tokens) - half).tolist() == tokens[half:]
     return right, len(tried)
 
 
 def probe_by_repeating(
     ask: NextToken,
-    members: Sequence[str],
-    others: Sequence[str],
-    alphabet: Alphabet,
+    members: Sequence[list[int]],
+    others: Sequence[list[int]],
+    letters: Sequence[int],
     rng: np.random.Generator,
     progress: Callable[[int, int], None] | None = None,
 ) -> RepeatProbe:
@@ -192,12 +235,10 @@ def probe_by_repeating(
     model was not trained on; and the same after the letter alone.
     """
     size = min(len(members), len(others))
-    trained_on = TrainingText(_drawn(members, size, alphabet, rng), window=_PIECE)
-    unseen = TrainingText(_drawn(others, size, alphabet, rng), window=_PIECE)
-    letters = [c for c in alphabet.characters if c.isalpha()] or list(alphabet.characters)
+    trained_on = TrainingText(_drawn(members, size, rng), window=_PIECE)
+    unseen = TrainingText(_drawn(others, size, rng), window=_PIECE)
     found: dict[tuple[int, bool], list[Divergence]] = {}
-    for done, letter in enumerate(letters, 1):
-        (token,) = alphabet.encode(letter)
+    for done, token in enumerate(letters, 1):
         for repeats in (1, _REPEATS):
             answers = sampled(ask, [token] * repeats, _ANSWER, count=_ANSWERS, generator=rng)
             for seen, text in ((True, trained_on), (False, unseen)):
@@ -216,10 +257,8 @@ def probe_by_repeating(
     )
 
 
-def _drawn(
-    records: Sequence[str], size: int, alphabet: Alphabet, rng: np.random.Generator
-) -> list[list[int]]:
-    return [[*alphabet.encode(records[i]), END] for i in rng.permutation(len(records))[:size]]
+def _drawn(records: Sequence[list[int]], size: int, rng: np.random.Generator) -> list[list[int]]:
+    return [records[i] for i in rng.permutation(len(records))[:size]]
 
 
 def _share(found: Sequence[Divergence]) -> float:

@@ -17,7 +17,7 @@ try:
 except ImportError:
     raise MissingExtra("tokenizers", "transformers", "[model] huggingface") from None
 
-__all__ = ["Tokens", "tokens_of"]
+__all__ = ["Spelled", "Tokens", "tokens_of"]
 
 
 @final
@@ -52,16 +52,38 @@ class Tokens:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a whole document, with the end."""
-        tokens = self._ids(text, special=True)
+        tokens = self._ids(text)
         return tokens if self.end is None or tokens[-1:] == [self.end] else [*tokens, self.end]
 
-    def spell(self, text: str) -> list[int]:
-        """The tokens of a text, one for each character.
+    @property
+    def spelling(self) -> Spelled:
+        """The same tokenizer, one token for each character."""
+        return Spelled(self._tokenizer)
+
+    def _ids(self, text: str) -> list[int]:
+        try:
+            return list(self._tokenizer.encode(text).ids)
+        except Exception as problem:  # noqa: BLE001  # whose text would hold that of the record
+            raise InvalidInput(
+                f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
+                "a token for what it does not know."
+            ) from None
+
+
+@final
+class Spelled:
+    """Made-up text in the tokens of a tokenizer, one for each character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of the characters of a text.
 
         Raises:
             InvalidInput: the tokenizer has none for a character alone.
         """
-        found = [self._ids(character, special=False) for character in text]
+        found = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
         for character, tokens in zip(text, found, strict=True):
             if len(tokens) != 1:
                 raise InvalidInput(
@@ -73,15 +95,6 @@ class Tokens:
     def decode(self, tokens: list[int]) -> str:
         """The text of tokens."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
-
-    def _ids(self, text: str, *, special: bool) -> list[int]:
-        try:
-            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
-        except Exception as problem:  # noqa: BLE001  # whose text would hold that of the record
-            raise InvalidInput(
-                f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
-                "a token for what it does not know."
-            ) from None
 
 
 def tokens_of(folder: Path | str) -> Tokens:
