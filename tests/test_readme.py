@@ -417,7 +417,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: session(optimizer=lambda *settings, **named: Wrapper(torch.optim.SGD(*settings, **named))),
         r"optimizer\.optimizer",
     ),
-    "several processes": (under_torchrun, "Start it once"),
+    "several processes": (under_torchrun, r"ranks=tacit\.training\.ProcessRanks"),
     "LBFGS": (lambda: session(optimizer=torch.optim.LBFGS), "first-order optimizer"),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
