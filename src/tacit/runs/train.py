@@ -145,8 +145,9 @@ class Run:
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
-            shown = ranks.only_first(lambda: self._open(stack, watchers)) or ()
+            given = ranks.only_first(lambda: self._open(stack, watchers)) or ()
             self.session.save(state, extra=self.history.to_plain())
+            shown = ranks.only_first(lambda: (*given, self._metrics(self.history.rows))) or ()
             history = train(
                 self.session,
                 evaluate=None if self.plan.score_report is not None else self._evaluate,
@@ -175,7 +176,12 @@ class Run:
             watchers = (*watchers, stack.enter_context(closing(board)))
         _write(self.folder / "config.toml", self.config_text)
         self.result.begin(self.folder, resumed=self.resumed)
-        return (*watchers, CsvWatcher(self.folder / "metrics.csv", self.history.rows))
+        return watchers
+
+    def _metrics(self, rows: list[Row]) -> CsvWatcher:
+        """What writes the metrics, with ``rows`` so far; made after the first state, without which a folder
+        that holds anything is refused."""
+        return CsvWatcher(self.folder / "metrics.csv", rows)
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Exact, on records that belong to no ledger's data set."""
@@ -215,7 +221,7 @@ class Run:
         evaluation = self._score(model)
         if evaluation.interval is not None:  # exact scores are in the rows already
             rows = _with_score(rows, evaluation)
-            CsvWatcher(self.folder / "metrics.csv", rows)
+            self._metrics(rows)
         figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
         write_evaluation(figures, self.folder)
         card = model_card(statement.data, self.result.card_facts(statement), figures)
