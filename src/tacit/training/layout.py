@@ -135,7 +135,7 @@ class Replicated(Layout):
         mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named}
         first = self._ranks.from_first(lambda: mine)
 
-        def check() -> tuple[float, ...]:
+        def check() -> None:
             differing = sorted(name for name in mine | first if mine.get(name) != first.get(name))
             if differing:
                 more = ", ..." if len(differing) > 3 else ""
@@ -145,9 +145,8 @@ class Replicated(Layout):
                     "pipeline, or some of the experts, is refused. torch.distributed.fsdp.fully_shard is the "
                     "way to leave each process a part."
                 )
-            return ()
 
-        self._ranks.total(check)
+        self._ranks.each(check)
 
     def local(self, tensor: Tensor) -> Tensor:
         return tensor

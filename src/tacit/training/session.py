@@ -389,16 +389,15 @@ class PrivateSession:
 
         first = self._ranks.from_first(facts_of_run)
 
-        def check() -> tuple[float, ...]:
+        def check() -> None:
             if differing := differences(first, facts_of_run()):
                 raise PrivacyRefusal(
                     f"process {self._ranks.rank} of this run differs from process 0 in: "
                     f"{', '.join(differing)}. All add to one sum, and must do the same run. Give each "
                     "process the same script, records, plan and settings."
                 )
-            return ()
 
-        self._ranks.total(check)
+        self._ranks.each(check)
         self._agreed = True
 
     def step(self, ticket: StepTicket) -> StepReport:
@@ -418,7 +417,7 @@ class PrivateSession:
         if self._ranks.ranks > 1 and not self._agreed:
             self._agree()
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
-        self._ranks.total(lambda: self._check_reading(indices))
+        self._ranks.each(lambda: self._check_reading(indices))
         released = noisy_step(
             self._engine,
             self.plan,
@@ -461,18 +460,17 @@ class PrivateSession:
         ]
         return facts("Private session", rows)
 
-    def _check_reading(self, indices: Indices) -> tuple[float, ...]:
+    def _check_reading(self, indices: Indices) -> None:
         """Check once, on the first records drawn, that items and augmentation do not mix records."""
         if self._unchecked is not None and len(real := indices[indices < len(self._unchecked)]) > 0:
             check_items(self._unchecked, real[:_CHECKED])
             self._check_loss(self._unchecked)
             self._unchecked = None
         if self._augmentation is None or self._augmentation_is_checked or len(indices) == 0:
-            return ()
+            return
         first = self._records.take(indices[:_CHECKED], seed=0)
         check_by_record(self._augmentation, first[0], self.plan.views)
         self._augmentation_is_checked = True
-        return ()
 
     def _without_slots(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         return gradients if self._slots is None else self._slots.observe(gradients, self._thresholds[0])
@@ -560,15 +558,8 @@ class PrivateSession:
                 versions of Python or of the libraries differ; or the run is charged elsewhere.
             ProcessLost: another rank, each of which reads the file, could not.
         """
-        found: dict[str, Any] = {}
-
-        def load() -> tuple[float, ...]:
-            found.update(self._load(path))
-            return ()
-
         self._agreed = False
-        self._ranks.total(load)
-        return found
+        return self._ranks.each(lambda: self._load(path))
 
     def _load(self, path: Path | str) -> dict[str, Any]:
         state = load_state(Path(path))

@@ -114,11 +114,7 @@ class Sharded(Layout):
         self._ranks.sum_([tensor])
 
     def together(self, check: Callable[[], None]) -> None:
-        def checked() -> tuple[float, ...]:
-            check()
-            return ()
-
-        self._ranks.total(checked)
+        self._ranks.each(check)
 
     def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         from torch.distributed.tensor import DTensor
