@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tacit import native
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import convolution, convolution_forms, convolution_native
+from tacit.clipping.per_example import convolution, convolution_forms, convolution_native, group_norm
 from tacit.clipping.per_example.convolution_forms import Geometry
 from tacit.clipping.per_example.convolution_patches import Patched
 from tacit.clipping.per_example.use import Use
@@ -492,6 +492,43 @@ def test_layers_are_a_loop_of_backward_passes(name: str, form: str, views: int) 
     torch.testing.assert_close(raw.raw_norms[:, 0], norms, rtol=1e-10, atol=1e-12)
     for key, value in wanted.items():
         torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12, msg=key)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("most", [1, 4, 5, 8, 9])
+def test_group_norms_of_more_groups_than_a_device_takes_at_once(
+    most: int, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five rows of two groups, in parts of 1, 2 and 4 rows; the first layer's input needs no gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.GroupNorm(2, 4), nn.Tanh(), nn.GroupNorm(2, 4)).double()
+    model[0].requires_grad_(not frozen)
+    x = torch.randn(5, 4, 3, dtype=torch.float64)
+    found = []
+    for groups in (most, 65_535):
+        monkeypatch.setattr(group_norm, "MOST_GROUPS", groups)
+        engine = FastEngine(model, loss, FlatClipping(0.3))
+        total = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+        engine.add_clipped_sum(total, (x,), torch.ones(5, dtype=torch.bool), torch.tensor([0.3]))
+        assert engine.route == "fast"
+        found.append(total)
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[1].items():
+        torch.testing.assert_close(found[0][name], value, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_group_norms_of_many_records_on_cuda() -> None:
+    """More groups in a batch than the second dimension of a grid holds."""
+    model, x = nn.GroupNorm(16, 16).cuda(), torch.randn(5000, 16, 2, device="cuda")
+    engine = FastEngine(model, lambda model, x: model(x).sin().flatten(1).sum(1), FlatClipping(1.0))
+    total = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+    engine.add_clipped_sum(
+        total, (x,), torch.ones(5000, dtype=torch.bool, device="cuda"), torch.tensor([1.0], device="cuda")
+    )
+    assert engine.route == "fast"
+    assert all(bool(value.isfinite().all()) for value in total.values())
 
 
 @pytest.mark.untraced

@@ -692,10 +692,10 @@ def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: 
     resumed = session(model().cuda())
     resumed.load(tmp_path / "state")
     assert torch.allclose(weights(finish(resumed).model), weights(whole.model), atol=1e-8)
-    with pytest.raises(PrivacyRefusal, match="What differs: the engine"):
+    with pytest.raises(PrivacyRefusal, match="What differs: the device that draws the noise"):
         session().load(tmp_path / "state")
     monkeypatch.setattr(on_device, "draws", lambda like: False)
-    with pytest.raises(PrivacyRefusal, match="What differs: the engine"):
+    with pytest.raises(PrivacyRefusal, match="What differs: the device that draws the noise"):
         session(model().cuda()).load(tmp_path / "state")
 
 

@@ -23,6 +23,10 @@ from tacit.clipping.per_example.use import Kept, Use, over_views, widened
 __all__ = ["group_norm", "instance_norm"]
 
 
+MOST_GROUPS = 65_535
+"""Of a row that CUDA's backward pass takes: no grid of threads has more in its second dimension."""
+
+
 def group_norm(
     recorder: Recorder,
     input: Tensor,  # noqa: A002
@@ -76,17 +80,17 @@ def _normalised(
     def backward(
         g: Tensor, needed: tuple[bool, ...], x: Tensor, mean: Tensor, rstd: Tensor
     ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
-        repeated = None if scale is None else scale.repeat(B)
-        found = torch.ops.aten.native_group_norm_backward(
-            g.reshape(1, B * C, S), x.view(1, B * C, S), mean.view(1, -1), rstd.view(1, -1), repeated,
-            1, B * C, S, B * groups, [needed[0], True, True],
-        )  # fmt: skip
-        return [found[0].view_as(x) if needed[0] else None], uses(*found[1:])
+        rows = max(1, MOST_GROUPS // groups)
+        some = [slice(a, a + rows) for a in range(0, B, rows)]
+        parts = [_by_row(g[part], x[part], mean[part], rstd[part], scale, needed[0]) for part in some]
+        found = parts[0] if len(parts) == 1 else [torch.cat(same) for same in zip(*parts, strict=True)]
+        *inputs, scales, shifts = found
+        return [inputs[0].view_as(x) if inputs else None], uses(scales, shifts)
 
     def uses(scales: Tensor, shifts: Tensor) -> Iterator[tuple[Tensor, Use]]:
         for parameter, per_row in ((weight, scales), (bias, shifts)):
             if parameter is not None and recorder.owns(parameter):
-                yield parameter, Kept(over_views(per_row.view(B, C), recorder.views))
+                yield parameter, Kept(over_views(per_row, recorder.views))
 
     y = recorder.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
     if x is input and not torch.is_autocast_enabled(x.device.type):
@@ -94,6 +98,19 @@ def _normalised(
     device = x.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     return y.to(_result_type(input.dtype, device, autocast))
+
+
+def _by_row(
+    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, scale: Tensor | None, input_too: bool
+) -> list[Tensor]:
+    """Return the gradients of the input (B, C, S), if asked for, and of scale and shift by row, (B, C)."""
+    (B, C), S, groups = x.shape[:2], x[0, 0].numel(), mean.shape[1]
+    repeated = None if scale is None else scale.repeat(B)
+    gx, scales, shifts = torch.ops.aten.native_group_norm_backward(
+        g.reshape(1, B * C, S), x.reshape(1, B * C, S), mean.reshape(1, -1), rstd.reshape(1, -1), repeated,
+        1, B * C, S, B * groups, [input_too, True, True],
+    )  # fmt: skip
+    return [*([gx.view(B, C, S)] if input_too else []), scales.view(B, C), shifts.view(B, C)]
 
 
 @lru_cache(maxsize=16)
