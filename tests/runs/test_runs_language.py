@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from byte_model import END, write_model
 from peft import PeftModel
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig
 
 import tacit
 from tacit.cli.app import run as command
 from tacit.datasets import Cutting, load_documents
-from tacit.datasets.documents import read_documents, sequence_pair
+from tacit.datasets.documents import sequence_pair
+from tacit.datasets.json_lines import read_json_lines
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.report.statement.described import read_statement
 from tacit.runs import make_session, prepare, read_config, remembering
@@ -56,32 +57,6 @@ batch_size = "full"
 steps = 4
 """
 LORA = '[lora]\nrank = 2\ntargets = ["c_attn"]\n[privacy]'
-END = 256
-
-
-def write_model(folder: Path, *, weights: bool = True, **changes: Any) -> Path:
-    """A GPT-2 of next to nothing whose tokens are bytes, and an end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={one: place for place, one in enumerate(letters)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    named = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named))
-    settings: dict[str, Any] = {
-        "vocab_size": 257, "n_positions": 12, "n_embd": 8, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": END, "eos_token_id": END,
-    }  # fmt: skip
-    config = GPT2Config(**(settings | changes))
-    if weights:
-        with torch.random.fork_rng():
-            torch.manual_seed(5)
-            GPT2LMHeadModel(config).save_pretrained(folder)
-    else:
-        config.save_pretrained(folder)
-    return folder
 
 
 def texts(count: int = 60) -> list[str]:
@@ -185,7 +160,7 @@ def test_a_line_that_cannot_be_read_is_named_by_its_number_alone(what: str, tmp_
     path = tmp_path / "lines.jsonl"
     path.write_text(f'{{"body": "a text", "who": 1}}\n{line}\n')
     with pytest.raises(InvalidInput, match=words) as caught:
-        list(read_documents(path, text="body", user="who"))
+        list(read_json_lines(path, text="body", user="who"))
     assert "secret" not in str(caught.value)
     assert "7311" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -365,7 +340,7 @@ REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
     "no field": (lambda t: t.replace('text = "body"', ""), InvalidInput, r"\[data\] text is missing"),
     "no length": (lambda t: t.replace("sequence_length", "#"), InvalidInput, "sequence_length is missing"),
     "no rule": (lambda t: t.replace("documents = ", "#"), InvalidInput, 'documents is missing.*"split"'),
-    "no test": (lambda t: t.replace("test_fraction", "#"), InvalidInput, "test_fraction and test_jsonl"),
+    "no test": (lambda t: t.replace("test_fraction", "#"), InvalidInput, "test_jsonl and test_parquet"),
     "no file": (lambda t: t.replace("documents.j", "x.j"), InvalidInput, "jsonl: there is no file"),
     "another unit": (
         lambda t: t.replace('"sequence"', '"person"'), PrivacyRefusal, "one sequence, not one person",

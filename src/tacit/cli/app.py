@@ -31,6 +31,7 @@ _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "init": "Write a run file for a table of your own.",
     "train": "Train a model with differential privacy, from a configuration file.",
+    "batches": "Write the batches of a run on a big corpus beforehand, by Spark.",
     "predict": "Predict for new records with the model of a run.",
     "export": "Write the model of a run for other programs: ONNX, TorchScript, torch.export.",
     "demo": "Train a private model on bundled data and show the guarantee.",

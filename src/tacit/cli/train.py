@@ -45,6 +45,10 @@ def command(
         int | None,
         typer.Option(help="Steps in one charge; by default a twentieth of all.", show_default=False),
     ] = None,
+    batches: Annotated[
+        Path | None,
+        typer.Option(help="The folder that `tacit batches` wrote.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Train a model with differential privacy.
@@ -66,16 +70,24 @@ def command(
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
     with one_voice() as join:
-        return _train(config, join, out, resume, _Charged(ledger, dataset, chunk), as_json=as_json)
+        charged = _Charged(ledger, dataset, chunk)
+        return _train(config, join, out, resume, charged, batches, as_json=as_json)
 
 
 def _train(
-    config: Path, join: Join, out: Path | None, resume: bool, charged: _Charged, *, as_json: bool
+    config: Path,
+    join: Join,
+    out: Path | None,
+    resume: bool,
+    charged: _Charged,
+    batches: Path | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Train in this process, together with those that ``join`` gives; returns the exit code."""
     from tacit.runs.checks import check_run
 
-    checked = check_run(config, out=out, resume=resume, ledger=charged.section())
+    checked = check_run(config, out=out, resume=resume, ledger=charged.section(), batches=batches)
     ranks = join(checked.config.run.device)
     from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
@@ -83,7 +95,8 @@ def _train(
         run = prepare_checked(checked, ranks=ranks, progress=progress)
     if not as_json:
         _announce(run)
-    outcome = run_to_end(run, config, config.stem, charged.options())
+    streamed = [] if batches is None else ["--batches", str(batches)]
+    outcome = run_to_end(run, config, config.stem, [*charged.options(), *streamed])
     first = run.session.ranks.first
     if not run.ended:
         if as_json and first:

@@ -8,31 +8,25 @@ Letters: n records; T tokens of a sequence.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tacit.datasets.dataset import Dataset, Spelling, TensorPair
+from tacit.datasets.json_lines import Document, read_json_lines
 from tacit.datasets.splitting import choose_test
 from tacit.datasets.text import PADDING
-from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, without_values
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 
-__all__ = ["Cutting", "Document", "load_documents", "read_documents", "sequence_pair"]
-
-
-@dataclass(frozen=True)
-class Document:
-    """A ``text``, and the ``user`` whom it is of, where one is declared."""
-
-    text: str
-    user: str | int | None = None
+__all__ = [
+    "Cutting", "check_users", "load_documents", "pair_of", "read_documents", "sequence_pair", "with_targets",
+]  # fmt: skip
 
 
 @final
@@ -56,6 +50,11 @@ class Cutting:
         check_integer("length", self.length, low=2)
         check_in("keep", self.keep, ("first", "split"))
 
+    def describe(self, path: Path) -> str:
+        """The line of the statement on the documents in ``path``."""
+        kept = "the first sequence" if self.keep == "first" else "all sequences"
+        return f"documents in {path.name}: {kept} of {self.length} tokens of each"
+
     def pieces(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
         """The sequences of one document; of none of its tokens, none."""
         stop = len(tokens) if self.keep == "split" else min(1, len(tokens))
@@ -72,11 +71,18 @@ def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Tenso
     ([[5, 6, 7], [8, 9, 0]], [[6, 7, -100], [9, -100, -100]])
     """
     inputs = np.full((len(sequences), cutting.length), cutting.padding, dtype=np.int64)
-    targets = np.full((len(sequences), cutting.length), PADDING, dtype=np.int64)
     for row, tokens in enumerate(sequences):
         inputs[row, : len(tokens)] = tokens
-        targets[row, : len(tokens) - 1] = tokens[1:]
-    return TensorPair(torch.from_numpy(inputs), torch.from_numpy(targets))
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    return with_targets(inputs, lengths)
+
+
+def with_targets(inputs: NDArray[np.integer], lengths: NDArray[np.integer]) -> TensorPair:
+    """Tokens (n, T), of which the first ``lengths`` (n,) of a row count, with the token that follows each."""
+    targets = np.full(inputs.shape, PADDING, dtype=np.int64)
+    targets[:, :-1] = inputs[:, 1:]
+    targets[np.arange(1, inputs.shape[1] + 1) >= lengths[:, None]] = PADDING
+    return TensorPair(torch.from_numpy(inputs.astype(np.int64, copy=False)), torch.from_numpy(targets))
 
 
 def load_documents(
@@ -94,8 +100,10 @@ def load_documents(
 ) -> Dataset:
     """Read a JSON Lines file, plain or .gz: one document a line, an object with the fields that are named.
 
+    Or a corpus in Parquet, a folder or a file whose name ends in .parquet: one document a row.
+
     Args:
-        text: the field of the document's text.
+        text: the field, or the column, of the document's text.
         encode: its tokens; must depend on the text alone.
         vocabulary: how many tokens there are.
         cutting: the declared rule that makes records of a document.
@@ -118,37 +126,43 @@ def load_documents(
         raise InvalidInput(
             "give exactly one of test_fraction and test_path, to say where the test documents come from."
         )
-    train = list(read_documents(path, text=text, user=user))
+    train = [*read_documents(path, text=text, user=user)]
     if test_path is not None:
-        test = list(read_documents(test_path, text=text, user=user))
+        test = [*read_documents(test_path, text=text, user=user)]
     else:
         assert test_fraction is not None
         marks = choose_test((document.text.encode() for document in train), test_fraction)
         test = [document for document, mark in zip(train, marks, strict=True) if mark]
         train = [document for document, mark in zip(train, marks, strict=True) if not mark]
-    kept = "the first sequence" if cutting.keep == "first" else "all sequences"
-
-    def pair(part: Sequence[Document], name: str) -> TensorPair:
-        sequences = [[*cutting.pieces(encode(document.text))] for document in part]
-        if user is not None:
-            _check_users(part, sequences, name)
-        return _pair([one for found in sequences for one in found], cutting, name)
-
     return Dataset(
         path.name.split(".")[0],
-        pair(train, "training"),
-        pair(test, "testing"),
+        pair_of(train, encode, cutting, "training"),
+        pair_of(test, encode, cutting, "testing"),
         classes=(),
-        source=f"documents in {path.name}: {kept} of {cutting.length} tokens of each",
+        source=cutting.describe(path),
         unit=unit,
         vocabulary=vocabulary,
         spelling=spelling,
     )
 
 
-def _pair(sequences: Sequence[Sequence[int]], cutting: Cutting, name: str) -> TensorPair:
+def read_documents(path: Path, *, text: str, user: str | None) -> Iterator[Document]:
+    """The documents of a file or a corpus; errors as of :func:`load_documents`."""
+    if not path.is_dir() and path.suffix != ".parquet":
+        return read_json_lines(path, text=text, user=user)
+    from tacit.datasets.parquet import read_corpus  # imports pyarrow
+
+    return read_corpus(path, text=text, user=user)
+
+
+def pair_of(
+    documents: Sequence[Document], encode: Callable[[str], Sequence[int]], cutting: Cutting, name: str
+) -> TensorPair:
     """The records of one part; a single token predicts nothing and is no record."""
-    sequences = [one for one in sequences if len(one) > 1]
+    found = [[*cutting.pieces(encode(document.text))] for document in documents]
+    owners = [document.user for document, own in zip(documents, found, strict=True) for _ in own]
+    check_users((user for user in owners if user is not None), name)
+    sequences = [one for own in found for one in own if len(one) > 1]
     if not sequences:
         raise InvalidInput(
             f"no document is left for {name} that has two tokens. Take another test_fraction, or other files."
@@ -156,10 +170,13 @@ def _pair(sequences: Sequence[Sequence[int]], cutting: Cutting, name: str) -> Te
     return sequence_pair(sequences, cutting)
 
 
-def _check_users(documents: Sequence[Document], sequences: Sequence[Sequence[Any]], name: str) -> None:
-    counts: Counter[str | int | None] = Counter()
-    for document, found in zip(documents, sequences, strict=True):
-        counts[document.user] += len(found)
+def check_users(owners: Iterable[str | int], name: str) -> None:
+    """Refuse two records of one of the ``owners``, of whom there is one for each record.
+
+    Raises:
+        PrivacyRefusal: the message holds counts alone.
+    """
+    counts = Counter(owners)
     several = sum(count > 1 for count in counts.values())
     if several:
         raise PrivacyRefusal(
@@ -169,51 +186,3 @@ def _check_users(documents: Sequence[Document], sequences: Sequence[Sequence[Any
             'whose first sequence is then the record (documents = "first"); or leave user out and name the '
             "document as the unit."
         )
-
-
-def read_documents(path: Path, *, text: str, user: str | None = None) -> Iterator[Document]:
-    """The documents of a JSON Lines file one by one; errors as of :func:`load_documents`."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield _document(line, f"line {number} of {path}", text, user)
-    except (OSError, EOFError) as problem:
-        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
-    if not number:
-        raise InvalidInput(f"{path} holds no line; it should hold one document a line, each a JSON object.")
-
-
-def _document(line: bytes, where: str, text: str, user: str | None) -> Document:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):  # whose message would show the line
-        raise InvalidInput(
-            f"{where} is not JSON in UTF-8. Write one object a line, such as "
-            f'{{"{text}": "..."}}, and no empty lines.'
-        ) from None
-    if not isinstance(data, dict):
-        raise InvalidInput(f"{where} is JSON, but no object with fields. Write one object a line.")
-    if not isinstance(found := data.get(text), str):
-        what = "no text" if text in data else "missing"
-        raise InvalidInput(
-            f'{where}: the field "{text}" is {what}. Name the field of the text as [data] text, and leave '
-            "lines without it out of the file."
-        )
-    try:
-        found.encode()
-    except UnicodeEncodeError:  # JSON can hold half of a pair that stands for one character
-        raise InvalidInput(
-            f'{where}: the field "{text}" holds half of a surrogate pair, which is no character. Write the '
-            "file again from the original text."
-        ) from None
-    if user is None:
-        return Document(found)
-    owner = data.get(user)
-    if isinstance(owner, bool) or not isinstance(owner, str | int):
-        what = "neither a text nor a whole number" if user in data else "missing"
-        raise InvalidInput(
-            f'{where}: the field "{user}" is {what}. [data] user names the field that tells users apart; '
-            "every document needs one."
-        )
-    return Document(found, owner)

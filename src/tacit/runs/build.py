@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
@@ -17,8 +19,11 @@ from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import as_records
+from tacit.training.records import Records, as_records
 from tacit.training.session import PrivateSession
+
+if TYPE_CHECKING:
+    from tacit.training.streamed import StreamedBatches
 
 __all__ = ["make_session", "session_on"]
 
@@ -30,6 +35,7 @@ def make_session(
     charges: StepCharges | None = None,
     generator: Generator | None = None,
     ranks: Ranks | None = None,
+    batches: StreamedBatches | None = None,
     progress: Progress | None = None,
 ) -> tuple[Dataset, PrivateSession]:
     """The data and the session that a configuration describes.
@@ -41,6 +47,7 @@ def make_session(
         charges: what the run charges to a ledger; the configuration alone charges nothing.
         generator: of the noise; by default a fresh one, or that of the charges, where there are any.
         ranks: the processes that train together, as the session takes them.
+        batches: where the training records are, if ``tacit batches`` wrote them.
         progress: called during long preparations, with (title, done, total).
     """
     plan = make_plan(config) if plan is None else plan
@@ -48,7 +55,12 @@ def make_session(
     together = Alone() if ranks is None else ranks
     generator = together.share_secret(_generator(generator, charges))
     canaries = draw_canaries(config, generator)
-    data = _data(config, progress, together)
+    if batches is not None:
+        from tacit.runs.batches import data_of_batches  # imports pyarrow
+
+        data = together.each(lambda: data_of_batches(config, batches))
+    else:
+        data = _data(config, progress, together)
 
     def check() -> None:
         if canaries and charges is not None:  # with planted records, the ledger would not recognise the data
@@ -58,7 +70,10 @@ def make_session(
 
     together.only_first(check)
     trained_on = with_canaries(data, canaries)
-    return data, session_on(config, trained_on, plan, charges=charges, generator=generator, ranks=ranks)
+    session = session_on(
+        config, trained_on, plan, charges=charges, generator=generator, ranks=ranks, records=batches
+    )
+    return data, session
 
 
 def _data(config: Config, progress: Progress | None, ranks: Ranks) -> Dataset:
@@ -84,15 +99,16 @@ def session_on(
     charges: StepCharges | None = None,
     generator: Generator | None = None,
     ranks: Ranks | None = None,
+    records: Records | None = None,
 ) -> PrivateSession:
-    """A session of the configuration's model and settings on ``data.train`` by ``plan``."""
+    """A session of the configuration's model and settings by ``plan``, on ``records`` or ``data.train``."""
     own = _generator(generator, charges)
     together = Alone() if ranks is None else ranks
     model = together.each(lambda: new_model(config, data, own))
     session = PrivateSession(
         model,
         new_optimizer(config, model),
-        data.train,
+        data.train if records is None else records,
         plan,
         loss=losses_of(data, config.training.loss, config.training.class_weights),
         engine=config.training.engine,

@@ -75,7 +75,7 @@ def _declared(section: DataSection) -> tuple[str, int]:
     """The alphabet and the longest line of a text, before any of it is read."""
     if section.name == "names":
         return NAMES_ALPHABET, NAMES_LONGEST
-    if section.jsonl is not None and section.sequence_length is not None:
+    if section.corpus is not None and section.sequence_length is not None:
         return _PRINTABLE, section.sequence_length  # one token for each character
     if section.text is None or section.alphabet is None or section.longest is None:
         raise InvalidInput(

@@ -50,7 +50,7 @@ __all__ = [
     "importing_from_here",
 ]
 
-_SOURCES = ("name", "table", "images", "text", "jsonl")
+_SOURCES = ("name", "table", "images", "text", "jsonl", "parquet")
 _PATHS = (
     ("table", "table"), ("test_table", "table"), ("lines", "text"), ("test_text", "text"),
     ("jsonl", "file"), ("test_jsonl", "file"),
@@ -70,6 +70,7 @@ class CheckedRun:
     plan: Plan
     ledger: LedgerSection
     resume: bool
+    batches: Path | None = None
 
 
 def check_run(
@@ -78,6 +79,7 @@ def check_run(
     out: Path | str | None = None,
     resume: bool = False,
     ledger: LedgerSection | None = None,
+    batches: Path | None = None,
 ) -> CheckedRun:
     """Read a configuration and check all of it that can be checked without torch and without records.
 
@@ -86,6 +88,7 @@ def check_run(
         out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
         resume: whether the run in that folder is to go on.
         ledger: where the run is charged; the configuration gives what it leaves open.
+        batches: the folder of batches that ``tacit batches`` wrote for this configuration.
 
     Raises:
         InvalidInput: a mistake in the configuration; a file that does not exist; a folder that holds a run.
@@ -112,7 +115,12 @@ def check_run(
     charged = _merged(config.ledger, ledger)
     check_ledger(charged)
     check_scores(config, plan, charged=charged.url is not None)
-    return CheckedRun(config, text, folder, plan, charged, resume)
+    if batches is not None and config.data.parquet is None:
+        raise InvalidInput(
+            f"--batches {batches} goes with [data] parquet, the corpus of which they were written. Train "
+            "with the configuration that they were written for."
+        )
+    return CheckedRun(config, text, folder, plan, charged, resume, batches)
 
 
 def check_data(section: DataSection) -> None:
@@ -123,7 +131,7 @@ def check_data(section: DataSection) -> None:
             without the facts that it needs.
     """
     given = [name for name in _SOURCES if getattr(section, name) is not None]
-    if section.jsonl is not None and "text" in given:
+    if section.corpus is not None and "text" in given:
         given.remove("text")  # the name of a field
     if len(given) != 1:
         raise InvalidInput(
@@ -136,6 +144,9 @@ def check_data(section: DataSection) -> None:
         if path is not None and not Path(path).is_file():
             key = "text" if key == "lines" else key
             raise InvalidInput(f"[data] {key}: there is no {kind} at {path}. {_ABOUT_PATHS}")
+    for key in ("parquet", "test_parquet"):
+        if (path := getattr(section, key)) is not None and not Path(path).exists():
+            raise InvalidInput(f"[data] {key}: there is no file or folder at {path}. {_ABOUT_PATHS}")
     if section.images is not None and not Path(section.images).is_dir():
         raise InvalidInput(f"[data] images: there is no folder at {section.images}. {_ABOUT_PATHS}")
     if section.table is not None and section.target is None:
@@ -282,7 +293,7 @@ def _check_training(config: Config) -> None:
         check_real("[training] ema_decay", training.ema_decay, low=0.0, high=1.0, open_high=True)
     kind = next((kind for kind in ("table", "text") if getattr(data, kind) is not None), None)
     if data.text is not None or data.name == "names":
-        check_loss(training.loss, "characters" if data.jsonl is None else "tokens")
+        check_loss(training.loss, "characters" if data.corpus is None else "tokens")
     if data.images is not None:
         check_loss(training.loss, "classes")
     if kind is not None and training.views > 1:

@@ -48,7 +48,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch t
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
-    "data.text", "data.test_text", "data.jsonl", "data.test_jsonl",
+    "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by",
     "ledger.one_record_per_unit", "privacy.test_baseline",
 )  # fmt: skip
@@ -64,15 +64,16 @@ class _Section(BaseModel):
 
 class DataSection(_Section):
     """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``,
-    or documents for a language model, ``jsonl``.
+    or documents for a language model, ``jsonl`` or ``parquet``.
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
     width) and ``classes``; a text, one record a line, needs its ``alphabet`` and the ``longest`` line, in
     characters.
 
-    ``jsonl`` has one document a line, ``text`` names its field; ``user`` names the field that tells apart the
-    persons whom documents are of, and each may have one.  ``sequence_length`` is in tokens.  ``documents``
-    says what one record is: "first", the first sequence of a document, or "split", each of its sequences.
+    ``jsonl`` is a file with one document a line, ``parquet`` a file or a folder with one a row; ``text``
+    names its field or column; ``user`` names the field that tells apart the persons whom documents are of,
+    and each may have one.  ``sequence_length`` is in tokens.  ``documents`` says what one record is:
+    "first", the first sequence of a document, or "split", each of its sequences.
 
     Bounds and classes are declared, never read from the data: what is read from it leaks.
     Paths are relative to the current folder.
@@ -96,6 +97,8 @@ class DataSection(_Section):
     longest: _Count | None = None
     jsonl: str | None = None
     test_jsonl: str | None = None
+    parquet: str | None = None
+    test_parquet: str | None = None
     user: str | None = None
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     documents: Literal["first", "split"] | None = None
@@ -104,8 +107,18 @@ class DataSection(_Section):
 
     @property
     def lines(self) -> str | None:
-        """The path of a text with one record a line; with ``jsonl``, ``text`` is the name of a field."""
-        return self.text if self.jsonl is None else None
+        """The path of a text with one record a line; with documents, ``text`` is the name of a field."""
+        return self.text if self.corpus is None else None
+
+    @property
+    def corpus(self) -> str | None:
+        """The path of the documents for a language model."""
+        return self.parquet if self.jsonl is None else self.jsonl
+
+    @property
+    def test_corpus(self) -> str | None:
+        """The path of the test documents, where they are apart."""
+        return self.test_parquet if self.test_jsonl is None else self.test_jsonl
 
 
 class ModelSection(_Section):

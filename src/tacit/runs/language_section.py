@@ -10,7 +10,7 @@ from tacit.runs.hub_layout import ModelFolder
 
 __all__ = ["check_language"]
 
-_ONLY_JSONL = ("test_jsonl", "user", "sequence_length", "documents")
+_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "user", "sequence_length", "documents")
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
     'can be a document; documents = "split" makes a record of each of its sequences, and the unit is then a '
@@ -27,19 +27,21 @@ def check_language(config: Config) -> None:
         PrivacyRefusal: the unit is another than what one record is.
     """
     data, model = config.data, config.model
-    if (data.jsonl is None) != (model.huggingface is None):
-        keys = ("[data] jsonl", "[model] huggingface")
-        there, missing = keys if data.jsonl is not None else keys[::-1]
+    if (data.corpus is None) != (model.huggingface is None):
+        source = "[data] jsonl" if data.parquet is None else "[data] parquet"
+        keys = (source, "[model] huggingface")
+        there, missing = keys if data.corpus is not None else keys[::-1]
         raise InvalidInput(
             f"{there} is set and {missing} is not. A language model, [model] huggingface, is trained on "
-            "documents, [data] jsonl, and they are read by its tokenizer. Set both, or neither."
+            "documents, [data] jsonl or parquet, and they are read by its tokenizer. Set both, or neither."
         )
-    if data.jsonl is None or model.huggingface is None:
-        given = [f"[data] {name}" for name in _ONLY_JSONL if getattr(data, name) is not None]
+    if data.corpus is None or model.huggingface is None:
+        given = [f"[data] {name}" for name in _ONLY_DOCUMENTS if getattr(data, name) is not None]
         given += ["[lora]"] if config.lora.model_fields_set else []
         if given:
             raise InvalidInput(
-                f"{given[0]} is for language models, [model] huggingface with [data] jsonl. Leave it out."
+                f"{given[0]} is for language models, [model] huggingface with [data] jsonl or "
+                "parquet. Leave it out."
             )
         return
     _check_records(config)
@@ -54,16 +56,19 @@ def check_language(config: Config) -> None:
 def _check_records(config: Config) -> None:
     data, unit = config.data, config.privacy.unit
     for name, purpose in (
-        ("text", "the field of a line that holds the document's text."),
+        ("text", "the field of a line, or the column, that holds the document's text."),
         ("sequence_length", "how many tokens a record has, a public number."),
         ("documents", _RULES),
     ):
         if getattr(data, name) is None:
-            raise InvalidInput(f"[data] {name} is missing, which jsonl needs: {purpose}")
-    if (data.test_fraction is None) == (data.test_jsonl is None):
+            raise InvalidInput(f"[data] {name} is missing, which documents need: {purpose}")
+    tests = [
+        name for name in ("test_fraction", "test_jsonl", "test_parquet") if getattr(data, name) is not None
+    ]
+    if len(tests) != 1:
         raise InvalidInput(
-            "[data] jsonl needs exactly one of test_fraction and test_jsonl, to say where the test documents "
-            "come from."
+            f"[data] needs exactly one of test_fraction, test_jsonl and test_parquet, to say where the test "
+            f"documents come from; got {' and '.join(tests) or 'none of them'}."
         )
     if data.documents == "split" and data.user is not None:
         raise InvalidInput(

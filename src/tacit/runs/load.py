@@ -38,7 +38,7 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
     """The data that the configuration names, before any features are computed."""
     section, unit = config.data, config.privacy.unit
     check_data(section)
-    if section.jsonl is not None:
+    if section.corpus is not None:
         return _load_documents(config)
     if section.lines is not None:
         return _load_text(section, unit)
@@ -88,7 +88,7 @@ def _load_documents(config: Config) -> Dataset:
     assert section.sequence_length is not None  # as ``check_language`` found
     assert section.documents is not None
     return load_documents(
-        Path(str(section.jsonl)),
+        Path(str(section.corpus)),
         text=str(section.text),
         encode=tokens.encode,
         vocabulary=tokens.vocabulary,
@@ -96,7 +96,7 @@ def _load_documents(config: Config) -> Dataset:
         cutting=Cutting(section.sequence_length, section.documents, tokens.padding),
         user=section.user,
         test_fraction=section.test_fraction,
-        test_path=None if section.test_jsonl is None else Path(section.test_jsonl),
+        test_path=None if section.test_corpus is None else Path(section.test_corpus),
         unit=config.privacy.unit,
     )
 

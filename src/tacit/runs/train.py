@@ -25,7 +25,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -66,6 +66,9 @@ from tacit.training.processes import check_one_process
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
+
+if TYPE_CHECKING:
+    from tacit.training.streamed import StreamedBatches
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare", "prepare_checked"]
 
@@ -274,6 +277,7 @@ def prepare(
     out: Path | str | None = None,
     resume: bool = False,
     ledger: LedgerSection | None = None,
+    batches: Path | None = None,
     ranks: Ranks | None = None,
     generator: Generator | None = None,
     progress: Progress | None = None,
@@ -285,6 +289,7 @@ def prepare(
         out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
         resume: go on with the run in that folder.
         ledger: where the run is charged; the configuration gives what it leaves open.
+        batches: the folder of batches that ``tacit batches`` wrote for this configuration.
         ranks: the processes that train together, :class:`tacit.training.ProcessRanks`; all of them call this.
         generator: only for tests, from :mod:`tacit.testing`; a resumed run has its own.
         progress: called during long preparations, with (title, done, total).
@@ -298,7 +303,7 @@ def prepare(
     """
     if ranks is None:
         check_one_process()
-    checked = check_run(path, out=out, resume=resume, ledger=ledger)
+    checked = check_run(path, out=out, resume=resume, ledger=ledger, batches=batches)
     return prepare_checked(checked, ranks=ranks, generator=generator, progress=progress)
 
 
@@ -315,8 +320,11 @@ def prepare_checked(
     together = Alone() if ranks is None else ranks
     config, folder, plan, resume = checked.config, checked.folder, checked.plan, checked.resume
     _check_one_run(checked, together)
+    batches = together.each(lambda: _opened(checked.batches))
     if resume:
         generator = together.each(lambda: saved_generator(resume_state(folder)))
+    elif batches is not None:
+        generator = batches.generator_for(plan)
     shared = together.share_secret(Generator.from_os() if generator is None else generator)
     charges = together.only_first(lambda: make_charges(checked.ledger, plan, shared, together))
 
@@ -327,13 +335,27 @@ def prepare_checked(
     try:
         together.only_first(check_fits)
         data, session = make_session(
-            config, plan=plan, charges=charges, generator=shared, ranks=ranks, progress=progress
+            config,
+            plan=plan,
+            charges=charges,
+            generator=shared,
+            ranks=ranks,
+            batches=batches,
+            progress=progress,
         )
         history = History.from_plain(session.load(resume_state(folder))) if resume else History()
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)
     return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
+
+
+def _opened(batches: Path | None) -> StreamedBatches | None:
+    if batches is None:
+        return None
+    from tacit.training.streamed import StreamedBatches  # imports pyarrow
+
+    return StreamedBatches(batches)
 
 
 def _check_one_run(checked: CheckedRun, ranks: Ranks) -> None:

@@ -34,7 +34,7 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling import Indices, TruncatedPoissonSampling
 from tacit.training.files import write_atomically
-from tacit.training.records import Records
+from tacit.training.records import DrawnRecords, Records
 from tacit.training.structure import Template
 
 __all__ = ["AuditSlots", "Planted", "SlotEvidence", "WithCanaries"]
@@ -291,6 +291,11 @@ class WithCanaries(Records):
     def __init__(self, records: Records, planted: Planted) -> None:
         if len(records) == 0:
             raise InvalidInput("there are no records to plant audit slots among.")
+        if isinstance(records, DrawnRecords):
+            raise InvalidInput(
+                "the batches of this run are drawn already, without audit slots, which take part in the "
+                "draw. Audit a run of the same plan whose session draws its batches."
+            )
         self._records, self._planted = records, planted
         first = records.take(np.zeros(1, dtype=np.int64), seed=0)
         self._blank = tuple(torch.zeros_like(part) for part in first)
@@ -302,6 +307,9 @@ class WithCanaries(Records):
     @property
     def template(self) -> Template:
         return self._records.template
+
+    def begin(self, step: int) -> None:
+        self._records.begin(step)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         real, canary = indices[indices < len(self._records)], indices[indices >= len(self._records)]

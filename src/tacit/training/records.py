@@ -27,13 +27,15 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
 from tacit.sampling import Indices
 from tacit.training.arrays import Array, as_array, as_tensor, cast_numbers
 from tacit.training.batching import batch_of, batch_of_collated, few
 from tacit.training.columns import Rows, columns_of_data, has_items, uneven
 from tacit.training.structure import Template, flatten, leaves_by, name_of, paths_of
 
-__all__ = ["ArrayRecords", "Collate", "Data", "DatasetRecords", "Records", "as_records"]
+__all__ = ["ArrayRecords", "Collate", "Data", "DatasetRecords", "DrawnRecords", "Records", "as_records"]
 
 Data: TypeAlias = Sized | Dataset[Any]
 """What :func:`as_records` takes: ``docs/records.md`` lists it."""
@@ -57,6 +59,9 @@ class Records(ABC):
     def template(self) -> Template:
         """What a record is made of (:mod:`tacit.training.structure`)."""
 
+    def begin(self, step: int) -> None:  # noqa: B027 (most records do not depend on it)
+        """Be told that the records taken from now on are those of a step."""
+
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         """The tensors (n, ...) of the records at these positions, n >= 1.
@@ -75,6 +80,29 @@ class Records(ABC):
     def content(self) -> Iterator[bytes | memoryview] | None:
         """All records in bytes, for the fingerprint by which a ledger recognises them; None where each would
         have to be read and decoded for it."""
+
+
+class DrawnRecords(Records):
+    """Records of which the batches of a run were drawn before it began, by the run's key.
+
+    They are read ahead in this process: no worker processes read them.
+    """
+
+    @abstractmethod
+    def generator_for(self, plan: Plan) -> Generator:
+        """The generator by which the batches of ``plan`` were drawn.
+
+        Raises:
+            PrivacyRefusal: they were drawn for another plan.
+        """
+
+    @abstractmethod
+    def claim(self, *, again: bool = False) -> None:
+        """Take the batches for one run; ``again`` for a run that goes on from its resume state.
+
+        Raises:
+            PrivacyRefusal: another run has them.
+        """
 
 
 @final

@@ -60,7 +60,7 @@ from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
 from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
+from tacit.training.records import Collate, Data, DatasetRecords, DrawnRecords, Records, as_records
 from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
@@ -207,11 +207,23 @@ class PrivateSession:
         self._charges = charges if self._ranks.first else None
         self._charged = self._ranks.from_first(lambda: charges is not None)
         self._refusal: BudgetExceeded | None = None
+        self._drawn = self._records if isinstance(self._records, DrawnRecords) else None
+        if self._drawn is not None:
+            if check_integer("workers", workers, low=0) > 0:
+                raise InvalidInput("batches that are drawn already are read ahead. Leave workers out.")
+            drawn_by = self._drawn.generator_for(plan)
+            if generator is not None and generator.secret_state() != drawn_by.secret_state():
+                raise PrivacyRefusal(
+                    "the batches were drawn with another key than that of this run. A run goes on with the "
+                    "batches that it began with."
+                )
+            generator = drawn_by
         if self._charges is not None:
             generator = self._charges.generator_of(plan, generator)
         own = Generator.from_os() if generator is None else generator
         self._generator = self._ranks.share_secret(own)
         self._agreed = False  # whether the ranks are known to be of one run
+        self._resumed = False
         self._memory = memory
         self._slots: Planted | None = None
         if audit is not None:
@@ -416,6 +428,8 @@ class PrivateSession:
             self._ranks.from_first(self._pay)
         if self._ranks.ranks > 1 and not self._agreed:
             self._agree()
+        if self._drawn is not None and self._done == 0 and not self._resumed:
+            self._ranks.from_first(self._drawn.claim)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
         self._ranks.each(lambda: self._check_reading(indices))
         released = noisy_step(
@@ -462,6 +476,7 @@ class PrivateSession:
 
     def _check_reading(self, indices: Indices) -> None:
         """Check once, on the first records drawn, that items and augmentation do not mix records."""
+        self._records.begin(self._done)
         if self._unchecked is not None and len(real := indices[indices < len(self._unchecked)]) > 0:
             check_items(self._unchecked, real[:_CHECKED])
             self._check_loss(self._unchecked)
@@ -567,7 +582,9 @@ class PrivateSession:
         check_same_run(path, json.loads(state["run"]), self._identity(state["key"]))
         if self._ranks.first:
             resume_charges(self._charges, state.get("charges"), generator)
-        self._generator = generator
+        if self._drawn is not None and self._ranks.first:
+            self._drawn.claim(again=True)
+        self._generator, self._resumed = generator, True
         self._done, self._torn = state["done"], False
         self._thresholds = state["thresholds"]
         self._engine.measured.clear()

@@ -1,0 +1,69 @@
+"""Which documents does a JSON Lines file hold? One a line, each an object with the fields that are named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.errors import InvalidInput, without_values
+
+__all__ = ["Document", "read_json_lines"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A ``text``, and the ``user`` whom it is of, where one is declared."""
+
+    text: str
+    user: str | int | None = None
+
+
+def read_json_lines(path: Path, *, text: str, user: str | None = None) -> Iterator[Document]:
+    """The documents of a JSON Lines file one by one; errors as of ``load_documents``."""
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield _document(line, f"line {number} of {path}", text, user)
+    except (OSError, EOFError) as problem:
+        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
+    if not number:
+        raise InvalidInput(f"{path} holds no line; it should hold one document a line, each a JSON object.")
+
+
+def _document(line: bytes, where: str, text: str, user: str | None) -> Document:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):  # whose message would show the line
+        raise InvalidInput(
+            f"{where} is not JSON in UTF-8. Write one object a line, such as "
+            f'{{"{text}": "..."}}, and no empty lines.'
+        ) from None
+    if not isinstance(data, dict):
+        raise InvalidInput(f"{where} is JSON, but no object with fields. Write one object a line.")
+    if not isinstance(found := data.get(text), str):
+        what = "no text" if text in data else "missing"
+        raise InvalidInput(
+            f'{where}: the field "{text}" is {what}. Name the field of the text as [data] text, and leave '
+            "lines without it out of the file."
+        )
+    try:
+        found.encode()
+    except UnicodeEncodeError:  # JSON can hold half of a pair that stands for one character
+        raise InvalidInput(
+            f'{where}: the field "{text}" holds half of a surrogate pair, which is no character. Write the '
+            "file again from the original text."
+        ) from None
+    if user is None:
+        return Document(found)
+    owner = data.get(user)
+    if isinstance(owner, bool) or not isinstance(owner, str | int):
+        what = "neither a text nor a whole number" if user in data else "missing"
+        raise InvalidInput(
+            f'{where}: the field "{user}" is {what}. [data] user names the field that tells users apart; '
+            "every document needs one."
+        )
+    return Document(found, owner)

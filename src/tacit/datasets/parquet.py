@@ -1,0 +1,122 @@
+"""Which documents does a corpus in Parquet hold? Those of its files in the order of their names, row by row.
+
+A corpus is a file or a folder of files.  Its parts are the row groups, so that several machines can each read
+some, and the number of a document does not depend on who reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from tacit.datasets.json_lines import Document
+from tacit.errors import InvalidInput, MissingExtra, without_values
+
+try:
+    import pyarrow
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingExtra("pyarrow", "tables", "reading Parquet files") from None
+
+__all__ = ["CorpusPart", "corpus_parts", "read_corpus", "read_part"]
+
+
+@final
+@dataclass(frozen=True)
+class CorpusPart:
+    """One row group of a file, and the number of its first row in that file."""
+
+    path: str
+    group: int
+    first_row: int
+
+
+def corpus_parts(path: Path) -> list[CorpusPart]:
+    """The parts of a corpus, in order.
+
+    Raises:
+        InvalidInput: there is no Parquet file, or one cannot be read.
+    """
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Name the corpus.")
+    parts: list[CorpusPart] = []
+    for file in files:
+        metadata = _opened(str(file)).metadata
+        row = 0
+        for group in range(metadata.num_row_groups):
+            parts.append(CorpusPart(str(file), group, row))
+            row += metadata.row_group(group).num_rows
+    return parts
+
+
+def read_corpus(path: Path, *, text: str, user: str | None = None) -> Iterator[Document]:
+    """The documents of a corpus one by one; errors as of :func:`read_part`."""
+    count = 0
+    for part in corpus_parts(path):
+        for document in read_part(part, text=text, user=user):
+            yield document
+            count += 1
+    if not count:
+        raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
+
+
+def read_part(part: CorpusPart, *, text: str, user: str | None = None) -> Iterator[Document]:
+    """The documents of one part.
+
+    Args:
+        text: the column of the text; of strings.
+        user: the column of the person whom a document is of; of strings or whole numbers.
+
+    Raises:
+        InvalidInput: a column is missing or of another type, or a cell of it is empty; the message gives the
+            number of the row and nothing that it holds.
+    """
+    file = _opened(part.path)
+    wanted = [text] if user is None else [text, user]
+    types = {field.name: field.type for field in file.schema_arrow}
+    for name in wanted:
+        if name not in types:
+            raise InvalidInput(
+                f'{part.path} has no column "{name}". [data] text and user name columns of the corpus.'
+            )
+        _check_type(part.path, name, types[name], whole_numbers=name == user)
+    row = part.first_row
+    try:
+        for batch in file.iter_batches(row_groups=[part.group], columns=wanted):
+            columns = [batch.column(name).to_pylist() for name in wanted]
+            for cells in zip(*columns, strict=True):
+                if None in cells:
+                    raise InvalidInput(
+                        f'{part.path}, row {row}: "{wanted[cells.index(None)]}" is empty. Leave such '
+                        "rows out of the corpus."
+                    )
+                yield Document(*cells)
+                row += 1
+    except (OSError, pyarrow.ArrowException) as problem:
+        raise _unreadable(part.path, problem) from None
+
+
+def _check_type(path: str, name: str, kind: Any, *, whole_numbers: bool) -> None:
+    value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    if pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value):
+        return
+    if whole_numbers and pyarrow.types.is_integer(value):
+        return
+    wanted = "strings or whole numbers" if whole_numbers else "strings"
+    raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {wanted}.')
+
+
+def _opened(path: str) -> Any:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as problem:
+        raise _unreadable(path, problem) from None
+
+
+def _unreadable(path: str, problem: Exception) -> InvalidInput:
+    return InvalidInput(
+        f"{path} cannot be read as a Parquet file: {without_values(problem)}. Check the file."
+    )

@@ -1,0 +1,220 @@
+"""What is done for each part of a corpus? It becomes records, and gives those of its records that were drawn.
+
+Nothing here knows who runs it.  Each function reads and writes files of a folder that all machines see, named
+by the number of the part, so that a part may be done twice and in any order.
+
+Letters: n records; T tokens of a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tacit.datasets import Cutting
+from tacit.datasets.parquet import CorpusPart, read_part
+from tacit.datasets.splitting import choose_test
+from tacit.noise.generator import Generator
+from tacit.runs.tokens import tokens_of
+from tacit.sampling import Sampling
+from tacit.training.files import write_atomically
+from tacit.training.streamed import Shard, shard_schema
+
+__all__ = [
+    "Counts", "Rule", "cut_part", "draw", "drawn_of_part", "empty_shards", "rows_of", "users_of",
+    "write_shards",
+]  # fmt: skip
+
+_AT_ONCE = 1 << 13
+"""Records of a message to the next machine."""
+_PAIRS = 1 << 22
+"""Steps and positions that are in memory at once while batches are drawn."""
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """How documents become records: the ``tokenizer`` is a folder, ``text`` and ``user`` name columns."""
+
+    tokenizer: str
+    text: str
+    user: str | None
+    cutting: Cutting
+    test_fraction: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Counts:
+    """How many records a part has for training, and how many for testing."""
+
+    train: int
+    test: int
+
+
+# --- documents to records ----------------------------------------------------------------------------------
+
+
+def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
+    """Cut the documents of a part into records, and write those for training and for testing to ``work``."""
+    encode = tokens_of(rule.tokenizer).encode
+    found: dict[bool, list[Sequence[int]]] = {False: [], True: []}
+    users: list[tuple[str, bool]] = []
+    for document in read_part(part, text=rule.text, user=rule.user):
+        tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
+        pieces = [*rule.cutting.pieces(encode(document.text))]
+        users += [(repr(document.user), tests)] * len(pieces)
+        found[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
+    for tests, name in ((False, "train"), (True, "test")):
+        _write_table(_path(work, name, number), _as_table(found[tests], rule.cutting))
+    if rule.user is not None:
+        names, marks = ([user for user, _ in users], [tests for _, tests in users])
+        _write_table(_path(work, "users", number), pyarrow.table({"user": names, "test": marks}))
+    return Counts(len(found[False]), len(found[True]))
+
+
+def _tests(text: str, fraction: float) -> bool:
+    return bool(choose_test([text.encode()], fraction)[0])
+
+
+def _as_table(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Any:
+    lengths = np.fromiter(map(len, sequences), dtype=np.int32, count=len(sequences))
+    tokens = np.full((len(sequences), cutting.length), cutting.padding, dtype=np.int32)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence)] = sequence
+    return pyarrow.table({"length": lengths, "tokens": _listed(tokens)})
+
+
+def _listed(tokens: NDArray[np.int32]) -> Any:
+    offsets = np.arange(len(tokens) + 1, dtype=np.int32) * tokens.shape[1]
+    return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(tokens.reshape(-1)))
+
+
+def rows_of(work: Path, name: str, parts: int) -> Any:
+    """The tables of all parts as one: "test" or "users"."""
+    return pyarrow.concat_tables(pq.read_table(_path(work, name, number)) for number in range(parts))
+
+
+def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
+    """The user of each record, and whether it is for testing."""
+    for number in range(parts):
+        table = pq.read_table(_path(work, "users", number))
+        yield from zip(table["user"].to_pylist(), table["test"].to_pylist(), strict=True)
+
+
+# --- records to batches ------------------------------------------------------------------------------------
+
+
+def draw(
+    sampling: Sampling, generator: Generator, steps: int, counts: Sequence[int], work: Path
+) -> Iterator[int]:
+    """Draw the batches of all steps from ``counts`` records of each part, and write those of each part.
+
+    The key stays in this process.  Yields the number of steps that are drawn, step by step.
+    """
+    first = np.concatenate([[0], np.cumsum(counts)])
+    held: list[tuple[int, NDArray[np.int64]]] = []
+    pairs = turn = 0
+    for step in range(steps):
+        positions = sampling.indices(generator, step, int(first[-1]))
+        held.append((step, positions))
+        pairs += len(positions)
+        if pairs >= _PAIRS or step == steps - 1:
+            _write_drawn(held, first, turn, work)
+            held, pairs, turn = [], 0, turn + 1
+        yield step + 1
+
+
+def _write_drawn(held: Iterable[tuple[int, NDArray[np.int64]]], first: Any, turn: int, work: Path) -> None:
+    """Write, for each part, the steps and positions of its drawn records, (2, n)."""
+    steps = np.concatenate([np.full(len(positions), step) for step, positions in held])
+    positions = np.concatenate([positions for _, positions in held])
+    parts = np.searchsorted(first, positions, side="right") - 1
+    order = np.argsort(parts, kind="stable")
+    cuts = np.searchsorted(parts[order], np.arange(len(first)))
+    for number, (a, b) in enumerate(pairwise(cuts)):
+        if a < b:
+            pairs = np.stack([steps[order[a:b]], positions[order[a:b]]])
+            path = work / f"drawn-{number:06d}-{turn:06d}.npy"
+            write_atomically(path, lambda file, pairs=pairs: np.save(file, pairs))  # type: ignore[misc]
+
+
+def drawn_of_part(number: int, first: int, work: Path, length: int) -> Iterator[Any]:
+    """The records of a part that were drawn, once for each step, in batches of :func:`shard_schema`.
+
+    ``first`` is the position of the part's first record.
+    """
+    files = sorted(work.glob(f"drawn-{number:06d}-*.npy"))
+    if not files:
+        return
+    table = pq.read_table(_path(work, "train", number))
+    lengths = table["length"].to_numpy()
+    tokens = table["tokens"].combine_chunks().flatten().to_numpy().reshape(-1, length)
+    for file in files:
+        steps, positions = np.load(file)
+        for start in range(0, len(steps), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            rows = positions[some] - first
+            columns = [
+                pyarrow.array(steps[some].astype(np.int32)),
+                pyarrow.array(positions[some]),
+                pyarrow.array(lengths[rows]),
+                _listed(tokens[rows]),
+            ]
+            yield pyarrow.RecordBatch.from_arrays(columns, schema=shard_schema())
+
+
+def write_shards(batches: Iterable[Any], steps_in_shard: int, steps: int, folder: Path) -> Iterator[Shard]:
+    """Write batches that are sorted by step and position to shards; yields each shard when it is complete."""
+    held: list[Any] = []
+    now = None
+    for batch in batches:
+        numbers = batch.column("step").to_numpy() // steps_in_shard
+        for number in np.unique(numbers).tolist():
+            if now is not None and number != now:
+                yield _write_shard(held, now, steps_in_shard, steps, folder)
+                held = []
+            now = number
+            a, b = np.searchsorted(numbers, [number, number + 1])
+            held.append(batch.slice(int(a), int(b - a)))
+    if now is not None:
+        yield _write_shard(held, now, steps_in_shard, steps, folder)
+
+
+def _write_shard(held: list[Any], number: int, each: int, steps: int, folder: Path) -> Shard:
+    first = number * each
+    name = f"steps-{first:08d}.parquet"
+    digest = _write_table(folder / name, pyarrow.Table.from_batches(held))
+    return Shard(name, first, min(each, steps - first), digest)
+
+
+def empty_shards(found: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
+    """All shards in order: those ``found``, and one without rows where no step of one has records."""
+    by_step = {shard.first: shard for shard in found}
+    for first in range(0, steps, steps_in_shard):
+        if first not in by_step:
+            empty = pyarrow.RecordBatch.from_pylist([], schema=shard_schema())
+            by_step[first] = _write_shard([empty], first // steps_in_shard, steps_in_shard, steps, folder)
+    return [by_step[first] for first in sorted(by_step)]
+
+
+def _path(work: Path, name: str, number: int) -> Path:
+    return work / f"{name}-{number:06d}.parquet"
+
+
+def _write_table(path: Path, table: Any) -> str:
+    """Write a table whole or not at all; returns the SHA-256 of the file."""
+    sink = pyarrow.BufferOutputStream()
+    pq.write_table(table, sink)
+    data = sink.getvalue()
+    write_atomically(path, lambda file: file.write(data))
+    return hashlib.sha256(data).hexdigest()

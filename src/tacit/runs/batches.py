@@ -1,0 +1,214 @@
+"""How are the batches of a whole run written beforehand? Cut, draw, sort by step: ``tacit batches``.
+
+The records are those that a run of the same configuration would read from the corpus, in the same order; so
+the batches are those that its session would draw, to the last bit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, final
+
+import pyarrow.parquet as pq
+
+from tacit.datasets import Cutting, Dataset
+from tacit.datasets.documents import check_users, pair_of, read_documents, sequence_pair
+from tacit.datasets.parquet import CorpusPart, corpus_parts
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import Adjacency
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.runs.batch_parts import Counts, Rule, draw, empty_shards, rows_of, users_of
+from tacit.runs.checks import check_data, check_model
+from tacit.runs.config import Config
+from tacit.runs.hub_layout import ModelFolder
+from tacit.runs.language_section import check_language
+from tacit.runs.plan import make_plan
+from tacit.runs.tokens import tokens_of
+from tacit.sampling import TruncatedPoissonSampling
+from tacit.training.streamed import TEST, Manifest, Shard, StreamedBatches
+
+__all__ = ["Engine", "Written", "check_batches", "data_of_batches", "write_batches"]
+
+_SHARD_BYTES = 1 << 26
+Progress = Callable[[str, int, int], None]
+
+
+class Engine(Protocol):
+    """Who does the work for each part: :class:`tacit.runs.batch_spark.Spark`."""
+
+    def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
+        """Cut all parts into records."""
+
+    def write(
+        self, firsts: Sequence[int], length: int, each: int, steps: int, work: Path, out: Path
+    ) -> list[Shard]:
+        """Write the drawn records of all parts to shards of ``each`` steps."""
+
+
+@final
+@dataclass(frozen=True)
+class Written:
+    """A finished folder of batches: its shards and bytes are not secret from whoever sees the folder."""
+
+    folder: Path
+    plan: Plan
+    shards: int
+    bytes: int
+
+
+def check_batches(config: Config) -> Plan:
+    """The plan of a configuration of which batches can be written.
+
+    Raises:
+        InvalidInput: it trains on other data than a corpus in Parquet, or draws more than records.
+    """
+    if config.data.parquet is None:
+        raise InvalidInput(
+            "batches are written from a corpus in Parquet, and this configuration has none. Name it by "
+            "[data] parquet; other data fit into the memory of the run, which draws its batches itself."
+        )
+    for name, given in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
+        if given:
+            raise InvalidInput(
+                f"{name} are planted among the records before batches are drawn, and `tacit batches` plants "
+                "none. Leave them out, or train from the corpus itself."
+            )
+    check_data(config.data)
+    check_model(config.model)
+    check_language(config)
+    return make_plan(config)
+
+
+def write_batches(
+    config: Config,
+    out: Path,
+    engine: Callable[[], Engine],
+    *,
+    progress: Progress,
+    generator: Generator | None = None,
+) -> Written:
+    """Write the batches of a whole run to ``out``.
+
+    Args:
+        engine: makes who does the work; called when all has been checked.
+        progress: called with (title, done, total).
+        generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
+
+    Raises:
+        InvalidInput: the configuration or the corpus; a folder that holds anything but unfinished batches.
+        PrivacyRefusal: a user has several records; there are more records than the plan was made for.
+    """
+    plan = check_batches(config)
+    rule = rule_of(config)
+    parts = corpus_parts(Path(str(config.data.parquet)).resolve())
+    out = out.resolve()  # Spark's workers have folders of their own
+    work = _fresh(out)
+    made = engine()
+    counts = made.cut(rule, parts, work)
+    _check_counts(plan, config, counts, work)
+    own = Generator.from_os() if generator is None else generator
+    for done in draw(plan.sampling, own, plan.steps, [count.train for count in counts], work):
+        progress("drawing batches", done, plan.steps)
+    each = _steps_in_shard(plan, rule.cutting.length)
+    firsts = [sum(count.train for count in counts[:number]) for number in range(len(counts))]
+    found = made.write(firsts, rule.cutting.length, each, plan.steps, work, out)
+    shards = empty_shards(found, each, plan.steps, out)
+    if rule.test_fraction is not None:
+        pq.write_table(rows_of(work, "test", len(parts)), out / TEST)
+    shutil.rmtree(work)
+    key, secure = own.secret_state()
+    Manifest(
+        key=key,
+        secure=secure,
+        sampling=repr(plan.sampling),
+        steps=plan.steps,
+        records=sum(count.train for count in counts),
+        rule=described(config, rule.cutting),
+        shards=tuple(shards),
+    ).write(out)
+    return Written(out, plan, len(shards), sum((out / shard.name).stat().st_size for shard in shards))
+
+
+def rule_of(config: Config) -> Rule:
+    """How the configuration makes records of documents."""
+    section, folder = config.data, str(Path(str(config.model.huggingface)).resolve())
+    assert section.sequence_length is not None  # as ``check_language`` found
+    assert section.documents is not None
+    cutting = Cutting(section.sequence_length, section.documents, tokens_of(folder).padding)
+    return Rule(folder, str(section.text), section.user, cutting, section.test_fraction)
+
+
+def described(config: Config, cutting: Cutting) -> str:
+    """The rule in words that differ where the records would."""
+    digest = ModelFolder.check(str(config.model.huggingface)).tokenizer_digest()
+    data = config.data
+    chosen = f"text={data.text!r}, user={data.user!r}, test_fraction={data.test_fraction}"
+    return f"{cutting}, {chosen}, tokenizer={digest}"
+
+
+def _fresh(out: Path) -> Path:
+    """A folder for the work in ``out``, which holds nothing, or what an interrupted command left."""
+    work = out / "work"
+    if out.exists() and any(out.iterdir()):
+        if not work.is_dir():
+            raise InvalidInput(f"{out} is not empty. Name another folder by --out, or remove it.")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, mode=0o700, exist_ok=True)
+    out.chmod(0o700)
+    work.mkdir()
+    return work
+
+
+def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Path) -> None:
+    train, test = sum(count.train for count in counts), sum(count.test for count in counts)
+    if not train or (config.data.test_fraction is not None and not test):
+        name = "testing" if train else "training"
+        raise InvalidInput(f"no document is left for {name} that has two tokens. Check the corpus.")
+    if plan.adjacency is not Adjacency.ADD_REMOVE and train != plan.records:
+        raise InvalidInput(
+            f"the plan was made for {plan.records} records and the corpus has {train}. Under "
+            f"{plan.adjacency} the number of records is public and must be exact. Say [privacy] "
+            f"records = {train}."
+        )
+    if isinstance(plan.sampling, TruncatedPoissonSampling):
+        plan.sampling.check_records(train)
+    if config.data.user is not None:
+        for tests, name in ((False, "training"), (True, "testing")):
+            check_users((user for user, mark in users_of(work, len(counts)) if mark == tests), name)
+
+
+def _steps_in_shard(plan: Plan, length: int) -> int:
+    expected = plan.expected_batch_size * (4 * length + 16)
+    return max(1, min(plan.steps, int(_SHARD_BYTES // max(1.0, expected))))
+
+
+def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
+    """The data set of a run from written batches, which hold its training records; a blank stands for them.
+
+    Raises:
+        PrivacyRefusal: the batches were written by another rule.
+    """
+    rule, tokens = rule_of(config), tokens_of(str(config.model.huggingface))
+    if (now := described(config, rule.cutting)) != batches.manifest.rule:
+        raise PrivacyRefusal(
+            "the batches were made of the documents by another rule than the configuration's: was "
+            f"{batches.manifest.rule}, is {now}. Train with the configuration that they were written for."
+        )
+    test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
+    if test is None:
+        documents = [*read_documents(Path(str(section.test_corpus)), text=rule.text, user=rule.user)]
+        test = pair_of(documents, tokens.encode, rule.cutting, "testing")
+    return Dataset(
+        path.name.split(".")[0],
+        sequence_pair([[rule.cutting.padding] * 2], rule.cutting),
+        test,
+        classes=(),
+        source=rule.cutting.describe(path),
+        unit=config.privacy.unit,
+        vocabulary=tokens.vocabulary,
+        spelling=tokens.spelling,
+    )

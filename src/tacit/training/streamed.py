@@ -1,0 +1,271 @@
+"""Where do records come from that were drawn beforehand? From a folder of batches, read step by step.
+
+``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps, so that
+training reads a corpus of any size from front to back.  The folder::
+
+    manifest.json     the key of the run, what was drawn, and the digests of the shards
+    steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
+    test.parquet      the test records, where they are a share of the corpus
+    used              made by the run that takes its steps from here
+
+All of it is secret, as the corpus is: who took part in which step, and the key, which is that of the noise.
+
+**Guarantee**
+
+* The batches are those that the plan's sampler draws under the run's key: others are refused.
+* One run uses a folder.  A second one would add the same noise to other sums, and their difference would have
+  no noise; only a resumed run goes on with it.
+* A shard that has changed since it was written is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.datasets.dataset import TensorPair
+from tacit.datasets.documents import with_targets
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.sampling import Indices
+from tacit.training.files import write_atomically
+from tacit.training.records import DrawnRecords
+from tacit.training.structure import Template
+
+try:
+    import pyarrow
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingExtra("pyarrow", "tables", "reading batches") from None
+
+__all__ = ["TEST", "Manifest", "Shard", "StreamedBatches", "shard_schema"]
+
+_FORMAT = 1
+_MANIFEST, _USED, TEST = "manifest.json", "used", "test.parquet"
+
+
+def shard_schema() -> Any:
+    """The columns of a shard; the tokens of a record that are beyond its ``length`` are padding."""
+    whole, small = pyarrow.int64(), pyarrow.int32()
+    tokens = pyarrow.list_(small)  # Spark knows no lists of a fixed size
+    return pyarrow.schema([("step", small), ("position", whole), ("length", small), ("tokens", tokens)])
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """A file with the records of the steps from ``first``, of the next ``steps``."""
+
+    name: str
+    first: int
+    steps: int
+    sha256: str
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of batches holds: ``steps`` steps of ``sampling`` from ``records`` records.
+
+    ``rule`` says how documents became records.
+    """
+
+    key: bytes
+    secure: bool
+    sampling: str
+    steps: int
+    records: int
+    rule: str
+    shards: tuple[Shard, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write it last: a folder without it is not finished."""
+        data = {"format": _FORMAT, **asdict(self), "key": self.key.hex()}
+        text = json.dumps(data, indent=1) + "\n"
+        write_atomically(folder / _MANIFEST, lambda file: file.write(text.encode()), mode=0o600)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a folder.
+
+        Raises:
+            InvalidInput: there is none, or it is of another version.
+        """
+        path = folder / _MANIFEST
+        if not path.is_file():
+            raise InvalidInput(
+                f"{folder} holds no finished batches: {path.name} is missing. Write them with `tacit "
+                "batches`, or run it again if it was interrupted."
+            )
+        try:
+            data = json.loads(path.read_bytes())
+            if data.pop("format") != _FORMAT:
+                raise InvalidInput(
+                    f"{path} was written by another version of Tacit. Write the batches again with this one."
+                )
+            shards = tuple(Shard(**shard) for shard in data.pop("shards"))
+            return cls(**{**data, "key": bytes.fromhex(data["key"]), "shards": shards})
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            raise InvalidInput(
+                f"{path} cannot be read: {without_values(problem)}. Restore the file, or write the "
+                "batches again."
+            ) from None
+
+    def generator_for(self, plan: Plan) -> Generator:
+        """The generator of a run of ``plan``; refuses one for which other batches would be drawn."""
+        if (now := repr(plan.sampling)) != self.sampling:
+            raise PrivacyRefusal(
+                f"the batches were drawn by {self.sampling}, and the plan samples by {now}: its price is not "
+                "that of these batches. Train with the configuration that they were written for."
+            )
+        if plan.steps > self.steps:
+            raise PrivacyRefusal(
+                f"the plan has {plan.steps} steps and the batches are for {self.steps}. Write batches for "
+                "the whole plan."
+            )
+        return Generator(self.key, secure=self.secure)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The records of a shard's steps, in memory."""
+
+    shard: Shard
+    step: NDArray[np.int32]
+    position: NDArray[np.int64]
+    length: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+
+
+@final
+class StreamedBatches(DrawnRecords):
+    """The records of a corpus, of which ``folder`` holds the batches of each step.
+
+    A record is (tokens, targets), each (T,) int64: the target is the next token, -100 where there is none.
+    A thread reads the next shard while the steps of one are taken.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.manifest = folder, Manifest.read(folder)
+        self._now: _Rows | None = None
+        self._step = -1
+        self._rows = slice(0, 0)
+        self._ahead: tuple[Shard, Future[_Rows]] | None = None
+        self._reader: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return self.manifest.records
+
+    @property
+    def template(self) -> Template:
+        return (0, 1)
+
+    def generator_for(self, plan: Plan) -> Generator:
+        return self.manifest.generator_for(plan)
+
+    def claim(self, *, again: bool = False) -> None:
+        try:
+            with (self.folder / _USED).open("x") as file:
+                file.write("A run takes its steps from here. No other can.\n")
+        except FileExistsError:
+            if not again:
+                raise PrivacyRefusal(
+                    f"the batches in {self.folder} were used by a run. Another one would add the same "
+                    "noise to other sums, and the difference of the two has no noise. Go on with that run "
+                    "(--resume), or write new batches, with a new key."
+                ) from None
+
+    def begin(self, step: int) -> None:
+        if self._now is None or not _holds(self._now.shard, step):
+            self._now = self._shard_of(step)
+        rows = self._now
+        self._step = step
+        self._rows = slice(*np.searchsorted(rows.step, [step, step + 1]).tolist())
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        del seed
+        positions = self._now.position[self._rows] if self._now is not None else np.empty(0, np.int64)
+        places = np.searchsorted(positions, indices)
+        there = places < len(positions)
+        if self._now is None or not (there.all() and np.array_equal(positions[places], indices)):
+            raise PrivacyRefusal(
+                f"the batch that was written for step {self._step} lacks records that the step takes: the "
+                "batches were drawn with another key, or for other settings. Write them again, for this plan."
+            )
+        at = places + self._rows.start
+        return with_targets(self._now.tokens[at], self._now.length[at])
+
+    def fingerprint(self, key: bytes) -> str:
+        shards = json.dumps([asdict(shard) for shard in self.manifest.shards]).encode()
+        return hashlib.blake2b(shards, key=key, digest_size=16).hexdigest()
+
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return None
+
+    def test_records(self) -> TensorPair | None:
+        """The test records, (n, T) each, where they were a share of the corpus."""
+        path = self.folder / TEST
+        if not path.exists():
+            return None
+        rows = _columns(_table(path.read_bytes(), path))
+        return with_targets(rows["tokens"], rows["length"])
+
+    def _shard_of(self, step: int) -> _Rows:
+        shards = [shard for shard in self.manifest.shards if _holds(shard, step)]
+        if not shards:
+            raise InvalidInput(f"{self.folder} has no batch for step {step}.")
+        ahead, self._ahead = self._ahead, None
+        rows = ahead[1].result() if ahead is not None and ahead[0] == shards[0] else self._read(shards[0])
+        if after := [
+            shard for shard in self.manifest.shards if shard.first == rows.shard.first + rows.shard.steps
+        ]:
+            if self._reader is None:
+                self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches")
+            self._ahead = after[0], self._reader.submit(self._read, after[0])
+        return rows
+
+    def _read(self, shard: Shard) -> _Rows:
+        path = self.folder / shard.name
+        try:
+            data = path.read_bytes()
+        except OSError as problem:
+            raise InvalidInput(f"{path} cannot be read: {without_values(problem)}.") from None
+        if hashlib.sha256(data).hexdigest() != shard.sha256:
+            raise InvalidInput(
+                f"{path} is not as it was written: its digest differs from that in {_MANIFEST}. Restore the "
+                "file, or write the batches again and begin a new run."
+            )
+        rows = _columns(_table(data, path))
+        return _Rows(shard, rows["step"], rows["position"], rows["length"], rows["tokens"])
+
+
+def _holds(shard: Shard, step: int) -> bool:
+    return shard.first <= step < shard.first + shard.steps
+
+
+def _table(data: bytes, path: Path) -> Any:
+    try:
+        return pq.read_table(io.BytesIO(data))
+    except (OSError, pyarrow.ArrowException) as problem:
+        raise InvalidInput(f"{path} cannot be read as a Parquet file: {without_values(problem)}.") from None
+
+
+def _columns(table: Any) -> dict[str, NDArray[Any]]:
+    """The columns as arrays; tokens (n, T)."""
+    found = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        found[name] = (column.flatten() if name == "tokens" else column).to_numpy(zero_copy_only=False)
+    found["tokens"] = found["tokens"].reshape(len(table), found["tokens"].size // max(1, len(table)))
+    return found
