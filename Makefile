@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -46,9 +46,9 @@ tests-all:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=json:.coverage.json
 	$(BIN)/python tests/coverage_bar.py .coverage.json
 
-test-spark: install  ## the queries on a local Spark; needs Java 17, and downloads half a gigabyte
+test-spark: install  ## queries and batches on a local Spark; needs Java 17, and downloads half a gigabyte
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/queries/test_sql_dialects.py -k spark
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/queries/test_sql_dialects.py tests/runs/test_runs_batches.py -k spark
 
 bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
@@ -71,6 +71,11 @@ bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step in
 
 bench-ranks: install  ## a private step beside a plain one, of two processes and of one
 	$(BIN)/python benchmarks/bench_ranks.py --out benchmarks/results/ranks.json
+	$(BIN)/python docs/build.py
+
+bench-batches: install  ## batches of a million records written by a local Spark; needs Java 17
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
+	$(BIN)/python benchmarks/bench_batches.py
 	$(BIN)/python docs/build.py
 
 bench-compare: install  ## private steps before and now, in turns; BEFORE=src folder of another checkout, QUICK=1

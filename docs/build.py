@@ -673,6 +673,28 @@ def _ranks(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _batches(data: dict[str, Any]) -> Iterator[str]:
+    setting = data["setting"]
+    yield "## Batches of a big corpus\n"
+    yield (
+        f"{_origin(data)} `tacit batches` on a local Spark with {setting['cores']} cores; documents of "
+        f"{setting['length']} tokens, {setting['batch']:,} expected in a step. Seconds from the call to the "
+        "finished folder; Java starts in the first row. Memory: the most that this process, Java and its workers "
+        "had together. Each batch was compared with the sample that the run would draw: all are the same.\n"
+    )
+    yield "| records | steps | drawn | seconds | cutting | drawing | writing | memory, MiB | reading, s |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in data["rows"]:
+        cut, drawn, written = (
+            row["phases"][title] for title in ("cutting documents", "drawing batches", "writing batches")
+        )
+        yield (
+            f"| {row['records']:,} | {row['steps']} | {row['rows']:,} | {row['seconds']:.0f} | {cut:.0f} | "
+            f"{drawn:.1f} | {written:.0f} | {row['peak_mib']:,.0f} | {row['read_seconds']:.1f} |"
+        )
+    yield ""
+
+
 STEPS = (
     "Engines take turns in one process for each workload; a ratio is to the plain step of the same round. "
     "Every step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as one physical "
@@ -729,6 +751,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "jobs": _jobs("Whole jobs"),
     "jobs_long": _jobs("Long jobs"),
     "ranks": _ranks,
+    "batches": _batches,
     "scaling": _scaling("How the cost grows", "scaling"),
     "scaling_intel": _scaling("How the cost grows on another processor", "scaling_intel"),
     "scaling_avx2": _scaling("How the cost grows without AVX-512", "scaling_avx2"),

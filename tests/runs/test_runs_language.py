@@ -24,11 +24,14 @@ from tacit.datasets import Cutting, load_documents
 from tacit.datasets.documents import sequence_pair
 from tacit.datasets.json_lines import read_json_lines
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.losses import masked
 from tacit.report.statement.described import read_statement
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.hub_layout import ModelFolder
+from tacit.runs.load import load_data
 from tacit.runs.losses import losses_of
+from tacit.runs.plan import make_plan
 from tacit.runs.tokens import tokens_of
 from tacit.testing import seeded_generator
 
@@ -244,6 +247,24 @@ def test_fine_tuning_with_lora_leaves_an_adapter_and_names_the_base_model(tmp_pa
     assert "PeftModel.from_pretrained" in card
     assert json.loads((tmp_path / "run" / "base_model.json").read_text())["weights_sha256"] == digest
     assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_run_file_gives_the_weights_of_the_bare_loop(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    assert prepare(path, out=tmp_path / "run", generator=seeded_generator(3)).start() is not None
+    data, plan = load_data(read_config(path)), make_plan(read_config(path))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base").train()
+    session = tacit.PrivateSession(
+        model, torch.optim.Adam(model.parameters(), lr=0.01), data.train, plan, loss=masked(),
+        generator=seeded_generator(3),
+    )  # fmt: skip
+    for ticket in session.batches():
+        session.step(ticket)
+    of_the_file = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    before = AutoModelForCausalLM.from_pretrained(tmp_path / "base").state_dict()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, of_the_file.state_dict()[name]), name
+        assert not torch.equal(value, before[name]), name
 
 
 @pytest.mark.parametrize("lora", [False, True])
