@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.datasets import Dataset
@@ -25,7 +26,7 @@ from tacit.training.session import PrivateSession
 if TYPE_CHECKING:
     from tacit.training.streamed import StreamedBatches
 
-__all__ = ["make_session", "session_on"]
+__all__ = ["make_session", "opened_batches", "session_on"]
 
 
 def make_session(
@@ -138,3 +139,12 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
             f"pictures, {shape[1]} and {shape[2]}."
         )
     return FlipAndCrop(training.crop_padding)
+
+
+def opened_batches(batches: Path | None) -> StreamedBatches | None:
+    """The records whose batches ``tacit batches`` wrote to a folder, if there is one."""
+    if batches is None:
+        return None
+    from tacit.training.streamed import StreamedBatches  # imports pyarrow
+
+    return StreamedBatches(batches)

@@ -49,11 +49,9 @@ _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
-    "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by",
-    "ledger.one_record_per_unit", "privacy.test_baseline",
+    "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
+    "privacy.test_baseline",
 )  # fmt: skip
-
-
 # Settings of several types: pydantic reports one error for each type.
 _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}
 
@@ -67,16 +65,13 @@ class DataSection(_Section):
     or documents for a language model, ``jsonl`` or ``parquet``.
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
-    width) and ``classes``; a text, one record a line, needs its ``alphabet`` and the ``longest`` line, in
-    characters.
+    width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
 
-    ``jsonl`` is a file with one document a line, ``parquet`` a file or a folder with one a row; ``text``
-    names its field or column; ``user`` names the field that tells apart the persons whom documents are of,
-    and each may have one.  ``sequence_length`` is in tokens.  ``documents`` says what one record is:
-    "first", the first sequence of a document, or "split", each of its sequences.
+    ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field, and ``user`` that of
+    the person whom it is of, who may have one.  ``sequence_length`` is in tokens.  ``documents`` says what a
+    record is: "first", a document's first sequence, or "split", each of them.
 
-    Bounds and classes are declared, never read from the data: what is read from it leaks.
-    Paths are relative to the current folder.
+    What is read from the data leaks: declare bounds and classes.  Paths are relative to the current folder.
     """
 
     name: str | None = None
@@ -107,7 +102,7 @@ class DataSection(_Section):
 
     @property
     def lines(self) -> str | None:
-        """The path of a text with one record a line; with documents, ``text`` is the name of a field."""
+        """The path of a text with one record a line; of documents, ``text`` is the name of a field."""
         return self.text if self.corpus is None else None
 
     @property

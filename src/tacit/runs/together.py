@@ -16,9 +16,10 @@ from torch import distributed as dist
 
 from tacit.errors import InvalidInput, ProcessLost
 from tacit.launched import Launch
-from tacit.training.ranks import ProcessRanks
+from tacit.runs.checks import CheckedRun
+from tacit.training.ranks import ProcessRanks, Ranks
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "check_one_run"]
 
 _PATIENCE = timedelta(seconds=3)  # for what the first process says, where this one has failed
 
@@ -97,3 +98,19 @@ class Meeting:
             repeats = self._store.get("said").decode() == said
             return not (repeats or isinstance(problem, ProcessLost | KeyboardInterrupt))
         return True
+
+
+def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
+    """Refuse to begin where a rank was started with another configuration."""
+    mine = (checked.text, checked.resume)
+    first = ranks.from_first(lambda: mine)
+
+    def check() -> None:
+        if mine != first:
+            raise InvalidInput(
+                f"process {ranks.rank} has another configuration than process 0, or one of them has --resume "
+                "and the other has not. All take part in one run: start them with the same file and the "
+                "same options."
+            )
+
+    ranks.each(check)

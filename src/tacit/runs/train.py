@@ -25,20 +25,20 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import MissingExtra
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.runs.build import make_session
+from tacit.runs.build import make_session, opened_batches
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.charging import make_charges
 from tacit.runs.checks import CheckedRun, check_run
@@ -56,6 +56,7 @@ from tacit.runs.evaluated import (
 from tacit.runs.folder import canary_file, check_empty, resume_state, slot_files, sole_user
 from tacit.runs.load import Progress
 from tacit.runs.result import Result, result_of
+from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
 from tacit.training.checkpointing import saved_generator
 from tacit.training.evaluation import Evaluation, evaluate
@@ -66,9 +67,6 @@ from tacit.training.processes import check_one_process
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
-
-if TYPE_CHECKING:
-    from tacit.training.streamed import StreamedBatches
 
 __all__ = ["Interrupted", "Outcome", "Run", "prepare", "prepare_checked"]
 
@@ -319,8 +317,8 @@ def prepare_checked(
         check_one_process()
     together = Alone() if ranks is None else ranks
     config, folder, plan, resume = checked.config, checked.folder, checked.plan, checked.resume
-    _check_one_run(checked, together)
-    batches = together.each(lambda: _opened(checked.batches))
+    check_one_run(checked, together)
+    batches = together.each(lambda: opened_batches(checked.batches))
     if resume:
         generator = together.each(lambda: saved_generator(resume_state(folder)))
     elif batches is not None:
@@ -348,30 +346,6 @@ def prepare_checked(
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)
     return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
-
-
-def _opened(batches: Path | None) -> StreamedBatches | None:
-    if batches is None:
-        return None
-    from tacit.training.streamed import StreamedBatches  # imports pyarrow
-
-    return StreamedBatches(batches)
-
-
-def _check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
-    """Refuse to begin where a rank was started with another configuration."""
-    mine = (checked.text, checked.resume)
-    first = ranks.from_first(lambda: mine)
-
-    def check() -> None:
-        if mine != first:
-            raise InvalidInput(
-                f"process {ranks.rank} has another configuration than process 0, or one of them has --resume "
-                "and the other has not. All take part in one run: start them with the same file and the "
-                "same options."
-            )
-
-    ranks.each(check)
 
 
 def _with_score(rows: list[Row], evaluation: Evaluation) -> list[Row]:

@@ -33,8 +33,9 @@ from tacit.events import Adjacency
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling import Indices, TruncatedPoissonSampling
+from tacit.training.drawn import DrawnRecords
 from tacit.training.files import write_atomically
-from tacit.training.records import DrawnRecords, Records
+from tacit.training.records import Records
 from tacit.training.structure import Template
 
 __all__ = ["AuditSlots", "Planted", "SlotEvidence", "WithCanaries"]

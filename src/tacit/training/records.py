@@ -27,15 +27,13 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
-from tacit.noise.generator import Generator
-from tacit.plan import Plan
 from tacit.sampling import Indices
 from tacit.training.arrays import Array, as_array, as_tensor, cast_numbers
 from tacit.training.batching import batch_of, batch_of_collated, few
 from tacit.training.columns import Rows, columns_of_data, has_items, uneven
 from tacit.training.structure import Template, flatten, leaves_by, name_of, paths_of
 
-__all__ = ["ArrayRecords", "Collate", "Data", "DatasetRecords", "DrawnRecords", "Records", "as_records"]
+__all__ = ["ArrayRecords", "Collate", "Data", "DatasetRecords", "Records", "as_records"]
 
 Data: TypeAlias = Sized | Dataset[Any]
 """What :func:`as_records` takes: ``docs/records.md`` lists it."""
@@ -80,29 +78,6 @@ class Records(ABC):
     def content(self) -> Iterator[bytes | memoryview] | None:
         """All records in bytes, for the fingerprint by which a ledger recognises them; None where each would
         have to be read and decoded for it."""
-
-
-class DrawnRecords(Records):
-    """Records of which the batches of a run were drawn before it began, by the run's key.
-
-    They are read ahead in this process: no worker processes read them.
-    """
-
-    @abstractmethod
-    def generator_for(self, plan: Plan) -> Generator:
-        """The generator by which the batches of ``plan`` were drawn.
-
-        Raises:
-            PrivacyRefusal: they were drawn for another plan.
-        """
-
-    @abstractmethod
-    def claim(self, *, again: bool = False) -> None:
-        """Take the batches for one run; ``again`` for a run that goes on from its resume state.
-
-        Raises:
-            PrivacyRefusal: another run has them.
-        """
 
 
 @final

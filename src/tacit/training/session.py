@@ -51,6 +51,7 @@ from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.checkpointing import check_same_run, load_state, save_state
 from tacit.training.diverging import LossWatch, check_weights
+from tacit.training.drawn import DrawnRecords
 from tacit.training.guarded_optimizer import GuardedOptimizer
 from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
@@ -60,7 +61,7 @@ from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
 from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import Collate, Data, DatasetRecords, DrawnRecords, Records, as_records
+from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
 from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
@@ -210,7 +211,9 @@ class PrivateSession:
         self._drawn = self._records if isinstance(self._records, DrawnRecords) else None
         if self._drawn is not None:
             if check_integer("workers", workers, low=0) > 0:
-                raise InvalidInput("batches that are drawn already are read ahead. Leave workers out.")
+                raise InvalidInput(
+                    "the session prefetches batches that are drawn already. Leave workers out."
+                )
             drawn_by = self._drawn.generator_for(plan)
             if generator is not None and generator.secret_state() != drawn_by.secret_state():
                 raise PrivacyRefusal(

@@ -39,8 +39,8 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_val
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import Indices
+from tacit.training.drawn import DrawnRecords
 from tacit.training.files import write_atomically
-from tacit.training.records import DrawnRecords
 from tacit.training.structure import Template
 
 try:
