@@ -679,8 +679,9 @@ def _batches(data: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{_origin(data)} `tacit batches` on a local Spark with {setting['cores']} cores; documents of "
         f"{setting['length']} tokens, {setting['batch']:,} expected in a step. Seconds from the call to the "
-        "finished folder; Java starts in the first row. Memory: the most that this process, Java and its workers "
-        "had together. Each batch was compared with the sample that the run would draw: all are the same.\n"
+        "finished folder; Java starts in the first row. Memory: the most that this process, Java and its "
+        "workers had together. Each batch was compared with the sample that the run would draw: all are "
+        "the same.\n"
     )
     yield "| records | steps | drawn | seconds | cutting | drawing | writing | memory, MiB | reading, s |"
     yield "|---|---|---|---|---|---|---|---|---|"
