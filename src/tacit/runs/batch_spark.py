@@ -22,13 +22,6 @@ from tacit.errors import InvalidInput, MissingExtra, TacitError, without_values
 from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, write_shards
 from tacit.training.streamed import Shard
 
-try:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-except ImportError:
-    raise MissingExtra("pyspark", "spark", "tacit batches") from None
-
 __all__ = ["Spark"]
 
 Progress = Callable[[str, int, int], None]
@@ -45,9 +38,17 @@ _LOOKS = 0.2  # seconds between two looks at the progress of a job
 
 @final
 class Spark:
-    """A Spark session; ``master`` is its address, such as "local[4]", or None for the configured one."""
+    """A Spark session; ``master`` is its address, such as "local[4]", or None for the configured one.
+
+    Raises:
+        MissingExtra: pyspark is not installed.
+    """
 
     def __init__(self, master: str | None, progress: Progress) -> None:
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError:
+            raise MissingExtra("pyspark", "spark", "tacit batches") from None
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.appName("tacit batches")
         builder = builder.config("spark.ui.showConsoleProgress", "false")
@@ -100,6 +101,9 @@ class Spark:
 
     def _watched(self, title: str, job: Callable[[], list[Any]]) -> list[Any]:
         """Run a job in a thread of its own, and tell how many of its tasks are done."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         found: list[Any] = []
         failed: list[BaseException] = []
 
