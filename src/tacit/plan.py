@@ -370,6 +370,22 @@ class Plan:
             )
         return 1 / math.sqrt(precision)
 
+    def check_records(self, records: int) -> None:
+        """Refuse data with another number of ``records`` than this plan has a price for.
+
+        Raises:
+            InvalidInput: the number is public, and another one.
+            PrivacyRefusal: it is secret, and more than truncated Poisson sampling was priced for.
+        """
+        if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
+            raise InvalidInput(
+                f"the plan was made for {self.records} records and the data has {records}. Under "
+                f"{self.adjacency} the number of records is public and must be exact. Make the plan with "
+                f"records={records}, or pass the records that it was made for."
+            )
+        if isinstance(self.sampling, TruncatedPoissonSampling):
+            self.sampling.check_records(records)
+
     def _repr_html_(self) -> str:
         loss, score = self.loss_report, self.score_report
         rows = [

@@ -9,6 +9,7 @@ import shutil
 import stat
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from tacit.cli.app import run as command
 from tacit.datasets.parquet import CorpusPart, read_part
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Event
+from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs import batches as batches_
 from tacit.runs import prepare, read_config
 from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, write_shards
 from tacit.runs.batches import Engine, write_batches
+from tacit.runs.config import LedgerSection
 from tacit.runs.load import load_data
 from tacit.runs.plan import make_plan
 from tacit.sampling import PoissonSampling, TruncatedPoissonSampling
@@ -236,16 +239,50 @@ def test_one_run_uses_a_folder_and_can_be_resumed(tmp_path: Path) -> None:
     assert prepare(path, out=tmp_path / "first", resume=True, batches=out).start() is not None
 
 
-def test_a_run_that_was_saved_before_its_first_step_has_the_folder_once_it_goes_on(tmp_path: Path) -> None:
-    path, out = configured(tmp_path), tmp_path / "out"
+def test_a_run_that_was_saved_before_its_first_step_is_refused_once_another_has_begun(tmp_path: Path) -> None:
+    path, out, state = configured(tmp_path), tmp_path / "out", tmp_path / "state.pt"
     written(path, out)
-    state = tmp_path / "state.pt"
     prepare(path, out=tmp_path / "first", batches=out).session.save(state)
-    assert not (out / "used").exists()
-    prepare(path, out=tmp_path / "first", batches=out).session.load(state)
-    assert (out / "used").exists()
+    second = prepare(path, out=tmp_path / "second", batches=out)
+    assert second.start(should_stop=lambda: second.session.steps_done == 1) is None
+    first = prepare(path, out=tmp_path / "first", batches=out).session
+    first.load(state)
+    before = [p.detach().clone() for p in first.model.parameters()]
     with pytest.raises(PrivacyRefusal, match="were used by a run"):
-        prepare(path, out=tmp_path / "second", batches=out).start()
+        first.step(next(first.batches()))
+    assert all(torch.equal(*pair) for pair in zip(before, first.model.parameters(), strict=True))
+    assert prepare(path, out=tmp_path / "second", resume=True, batches=out).start() is not None
+
+
+def test_a_run_that_released_nothing_leaves_the_folder_to_another(tmp_path: Path) -> None:
+    path, out = configured(tmp_path), tmp_path / "out"
+    batches, plan = written(path, out), make_plan(read_config(path))
+    model = torch.nn.Sequential(torch.nn.Embedding(257, 4), torch.nn.Linear(4, 256))  # too few for the end
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = PrivateSession(model, optimizer, batches, plan, loss=_token_loss)
+    with pytest.raises(InvalidInput):
+        session.step(next(session.batches()))
+    assert prepare(path, out=tmp_path / "run", batches=out).start() is not None
+
+
+def test_a_used_folder_is_refused_before_the_ledger_is_charged(tmp_path: Path) -> None:
+    tests = f'test_parquet = "{tmp_path}/corpus"'
+    path, out = (
+        configured(tmp_path, lambda text: text.replace("test_fraction = 0.3", tests)),
+        tmp_path / "out",
+    )
+    written(path, out)
+    assert prepare(path, out=tmp_path / "first", batches=out).start() is not None
+    url = str(tmp_path / "budget.db")
+    with closing(Ledger.create(url)) as ledger:
+        budget = RenyiBudget(epsilon=3.0, delta=1e-4)
+        ledger.open_dataset("letters", Policy(unit="sequence", adjacency="add-remove", budget=budget))
+    charged = LedgerSection(url=url, dataset="letters", one_record_per_unit=True)
+    second = prepare(path, out=tmp_path / "second", batches=out, ledger=charged)
+    with pytest.raises(PrivacyRefusal, match="were used by a run"):
+        second.start()
+    with closing(Ledger.open(url)) as ledger:
+        assert ledger.status("letters").spent_epsilon == 0.0
 
 
 def test_the_folder_is_closed_to_others_and_the_key_in_one_file(tmp_path: Path) -> None:
@@ -326,10 +363,13 @@ def test_a_changed_shard_and_a_folder_without_a_manifest_are_refused(tmp_path: P
         batches.begin(0)
     manifest = out / "manifest.json"
     data = json.loads(manifest.read_text())
-    for text in ("{", "{}", "[]", json.dumps({**data, "format": 2}), json.dumps({**data, "more": 1})):
+    for text in ("{", "{}", "[]", json.dumps({**data, "more": 1})):
         manifest.write_text(text)
-        with pytest.raises(InvalidInput, match=r"cannot be read|another version"):
+        with pytest.raises(InvalidInput, match="cannot be read"):
             StreamedBatches(out)
+    manifest.write_text(json.dumps({**data, "format": 2}))
+    with pytest.raises(InvalidInput, match="another version"):
+        StreamedBatches(out)
     manifest.unlink()
     with pytest.raises(InvalidInput, match="holds no finished batches"):
         StreamedBatches(out)
@@ -368,7 +408,7 @@ REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
     "canaries": (with_canaries, InvalidInput, r"\[canaries\] are planted"),
     "no corpus": (without_corpus, InvalidInput, r"this configuration has none\. Name it by \[data\] parquet"),
     "too many records": (fewer_records, PrivacyRefusal, "more records than the public number, 30"),
-    "exact": (exact_records, InvalidInput, r"made for 120 records and the corpus has \d+"),
+    "exact": (exact_records, InvalidInput, r"made for 120 records and the data has \d+"),
     "no file": (lambda t: t.replace("/corpus", "/base"), InvalidInput, "no file whose name ends in .parquet"),
     "no folder": (lambda t: t.replace("/corpus", "/nothing"), InvalidInput, "no file or folder at"),
     "no column": (lambda t: t.replace('"body"', '"text"'), InvalidInput, 'has no column "text"'),
@@ -440,6 +480,17 @@ def test_unfinished_batches_are_written_again_and_nothing_else_is_overwritten(tm
     assert not (out / "work").exists()
     with pytest.raises(InvalidInput, match="is not empty"):
         written(path, out)
+
+
+@pytest.mark.parametrize(("change", "name"), [(with_slots, "slots"), (with_canaries, "canaries")])
+def test_nothing_is_planted_by_a_run_on_batches(
+    change: Callable[[str], str], name: str, tmp_path: Path
+) -> None:
+    path, out = configured(tmp_path), tmp_path / "out"
+    written(path, out)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(InvalidInput, match=f"{name}.* are planted among the records"):
+        prepare(path, out=tmp_path / "run", batches=out)
 
 
 def test_train_says_what_batches_are_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

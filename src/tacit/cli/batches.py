@@ -39,12 +39,9 @@ def command(
     Example:  tacit batches corpus.toml --out batches --master "local[8]"
               tacit train corpus.toml --batches batches
     """
-    from tacit.runs.batches import check_batches, write_batches
-    from tacit.runs.config import read_config
-
-    read = read_config(config)
-    check_batches(read)  # before Java starts
     from tacit.runs.batch_spark import Spark
+    from tacit.runs.batches import write_batches
+    from tacit.runs.config import read_config
 
     with Preparations() as progress:
         spark: list[Spark] = []
@@ -54,7 +51,7 @@ def command(
             return spark[0]
 
         try:
-            written = write_batches(read, out, engine, progress=progress)
+            written = write_batches(read_config(config), out, engine, progress=progress)
         finally:
             for session in spark:
                 session.stop()

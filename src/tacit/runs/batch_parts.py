@@ -16,22 +16,27 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tacit.datasets import Cutting
 from tacit.datasets.parquet import CorpusPart, read_part
 from tacit.datasets.splitting import choose_test
+from tacit.errors import MissingExtra
 from tacit.noise.generator import Generator
 from tacit.runs.tokens import tokens_of
 from tacit.sampling import Sampling
 from tacit.training.files import write_atomically
-from tacit.training.streamed import Shard, shard_schema
+from tacit.training.streamed import TEST, Shard, shard_schema
+
+try:
+    import pyarrow
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingExtra("pyarrow", "spark", "tacit batches") from None
 
 __all__ = [
-    "Counts", "Rule", "cut_part", "draw", "drawn_of_part", "empty_shards", "rows_of", "users_of",
-    "write_shards",
+    "Counts", "Rule", "cut_part", "draw", "drawn_of_part", "empty_shards", "shard_row", "users_of",
+    "write_shards", "write_tests",
 ]  # fmt: skip
 
 _AT_ONCE = 1 << 13
@@ -99,9 +104,10 @@ def _listed(tokens: NDArray[np.int32]) -> Any:
     return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(tokens.reshape(-1)))
 
 
-def rows_of(work: Path, name: str, parts: int) -> Any:
-    """The tables of all parts as one: "test" or "users"."""
-    return pyarrow.concat_tables(pq.read_table(_path(work, name, number)) for number in range(parts))
+def write_tests(work: Path, parts: int, out: Path) -> None:
+    """Write the test records of all parts to ``out``."""
+    tables = [pq.read_table(_path(work, "test", number)) for number in range(parts)]
+    _write_table(out / TEST, pyarrow.concat_tables(tables))
 
 
 def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
@@ -193,8 +199,15 @@ def write_shards(batches: Iterable[Any], steps_in_shard: int, steps: int, folder
 def _write_shard(held: list[Any], number: int, each: int, steps: int, folder: Path) -> Shard:
     first = number * each
     name = f"steps-{first:08d}.parquet"
-    digest = _write_table(folder / name, pyarrow.Table.from_batches(held))
+    digest = _write_table(folder / name, pyarrow.Table.from_batches(held).combine_chunks())  # however it came
     return Shard(name, first, min(each, steps - first), digest)
+
+
+def shard_row(shard: Shard) -> Any:
+    """A shard as a row, as Spark sends it back."""
+    small, text = pyarrow.int32(), pyarrow.string()
+    schema = pyarrow.schema([("name", text), ("first", small), ("steps", small), ("sha256", text)])
+    return pyarrow.RecordBatch.from_pylist([vars(shard)], schema=schema)
 
 
 def empty_shards(found: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:

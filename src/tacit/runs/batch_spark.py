@@ -15,24 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
-import pyarrow
-
 from tacit.datasets.parquet import CorpusPart
 from tacit.errors import InvalidInput, MissingExtra, TacitError, without_values
-from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, write_shards
+from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, shard_row, write_shards
+from tacit.runs.load import Progress
 from tacit.training.streamed import Shard
 
 __all__ = ["Spark"]
 
-Progress = Callable[[str, int, int], None]
-_SHARD = pyarrow.schema(
-    [
-        ("name", pyarrow.string()),
-        ("first", pyarrow.int32()),
-        ("steps", pyarrow.int32()),
-        ("sha256", pyarrow.string()),
-    ]
-)
 _LOOKS = 0.2  # seconds between two looks at the progress of a job
 
 
@@ -84,7 +74,7 @@ class Spark:
 
         def written(batches: Iterator[Any]) -> Iterator[Any]:
             for shard in write_shards(batches, each, steps, out):
-                yield pyarrow.RecordBatch.from_pylist([vars(shard)], schema=_SHARD)
+                yield shard_row(shard)
 
         from pyspark.sql.functions import col, floor
 

@@ -12,29 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
 
-import pyarrow.parquet as pq
-
 from tacit.datasets import Cutting, Dataset
 from tacit.datasets.documents import check_users, pair_of, read_documents, sequence_pair
 from tacit.datasets.parquet import CorpusPart, corpus_parts
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.runs.batch_parts import Counts, Rule, draw, empty_shards, rows_of, users_of
+from tacit.runs.batch_parts import Counts, Rule, draw, empty_shards, users_of, write_tests
+from tacit.runs.canary_section import check_nothing_planted
 from tacit.runs.checks import check_data, check_model
 from tacit.runs.config import Config
 from tacit.runs.hub_layout import ModelFolder
 from tacit.runs.language_section import check_language
+from tacit.runs.load import Progress
 from tacit.runs.plan import make_plan
 from tacit.runs.tokens import tokens_of
-from tacit.sampling import TruncatedPoissonSampling
-from tacit.training.streamed import TEST, Manifest, Shard, StreamedBatches
+from tacit.training.streamed import Manifest, Shard, StreamedBatches
 
 __all__ = ["Engine", "Written", "check_batches", "data_of_batches", "write_batches"]
 
 _SHARD_BYTES = 1 << 26
-Progress = Callable[[str, int, int], None]
 
 
 class Engine(Protocol):
@@ -52,7 +49,7 @@ class Engine(Protocol):
 @final
 @dataclass(frozen=True)
 class Written:
-    """A finished folder of batches: its shards and bytes are not secret from whoever sees the folder."""
+    """A finished ``folder`` of batches, its files and their bytes together."""
 
     folder: Path
     plan: Plan
@@ -71,12 +68,7 @@ def check_batches(config: Config) -> Plan:
             "batches are written from a corpus in Parquet, and this configuration has none. Name it by "
             "[data] parquet; other data fit into the memory of the run, which draws its batches itself."
         )
-    for name, given in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
-        if given:
-            raise InvalidInput(
-                f"{name} are planted among the records before batches are drawn, and `tacit batches` plants "
-                "none. Leave them out, or train from the corpus itself."
-            )
+    check_nothing_planted(config)
     check_data(config.data)
     check_model(config.model)
     check_language(config)
@@ -118,7 +110,7 @@ def write_batches(
     found = made.write(firsts, rule.cutting.length, each, plan.steps, work, out)
     shards = empty_shards(found, each, plan.steps, out)
     if rule.test_fraction is not None:
-        pq.write_table(rows_of(work, "test", len(parts)), out / TEST)
+        write_tests(work, len(parts), out)
     shutil.rmtree(work)
     key, secure = own.secret_state()
     Manifest(
@@ -168,14 +160,7 @@ def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Pa
     if not train or (config.data.test_fraction is not None and not test):
         name = "testing" if train else "training"
         raise InvalidInput(f"no document is left for {name} that has two tokens. Check the corpus.")
-    if plan.adjacency is not Adjacency.ADD_REMOVE and train != plan.records:
-        raise InvalidInput(
-            f"the plan was made for {plan.records} records and the corpus has {train}. Under "
-            f"{plan.adjacency} the number of records is public and must be exact. Say [privacy] "
-            f"records = {train}."
-        )
-    if isinstance(plan.sampling, TruncatedPoissonSampling):
-        plan.sampling.check_records(train)
+    plan.check_records(train)
     if config.data.user is not None:
         for tests, name in ((False, "training"), (True, "testing")):
             check_users((user for user, mark in users_of(work, len(counts)) if mark == tests), name)

@@ -6,7 +6,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.catalogue import NAMES_ALPHABET, NAMES_LONGEST
 from tacit.runs.config import CanariesSection, Config, DataSection
 
-__all__ = ["TAG", "check_canaries", "letters_of", "tag_length"]
+__all__ = ["TAG", "check_canaries", "check_nothing_planted", "letters_of", "tag_length"]
 
 TAG = "{name}"
 """The place of the canary's name in its prefix."""
@@ -106,3 +106,17 @@ def _refuse_without_count(section: CanariesSection) -> None:
             "[canaries] count is missing or empty, so none would be planted. Say how many canaries for each "
             "number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
         )
+
+
+def check_nothing_planted(config: Config) -> None:
+    """Refuse audit slots and canaries where the batches are drawn beforehand, without them.
+
+    Raises:
+        InvalidInput: the configuration plants some.
+    """
+    for name, given in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
+        if given:
+            raise InvalidInput(
+                f"{name} are planted among the records before batches are drawn, and `tacit batches` plants "
+                "none. Leave them out, or train from the corpus itself."
+            )

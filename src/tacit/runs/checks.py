@@ -20,7 +20,7 @@ from tacit.columns import Encoder
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.events import Adjacency, Gaussian
 from tacit.plan import Plan
-from tacit.runs.canary_section import check_canaries
+from tacit.runs.canary_section import check_canaries, check_nothing_planted
 from tacit.runs.catalogue import DATA_SETS, NETWORKS
 from tacit.runs.config import (
     Config,
@@ -104,6 +104,13 @@ def check_run(
     else:
         check_empty(folder, text)
     check_writable(folder)
+    if batches is not None and config.data.parquet is None:
+        raise InvalidInput(
+            f"--batches {batches} goes with [data] parquet, the corpus of which they were written. Train "
+            "with the configuration that they were written for."
+        )
+    if batches is not None:
+        check_nothing_planted(config)
     check_data(config.data)
     _check_table(config, str(path))
     check_model(config.model)
@@ -115,11 +122,6 @@ def check_run(
     charged = _merged(config.ledger, ledger)
     check_ledger(charged)
     check_scores(config, plan, charged=charged.url is not None)
-    if batches is not None and config.data.parquet is None:
-        raise InvalidInput(
-            f"--batches {batches} goes with [data] parquet, the corpus of which they were written. Train "
-            "with the configuration that they were written for."
-        )
     return CheckedRun(config, text, folder, plan, charged, resume, batches)
 
 

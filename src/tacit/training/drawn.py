@@ -26,9 +26,13 @@ class DrawnRecords(Records):
         """
 
     @abstractmethod
-    def claim(self, *, again: bool = False) -> None:
-        """Take the batches for one run; ``again`` for a run that goes on from its resume state.
+    def check_free(self, run: str) -> None:
+        """Refuse batches that another run than ``run`` has taken.
 
         Raises:
             PrivacyRefusal: another run has them.
         """
+
+    @abstractmethod
+    def claim(self, run: str) -> None:
+        """Take the batches for ``run``, a random name that its resume state holds; errors as before."""

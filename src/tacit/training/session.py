@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,14 +37,14 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
-from tacit.events import Adjacency, event_to_json
+from tacit.events import event_to_json
 from tacit.losses import per_record
 from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.rounding import round_up
-from tacit.sampling import Indices, TruncatedPoissonSampling
+from tacit.sampling import Indices
 from tacit.training.arguments import check_arguments, check_layout, check_ready
 from tacit.training.arrays import floating_type
 from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
@@ -209,6 +210,7 @@ class PrivateSession:
         self._charged = self._ranks.from_first(lambda: charges is not None)
         self._refusal: BudgetExceeded | None = None
         self._drawn = self._records if isinstance(self._records, DrawnRecords) else None
+        self._name = secrets.token_hex(16)  # of the run, under which it takes drawn batches
         if self._drawn is not None:
             if check_integer("workers", workers, low=0) > 0:
                 raise InvalidInput(
@@ -226,7 +228,6 @@ class PrivateSession:
         own = Generator.from_os() if generator is None else generator
         self._generator = self._ranks.share_secret(own)
         self._agreed = False  # whether the ranks are known to be of one run
-        self._resumed = False
         self._memory = memory
         self._slots: Planted | None = None
         if audit is not None:
@@ -391,7 +392,14 @@ class PrivateSession:
         self._refusal = None
         return True
 
+    def _claim(self) -> None:
+        """Take the batches that were drawn beforehand for this run, before it releases anything."""
+        if self._drawn is not None:
+            self._drawn.claim(self._name)
+
     def _pay(self) -> None:
+        if self._drawn is not None:
+            self._drawn.check_free(self._name)
         if self._charges is not None:
             self._charges.recognise(self.content)
             self._charges.before(self._done)
@@ -431,8 +439,6 @@ class PrivateSession:
             self._ranks.from_first(self._pay)
         if self._ranks.ranks > 1 and not self._agreed:
             self._agree()
-        if self._drawn is not None and self._done == 0 and not self._resumed:
-            self._ranks.from_first(self._drawn.claim)
         indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
         self._ranks.each(lambda: self._check_reading(indices))
         released = noisy_step(
@@ -449,6 +455,8 @@ class PrivateSession:
             layout=self._layout,
         )
         self._layout.together(lambda: check_release(self._generator, ticket.step, released.gradients))
+        if self._drawn is not None:
+            self._ranks.from_first(self._claim)
         gradients = self._without_slots(released.gradients)
         self._thresholds = released.thresholds
         self._loss = released.loss
@@ -552,6 +560,7 @@ class PrivateSession:
                 "averaged": None if self._averaged is None else self._averaged.weights,
                 "slots": None if self._slots is None else self._slots.state(),
                 "charges": None if self._charges is None else self._charges.state(),
+                "name": self._name,
                 "extra": extra or {},
             },
         )
@@ -585,9 +594,8 @@ class PrivateSession:
         check_same_run(path, json.loads(state["run"]), self._identity(state["key"]))
         if self._ranks.first:
             resume_charges(self._charges, state.get("charges"), generator)
-        if self._drawn is not None and self._ranks.first:
-            self._drawn.claim(again=True)
-        self._generator, self._resumed = generator, True
+        self._name = state.get("name", self._name)
+        self._generator = generator
         self._done, self._torn = state["done"], False
         self._thresholds = state["thresholds"]
         self._engine.measured.clear()
@@ -627,18 +635,10 @@ class PrivateSession:
         return facts
 
     def _check_fit(self) -> None:
-        plan, records = self.plan, len(self._records)
-        if plan.adjacency is not Adjacency.ADD_REMOVE and records != plan.records:
+        self.plan.check_records(len(self._records))
+        if self._augmentation is None and self.plan.views > 1:
             raise InvalidInput(
-                f"the plan was made for {plan.records} records and the data has {records}. Under "
-                f"{plan.adjacency} the number of records is public and must be exact. Make the plan with "
-                f"records={records}, or pass the records that it was made for."
-            )
-        if isinstance(plan.sampling, TruncatedPoissonSampling):
-            plan.sampling.check_records(records)
-        if self._augmentation is None and plan.views > 1:
-            raise InvalidInput(
-                f"the plan has {plan.views} views per record. Pass an augmentation to make them."
+                f"the plan has {self.plan.views} views per record. Pass an augmentation to make them."
             )
 
     def _check_whole(self) -> None:

@@ -6,7 +6,7 @@ training reads a corpus of any size from front to back.  The folder::
     manifest.json     the key of the run, what was drawn, and the digests of the shards
     steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
     test.parquet      the test records, where they are a share of the corpus
-    used              made by the run that takes its steps from here
+    used              the random name of the run that takes its steps from here
 
 All of it is secret, as the corpus is: who took part in which step, and the key, which is that of the noise.
 
@@ -110,17 +110,19 @@ class Manifest:
             )
         try:
             data = json.loads(path.read_bytes())
-            if data.pop("format") != _FORMAT:
-                raise InvalidInput(
-                    f"{path} was written by another version of Tacit. Write the batches again with this one."
-                )
+            version = data.pop("format")
             shards = tuple(Shard(**shard) for shard in data.pop("shards"))
-            return cls(**{**data, "key": bytes.fromhex(data["key"]), "shards": shards})
-        except (OSError, ValueError, TypeError, KeyError) as problem:
+            found = cls(**{**data, "key": bytes.fromhex(data["key"]), "shards": shards})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
             raise InvalidInput(
                 f"{path} cannot be read: {without_values(problem)}. Restore the file, or write the "
                 "batches again."
             ) from None
+        if version != _FORMAT:
+            raise InvalidInput(
+                f"{path} was written by another version of Tacit. Write the batches again with this one."
+            )
+        return found
 
     def generator_for(self, plan: Plan) -> Generator:
         """The generator of a run of ``plan``; refuses one for which other batches would be drawn."""
@@ -174,17 +176,21 @@ class StreamedBatches(DrawnRecords):
     def generator_for(self, plan: Plan) -> Generator:
         return self.manifest.generator_for(plan)
 
-    def claim(self, *, again: bool = False) -> None:
+    def check_free(self, run: str) -> None:
+        path = self.folder / _USED
+        if path.exists() and path.read_text() != run:
+            raise PrivacyRefusal(
+                f"the batches in {self.folder} were used by a run. Another one would add the same noise to "
+                "other sums, and the difference of the two has no noise. Go on with that run (--resume), or "
+                "write new batches, with a new key."
+            )
+
+    def claim(self, run: str) -> None:
         try:
             with (self.folder / _USED).open("x") as file:
-                file.write("A run takes its steps from here. No other can.\n")
+                file.write(run)
         except FileExistsError:
-            if not again:
-                raise PrivacyRefusal(
-                    f"the batches in {self.folder} were used by a run. Another one would add the same "
-                    "noise to other sums, and the difference of the two has no noise. Go on with that run "
-                    "(--resume), or write new batches, with a new key."
-                ) from None
+            self.check_free(run)
 
     def begin(self, step: int) -> None:
         if self._now is None or not _holds(self._now.shard, step):

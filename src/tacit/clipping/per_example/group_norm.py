@@ -24,7 +24,7 @@ __all__ = ["group_norm", "instance_norm"]
 
 
 MOST_GROUPS = 65_535
-"""Of a row that CUDA's backward pass takes: no grid of threads has more in its second dimension."""
+"""CUDA's backward pass takes no more in a row: they are the second dimension of its grid of threads."""
 
 
 def group_norm(
