@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping
+from tacit.clipping import FlatClipping, isolation
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation import probe
 from tacit.clipping.isolation.probe import DependsOnOthers, confirmed, moved
@@ -91,6 +93,47 @@ def test_of_a_later_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert late().startswith("record by record")
 
 
+class Scaled(nn.Linear):
+    """With a buffer, which must be as wide as the weights."""
+
+    def __init__(self) -> None:
+        super().__init__(D, 2)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * self.scale)
+
+
+@pytest.mark.parametrize("n", [3, 6, 30])
+def test_what_is_only_rounded_more_is_the_same_in_double_precision(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients are rounded by a fiftieth here, otherwise for other numbers of records, as on some GPUs."""
+    coarse, seen = [torch.float32], []
+
+    def rounded(taken: Any, losses: Tensor, *others: Any) -> probe.Look:
+        found = probe.look_of(taken, losses, *others)
+        seen.append((losses.dtype, len(losses)))
+        by = 1 + 0.02 * len(losses) if losses.dtype in coarse else 1.0
+        return replace(found, norms=found.norms * by)
+
+    monkeypatch.setattr(isolation, "look_of", rounded)
+    torch.manual_seed(0)
+    model, x = Scaled(), torch.randn(n, D)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    engine = FastEngine(model, losses, FlatClipping(0.3))
+    add(engine, x)
+    assert engine.route == "fast"
+    assert max(size for dtype, size in seen if dtype == torch.float64) <= isolation.IN_DOUBLE
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    coarse.append(torch.float64)  # then it is no rounding
+    engine = FastEngine(Scaled(), losses, FlatClipping(0.3))
+    add(engine, x)
+    assert engine.route.startswith("record by record")
+
+
 @pytest.mark.parametrize(("found", "looks"), [([True], 1), (["!", True], 2), (["!", "!", True], 3)])
 def test_a_look_is_believed(found: list[object], looks: int) -> None:
     """What it returns, if it found nothing wrong (here "!"), at once or with other parameters."""
@@ -102,7 +145,12 @@ def test_what_is_wrong_with_all_parameters_is_wrong() -> None:
         look_at(["at first", *["!"] * probe.AGAIN])
 
 
-def look_at(found: list[object]) -> tuple[object, int]:
+@pytest.mark.parametrize("in_double", [True, False])
+def test_what_holds_in_double_precision_is_believed(in_double: bool) -> None:
+    assert look_at(["!"], in_double) == (in_double, 1)
+
+
+def look_at(found: list[object], in_double: bool | None = None) -> tuple[object, int]:
     looks, seeds = iter(found), []
 
     @contextmanager
@@ -110,12 +158,12 @@ def look_at(found: list[object]) -> tuple[object, int]:
         seeds.append(seed)
         yield
 
-    def look() -> object:
+    def look() -> Any:
         if isinstance(what := next(looks), str):
             raise DependsOnOthers(what)
         return what
 
-    result = confirmed(look, elsewhere)
+    result = confirmed(look, lambda: in_double, elsewhere)
     assert len(set(seeds)) == len(seeds), "parameters are moved another way each time"
     return result, 1 + len(seeds)
 

@@ -684,6 +684,15 @@ def test_cuda_run_equals_the_cpu_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_views_made_on_the_device_are_those_of_the_cpu() -> None:
+    pictures, uniforms = torch.rand(5, 3, 8, 8), torch.rand(5, 4, 3)
+    made = FlipAndCrop(pad=2).views(pictures.cuda(), uniforms.cuda())
+    assert made.is_cuda
+    assert torch.equal(made.cpu(), FlipAndCrop(pad=2).views(pictures, uniforms))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, begun = (session(model().cuda(), generator=seeded_generator(9)) for _ in range(2))
     finish(whole)

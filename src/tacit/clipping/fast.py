@@ -256,10 +256,10 @@ class FastEngine(GradientEngine):
 
     @contextmanager
     def _open(
-        self, batch: tuple[Tensor, ...], provenance: Provenance | None
+        self, batch: tuple[Tensor, ...], provenance: Provenance | None, kind: Kind | None = None
     ) -> Iterator[tuple[Recorder, Callable[..., Tensor]]]:
         """The scope of a pass: its recorder, and what carries it out and returns the (n,) losses."""
-        kind = self._kind(batch)
+        kind = self._kind(batch) if kind is None else kind
         recorder = Recorder(
             self.parameters.values(),
             self._constants(),

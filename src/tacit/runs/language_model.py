@@ -103,7 +103,8 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
-    return bool(torch.allclose(first, second, rtol=1e-4, atol=1e-5))
+    """Equal up to rounding: random weights may let another token in by no more than a ten-thousandth."""
+    return bool((first - second).norm() <= 1e-5 * first.norm())
 
 
 def _load(folder: ModelFolder) -> Any:

@@ -29,7 +29,10 @@ class Augmentation(ABC):
 
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        """``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) to views (n*K, ...), by record."""
+        """``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) to views (n*K, ...), by record.
+
+        Both lie on the model's device.
+        """
 
 
 def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
@@ -82,10 +85,11 @@ class FlipAndCrop(Augmentation):
         draws = uniforms.reshape(-1, 3)
         offsets = (draws[:, :2] * (2 * self.pad + 1)).long()
         padded = F.pad(pictures, [self.pad] * 4, mode="reflect") if self.pad else pictures
-        rows = offsets[:, 0, None] + torch.arange(height)
-        columns = offsets[:, 1, None] + torch.arange(width)
+        device = inputs.device
+        rows = offsets[:, 0, None] + torch.arange(height, device=device)
+        columns = offsets[:, 1, None] + torch.arange(width, device=device)
         if self.flip:
             columns = torch.where(draws[:, 2, None] < 0.5, columns.flip(1), columns)
-        each = torch.arange(len(padded))[:, None, None]
+        each = torch.arange(len(padded), device=device)[:, None, None]
         cropped = padded[each, :, rows[:, :, None], columns[:, None, :]]
         return cropped.permute(0, 3, 1, 2).contiguous()

@@ -98,8 +98,8 @@ def noisy_step(
         for part in _parts(len(indices), physical_batch_size, ranks):
             batch = records.take(indices[part.rows], seed=_reading_seed(generator, step, part.number))
             own_uniforms = None if uniforms is None else uniforms[part.rows]
-            batch = _views(batch, own_uniforms, augmentation, plan.views)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
+            batch = _views(batch, own_uniforms, augmentation, plan.views)
             with _model_randomness(generator, step, part.number, device), without_numbers():
                 raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
             raw_below += _raw_below(raw, plan.clipping)
@@ -158,7 +158,7 @@ def _views(
     if augmentation is None or uniforms is None:
         return batch
     return (
-        augmentation.views(batch[0], uniforms),
+        augmentation.views(batch[0], uniforms.to(batch[0].device, non_blocking=True)),
         *(tensor.repeat_interleave(views, dim=0) for tensor in batch[1:]),
     )
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeAlias, final
 
@@ -40,6 +41,7 @@ from tacit.clipping.isolation.probe import (
     Look,
     check_records,
     confirmed,
+    doubled,
     holds_in_double,
     look_of,
     losses_of,
@@ -68,6 +70,8 @@ SEED = 5_918_204_736_301_937
 """Of passes that are compared; one that models do not choose by themselves."""
 SIZES = (2, 3, 5, 7, 11, 13, 17)
 """Numbers of records with which a trace is recorded: two that are no dimension of anything else."""
+IN_DOUBLE = 8
+"""Of how many records it is seen whether they differ in double precision too, if more cannot matter."""
 ALWAYS_ANOTHER = "Python reads a number that is computed from all records, as by if, float() or item()"
 _BY_COUNT = "which operations there are, or a number given to one, depends on how many records there are"
 
@@ -111,7 +115,10 @@ class Pass(Protocol):
 
 
 Run: TypeAlias = Callable[..., AbstractContextManager[tuple[Pass, Callable[..., Tensor]]]]
-"""``run(batch, provenance)``, the scope of a pass: its recorder, and what carries it out, for the losses."""
+"""``run(batch, provenance, kind)``, the scope of a pass: its recorder, what carries it out for the losses.
+
+``kind``: whose traces it may take, if not those of its own kind.
+"""
 
 
 @dataclass(frozen=True)
@@ -394,15 +401,17 @@ class Isolation:
         if n <= 4 or trace.counts_rows or trace.computes_with_rows:
             others.append(range(1, n))  # else neither a place nor a number of records can be in it
 
-        def compare() -> bool:
-            many, taken = self._look(batch, range(n))
+        def compare(
+            batch: _Batch = batch, others: Sequence[Sequence[int]] = others, kind: Kind | None = None
+        ) -> bool:
+            many, taken = self._look(batch, range(len(batch[0]) // self._views), kind)
             if taken.disagreeing:
                 return False  # a batch of records that agree is probed when it comes
             for chosen in others:
                 part = self._of(batch, torch.tensor(list(chosen)))
-                alone, _ = self._look(part, range(len(chosen)))
+                alone, _ = self._look(part, range(len(chosen)), kind)
 
-                def in_double(part: _Batch = part, chosen: Sequence[int] = chosen) -> bool | None:
+                def losses_hold(part: _Batch = part, chosen: Sequence[int] = chosen) -> bool | None:
                     def same(losses: Callable[..., Tensor]) -> bool:
                         with RepeatedDraws(self._views):
                             beside, alone = (self._by_record(losses(rows)) for rows in (batch, part))
@@ -410,12 +419,18 @@ class Isolation:
 
                     return holds_in_double(same, self._model, self._loss())
 
-                refuse_place(many.of(chosen), alone, in_double, lambda: self._ignores_draws(batch))
+                refuse_place(many.of(chosen), alone, losses_hold, lambda: self._ignores_draws(batch))
             return True
+
+        def in_double() -> bool | None:
+            if n <= IN_DOUBLE or len(others) > 1:
+                return self._in_double(trace, batch, compare)
+            few = self._of(batch, places_of(n, IN_DOUBLE))  # more could make no difference, and take memory
+            return self._in_double(trace, few, partial(compare, others=[shuffled_places(IN_DOUBLE)]))
 
         try:
             with self._from_one_state():
-                probed = confirmed(compare, self._elsewhere)
+                probed = confirmed(compare, in_double, self._elsewhere)
         except NewTrace as reason:
             raise Unseen(_BY_COUNT) from reason
         if probed:
@@ -445,11 +460,14 @@ class Isolation:
                 )
         trace.floats = floats
 
-    def _look(self, batch: _Batch, records: Sequence[int]) -> tuple[Look, Pass]:
-        """What records leave in a pass in which all draw the same random numbers."""
+    def _look(self, batch: _Batch, records: Sequence[int], kind: Kind | None = None) -> tuple[Look, Pass]:
+        """What records leave in a pass in which all draw the same random numbers.
+
+        ``kind``: whose traces the pass may take, if not those of its own kind.
+        """
         self._restore()
         devices = devices_of(batch)
-        with _seeded(devices), RepeatedDraws(self._views), self._run(batch, None) as (taken, carry_out):
+        with _seeded(devices), RepeatedDraws(self._views), self._run(batch, None, kind) as (taken, carry_out):
             losses = carry_out()
             taken.ended()
             return look_of(taken, losses, records, drawn_so_far(devices)), taken
@@ -496,6 +514,21 @@ class Isolation:
             yield
         finally:
             memory.restore()
+            self._memory = before
+
+    def _in_double(self, trace: Trace, batch: _Batch, compare: Callable[..., bool]) -> bool | None:
+        """What a comparison gives in double precision; None if something differs there, or nothing can."""
+        kind = next(kind for kind, traces in self._known.items() if trace in traces)
+        wide = tuple(t.double() if t.is_floating_point() else t for t in batch)
+        before = self._memory
+        self._restore()
+        self._memory = None
+        try:
+            with doubled(self._model), self._from_one_state():
+                return compare(wide, kind=kind)
+        except Exception:  # noqa: BLE001 (not every model can be of this type)
+            return None
+        finally:
             self._memory = before
 
     @contextmanager

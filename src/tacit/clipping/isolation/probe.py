@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ __all__ = [
     "Look",
     "beside_zeros",
     "confirmed",
+    "doubled",
     "look_of",
     "losses_of",
     "moved",
@@ -39,7 +40,6 @@ __all__ = [
     "shuffled_places",
 ]
 
-T = TypeVar("T")
 _Batch: TypeAlias = tuple[Tensor, ...]
 Losses: TypeAlias = Callable[..., Tensor]
 """Of a batch, the (B,) losses with random numbers from a seed."""
@@ -48,6 +48,8 @@ _ROUNDINGS = 64
 """By how many units in the last place of the largest loss rounding may move one."""
 NOTHING = 1e-13
 """What the norm of no gradient comes out as, at most."""
+_SINGLE, _SIXTEEN_BITS = (1e-3, 1e-6), (2e-2, 1e-3)
+"""By how much rounding may move a norm: of itself, and of all norms of the record."""
 BACKWARD = "the backward pass of a record depends on the other records"
 AGAIN = 2
 """How often parameters are moved to see whether what differs does so elsewhere."""
@@ -103,7 +105,7 @@ class Look:
         """Raise :class:`DependsOnOthers` unless the same records left the same in another pass."""
         if self.norms.shape != other.norms.shape:
             raise Unseen("which layers a record passes depends on how many records there are")
-        linear, rounding = (2e-2, 1e-3) if self.in_16_bits or other.in_16_bits else (1e-3, 1e-6)
+        linear, rounding = _SIXTEEN_BITS if self.in_16_bits or other.in_16_bits else _SINGLE
         total = self.norms.sum(1, keepdim=True)
         finite = (total + other.norms.sum(1, keepdim=True)).isfinite()
         differ = (self.norms - other.norms).abs() > linear * self.norms + rounding * total + NOTHING
@@ -340,16 +342,24 @@ def near(a: Tensor, b: Tensor, tolerance: float = 1e-3) -> bool:
     return bool((a - b).abs().max() <= tolerance * b.abs().max())
 
 
-def confirmed(look: Callable[[], T], elsewhere: Callable[[int], AbstractContextManager[None]]) -> T:
-    """Return what a look returns; raise what it finds wrong if it finds it with other parameters, too.
+def confirmed(
+    look: Callable[[], bool],
+    in_double: Callable[[], bool | None],
+    elsewhere: Callable[[int], AbstractContextManager[None]],
+) -> bool:
+    """Return what a look returns; raise what it finds wrong if it finds it in other ways, too.
 
-    Batches of other sizes are rounded otherwise, by a ten-millionth.  Where a number is as near to a kink, as
-    to 0 before a ReLU, that decides on which side it lies, and gradients differ by far more.  With parameters
-    that are moved a little it lies elsewhere, while records that depend on others still do.
+    Batches of other sizes are rounded otherwise, by a ten-millionth, or by a thousandth where a GPU
+    multiplies in TF32 or in 16 bits.  Where a number is as near to a kink, as to 0 before a ReLU, that
+    decides on which side it lies, and gradients differ by far more.  In double precision no number is.
+    Models that cannot be had ``in_double`` are looked at with parameters that are moved a little: numbers lie
+    elsewhere then.  Records that depend on others still do in both.
     """
     try:
         return look()
     except (DependsOnOthers, UnsupportedModel):
+        if (holds := in_double()) is not None:
+            return holds
         for seed in range(AGAIN):
             try:
                 with elsewhere(seed):
@@ -357,6 +367,23 @@ def confirmed(look: Callable[[], T], elsewhere: Callable[[int], AbstractContextM
             except (DependsOnOthers, UnsupportedModel):
                 continue
         raise
+
+
+@contextmanager
+def doubled(model: nn.Module) -> Iterator[None]:
+    """Parameters and buffers in double precision; they are put back as they were."""
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    kept = [t.data for t in tensors]
+    with _unsafe_preserve_version_counter(
+        tuple(tensors)
+    ):  # by the number of writes those of the model are seen
+        try:
+            for tensor, values in zip(tensors, kept, strict=True):
+                tensor.data = values.double()
+            yield
+        finally:
+            for tensor, values in zip(tensors, kept, strict=True):
+                tensor.data = values
 
 
 @contextmanager
