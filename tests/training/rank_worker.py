@@ -35,6 +35,7 @@ from tacit.training import (
     Alone,
     AuditSlots,
     FlipAndCrop,
+    OwnedRecords,
     PrivateSession,
     ProcessRanks,
     Ranks,
@@ -88,6 +89,7 @@ def plan(**changes: Any) -> Plan:
 KINDS: dict[str, dict[str, Any]] = {
     "arrays": {},
     "small batches": {"plan": {"batch_size": 1}},
+    "users": {"plan": {"records": 20, "batch_size": 7, "unit": "user"}, "owners": 20},
     "adaptive": {"plan": {"clipping": AdaptiveClipping(0.5), "loss_report": LossReport(bound=3.0)}},
     "views": {"plan": {"views": 2}, "augmentation": FlipAndCrop(1), "shape": (1, 2, 3)},
     "audited": {"audit": AuditSlots(8)},
@@ -108,7 +110,9 @@ def session(
     net = nn.Sequential(nn.Linear(size, width), nn.Tanh(), nn.Linear(width, CLASSES)).to(
         getattr(torch, dtype)
     )
-    records = Items() if settings.pop("items", False) else data(shape)
+    records: Any = Items() if settings.pop("items", False) else data(shape)
+    if (users := settings.pop("owners", None)) is not None:
+        records = OwnedRecords(records, np.arange(N) % users, rows_per_user=2)
     return PrivateSession(
         net,
         torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9),

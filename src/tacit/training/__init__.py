@@ -7,6 +7,7 @@
 * ``records``: batches from arrays, data frames, memory maps and data sets; ``columns``, ``frames``,
   ``arrays``: what becomes a tensor; ``structure``: what a record is made of; ``batching``: items of one
   batch; ``prefetch``: worker processes read batches early.
+* ``owners``: records that are people with several rows each.
 * ``items``: checks that each item of a data set depends on its own record alone.
 * ``augmentation``: several views of a record before the one clip.
 * ``guarded_optimizer``: only noisy gradients change the model.
@@ -32,6 +33,7 @@ from tacit.training.averaging import AveragedWeights
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.owners import OwnedRecords
 from tacit.training.ranks import Alone, ProcessRanks, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.selection import Selected, select
@@ -46,6 +48,7 @@ __all__ = [
     "Evaluation",
     "FlipAndCrop",
     "History",
+    "OwnedRecords",
     "PrivateSession",
     "ProcessRanks",
     "Ranks",

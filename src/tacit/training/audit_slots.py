@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.probe import rows_of
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import PerLayerClipping
@@ -224,13 +225,15 @@ class Planted:
         canary = (middle + self._pulls[slot] * entry).to(losses.dtype)
         return torch.where(slot > 0, canary, losses)
 
-    def check_blank(self, blank: tuple[Tensor, ...]) -> None:
-        """Refuse a model whose gradient on a (1, ...) ``blank`` record is not finite: no canary would count.
+    def check_blank(self, blank: tuple[Tensor, ...], rows: int) -> None:
+        """Refuse a model whose gradient on a (1, ...) ``blank`` row is not finite: no canary would count.
+
+        ``rows``: of a record.
 
         Raises:
             InvalidInput: the gradient is not finite.
         """
-        K = self._plan.views
+        K = self._plan.views * rows
         device = self.model.slots.weight.device
         batch = [part.expand(K, *part.shape[1:]).to(device) for part in blank]
         slot = torch.ones(K, dtype=torch.int64, device=device)
@@ -299,8 +302,8 @@ class WithCanaries(Records):
             )
         self._records, self._planted = records, planted
         first = records.take(np.zeros(1, dtype=np.int64), seed=0)
-        self._blank = tuple(torch.zeros_like(part) for part in first)
-        planted.check_blank(self._blank)
+        self._blank = tuple(torch.zeros_like(part[:1]) for part in first)
+        planted.check_blank(self._blank, records.rows)
 
     def __len__(self) -> int:
         return len(self._records) + len(self._planted.slots_in)
@@ -309,18 +312,24 @@ class WithCanaries(Records):
     def template(self) -> Template:
         return self._records.template
 
+    @property
+    def rows(self) -> int:
+        return self._records.rows
+
     def begin(self, step: int) -> None:
         self._records.begin(step)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         real, canary = indices[indices < len(self._records)], indices[indices >= len(self._records)]
         slots = self._planted.slots_in[canary - len(self._records)]
-        parts = [blank.expand(len(canary), *blank.shape[1:]) for blank in self._blank]
+        parts = [blank.expand(len(canary) * self.rows, *blank.shape[1:]) for blank in self._blank]
         if len(real) > 0:
             found = self._records.take(real, seed=seed)
             parts = [torch.cat([a, b.to(a)]) for a, b in zip(found, parts, strict=True)]
-        number = torch.from_numpy(np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]))
-        order = _second_a_canary(len(real), len(canary))
+        number = torch.from_numpy(
+            np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]).repeat(self.rows)
+        )
+        order = rows_of(_second_a_canary(len(real), len(canary)), self.rows)
         return tuple(part[order.to(part.device)] for part in (*parts, number))
 
     def fingerprint(self, key: bytes) -> str:

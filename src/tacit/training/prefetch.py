@@ -70,6 +70,10 @@ class Prefetcher(Records):
     def template(self) -> Template:
         return self._records.template
 
+    @property
+    def rows(self) -> int:
+        return self._records.rows
+
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         for _ in range(2):
             if self._stream is None:

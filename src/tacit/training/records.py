@@ -40,6 +40,7 @@ Data: TypeAlias = Sized | Dataset[Any]
 Collate: TypeAlias = Callable[[list[Any]], Any]
 """Makes a batch, of leading dimension 1, of a list with one record."""
 
+_APART = 0x9E3779B97F4A7C15
 _SAMPLED = 32  # records of a data set that its fingerprint is made of
 _CHUNK_BYTES = 1 << 24
 """Records are checked in pieces of this size, so that a memory map need not fit into memory."""
@@ -57,14 +58,19 @@ class Records(ABC):
     def template(self) -> Template:
         """What a record is made of (:mod:`tacit.training.structure`)."""
 
+    @property
+    def rows(self) -> int:
+        """Rows that :meth:`take` gives of each record, after one another."""
+        return 1
+
     def begin(self, step: int) -> None:  # noqa: B027 (most records do not depend on it)
         """Be told that the records taken from now on are those of a step."""
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        """The tensors (n, ...) of the records at these positions, n >= 1.
+        """The tensors (n rows, ...) of the records at these positions, n >= 1.
 
-        ``seed``: of the random numbers that reading a record draws.
+        ``seed``: of the random numbers that reading the records of this step draws.
         """
 
     @abstractmethod
@@ -173,9 +179,10 @@ class ArrayRecords(Records):
 class DatasetRecords(Records):
     """A map-style data set, whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
 
-    What it draws from Python's, NumPy's or torch's global generators is a function of ``seed``, and these
-    generators are afterwards as before.  Reading all records could take as long as an epoch, so the
-    fingerprint is that of their number and of 32 records that the key chooses.
+    What it draws from Python's, NumPy's or torch's global generators is a function of ``seed`` and of the
+    first position of the batch, and these generators are afterwards as before.  Reading all records could
+    take as long as an epoch, so the fingerprint is that of their number and of 32 records that the key
+    chooses.
 
     Args:
         dataset: has a length, and items by position.
@@ -223,7 +230,7 @@ class DatasetRecords(Records):
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         positions = [int(i) for i in indices]
-        with _seeded(seed):
+        with _seeded((seed ^ positions[0] * _APART) % 2**63):  # batches of one step draw other numbers
             items = self._items(positions)
             if self.collate is not None:
                 items = [self._collated(self.collate, *pair) for pair in zip(items, positions, strict=True)]

@@ -58,11 +58,12 @@ from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
 from tacit.training.noise_reuse import check_release
+from tacit.training.owners import OwnedRecords, as_owned, check_unit, rows_read
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
 from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
+from tacit.training.records import Collate, Data, Records
 from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
@@ -107,11 +108,12 @@ class PrivateSession:
     Args:
         model: any module that does not mix records; the session refuses others and names the part.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: arrays, tensors or lists (N, ...), memory maps among them, mappings and tuples of them, data
-            frames, a list of records, or a map-style data set; ``docs/records.md`` lists them.  Row i is
-            record i, and item i depends on record i alone.  To check that, the session reads four items of a
-            data set up to ten times before the first step.  Floating numbers are cast to the type of the
-            model's, integers to int64.
+        data: :class:`~tacit.training.OwnedRecords` where several rows may be of one person.  Else records,
+            of which no person has two: arrays, tensors or lists (N, ...), memory maps among them, mappings
+            and tuples of them, data frames, a list of records, or a map-style data set; ``docs/records.md``
+            lists them.  Row i is record i, and item i depends on record i alone.  To check that, the session
+            reads four items of a data set up to ten times before the first step.  Floating numbers are cast
+            to the type of the model's, integers to int64.
         plan: what the run does and what it costs.
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
             loss per record, no mean; a loss module of ``torch.nn``, which is used without its reduction; or
@@ -121,7 +123,8 @@ class PrivateSession:
         collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
             such as :func:`tacit.collate.pad`.
         engine: "fast", or "reference" for the definition itself.
-        physical_batch_size: most records in memory at once; it changes speed and memory only.
+        physical_batch_size: most records in memory at once, owners with all rows that a step reads of them;
+            it changes speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
         ema_decay: keep averaged weights with this decay.
         workers: processes that read the next batches early, for data sets that decode; with 0 the session
@@ -157,7 +160,7 @@ class PrivateSession:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: Data | Records,
+        data: Data | OwnedRecords | Records,
         plan: Plan,
         *,
         loss: PerExampleLoss | nn.Module,
@@ -193,8 +196,9 @@ class PrivateSession:
         self.model = model
         self.plan = plan
         loss = per_record(loss, model)
-        self._records = as_records(data, collate=collate, floating=floating_type(model))
-        self._unchecked = self._records if isinstance(self._records, DatasetRecords) else None
+        self._records, self._unchecked = as_owned(data, collate=collate, floating=floating_type(model))
+        check_unit(plan, self._records)
+        self._of_data = self._records  # before canaries come to them
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
         self._augmentation_is_checked = augmentation is None
@@ -235,7 +239,7 @@ class PrivateSession:
             self._records = WithCanaries(self._records, self._slots)
             model, loss = self._slots.model, self._slots.loss
         with self._layout.whole():
-            self._engine = _make_engine(engine, model, loss, plan, memory)
+            self._engine = _make_engine(engine, model, loss, plan, memory, self._records.rows)
         trained = self._layout.trained(self._engine.parameters)
         self._trained = trained if self._slots is None else self._slots.without_slots(trained)
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
@@ -488,7 +492,7 @@ class PrivateSession:
     def _check_reading(self, indices: Indices) -> None:
         """Check once, on the first records drawn, that items and augmentation do not mix records."""
         self._records.begin(self._done)
-        if self._unchecked is not None and len(real := indices[indices < len(self._unchecked)]) > 0:
+        if self._unchecked is not None and len(real := rows_read(self._of_data, indices)) > 0:
             check_items(self._unchecked, real[:_CHECKED])
             self._check_loss(self._unchecked)
             self._unchecked = None
@@ -673,13 +677,14 @@ class PrivateSession:
 
 
 def _make_engine(
-    name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget
+    name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
 ) -> GradientEngine:
+    views = plan.views * rows
     if check_in("engine", name, ("fast", "reference")) == "fast":
-        return FastEngine(model, loss, plan.clipping, views=plan.views, budget=memory)
+        return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
     if memory != FAST:
         raise InvalidInput(
             f"memory={memory} limits what the fast engine stores, and the reference engine stores nothing. "
             'Leave it out, or take engine="fast".'
         )
-    return ReferenceEngine(model, loss, plan.clipping, views=plan.views)
+    return ReferenceEngine(model, loss, plan.clipping, views=views)

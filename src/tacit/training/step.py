@@ -91,13 +91,13 @@ def noisy_step(
     layout = Replicated(ranks) if layout is None else layout
     buffers = layout.sums(engine.parameters, generator, std=std, step=step)
     limits = _limits(tuple(thresholds), device)
-    uniforms = _view_uniforms(augmentation, plan.views, len(indices), generator, step)
+    uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
         for part in _parts(len(indices), physical_batch_size, ranks):
-            batch = records.take(indices[part.rows], seed=_reading_seed(generator, step, part.number))
-            own_uniforms = None if uniforms is None else uniforms[part.rows]
+            batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
+            own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
             batch = _views(batch, own_uniforms, augmentation, plan.views)
             with _model_randomness(generator, step, part.number, device), without_numbers():
@@ -136,9 +136,9 @@ def _parts(count: int, size: int, ranks: Ranks) -> Iterator[_Part]:
         yield _Part(slice(start, stop, ranks.ranks), position * ranks.ranks + ranks.rank)
 
 
-def _reading_seed(generator: Generator, step: int, number: int) -> int:
-    """The seed, 63 bits, of what a data set draws while it reads physical batch ``number`` of a step."""
-    return generator.word(purpose=Purpose.READING, step=step, index=number) >> 1
+def _reading_seed(generator: Generator, step: int) -> int:
+    """The seed, 63 bits, of what is drawn while the records of a step are read."""
+    return generator.word(purpose=Purpose.READING, step=step) >> 1
 
 
 def requests(
@@ -148,7 +148,7 @@ def requests(
     for step in range(first, plan.steps):
         indices = plan.sampling.indices(generator, step, records)
         for part in _parts(len(indices), physical_batch_size, ranks):
-            yield Request(indices[part.rows], _reading_seed(generator, step, part.number))
+            yield Request(indices[part.rows], _reading_seed(generator, step))
 
 
 def _views(
@@ -164,12 +164,12 @@ def _views(
 
 
 def _view_uniforms(
-    augmentation: Augmentation | None, views: int, count: int, generator: Generator, step: int
+    augmentation: Augmentation | None, rows: int, views: int, count: int, generator: Generator, step: int
 ) -> Tensor | None:
-    """(n, K, draws) uniform numbers for the whole step: they do not depend on the cut into microbatches."""
+    """(n, rows, K, draws) uniform numbers for the whole step, which do not depend on its cut into batches."""
     if augmentation is None:
         return None
-    shape = (count, views, augmentation.draws)
+    shape = (count, rows, views, augmentation.draws)
     draws = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
     return torch.from_numpy(draws)
 

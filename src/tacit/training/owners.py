@@ -1,0 +1,240 @@
+"""Whose rows are they? Data with an owner for each row, of which one record is all that an owner has.
+
+A step draws owners, not rows.  Of each it reads up to K rows, and the session clips the mean of their
+gradients once; so the guarantee is that of one owner with all his rows (user-level sampling and clipping:
+McMahan et al., 1710.06963; Charles et al., 2407.07737).
+
+**Guarantee**
+
+* Which rows of an owner a step reads depends on the key, the step, his number among the owners and how many
+  rows he has, and on nothing of another owner.
+
+Letters: M rows; N owners; K rows that a step reads of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.plan import Plan
+from tacit.sampling import Indices
+from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
+from tacit.training.structure import Template
+
+__all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "rows_read"]
+
+
+@final
+class OwnedRecords:
+    """Rows with an owner each: a record is an owner with all his rows, and so is the unit of privacy.
+
+    A step averages the gradients of ``rows_per_user`` rows of each user that it draws, and clips the mean
+    once.  Of a user with more rows it draws so many; of one with fewer it takes some of them once more.  So a
+    user counts the same however many rows he has.
+
+    Args:
+        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes.
+        owners: M numbers, or M texts: whose a row is, such as a column of patients' numbers.
+        rows_per_user: K.  More of them make the mean of a user's gradient less noisy and a step longer.
+
+    Raises:
+        InvalidInput: an owner is missing, or owners are of several types; there are fewer than two; or no
+            user has ``rows_per_user`` rows.
+
+    The plan counts users: ``records`` is a public figure for how many there are, ``batch_size`` how many of
+    them a step draws, and ``unit`` the word for one of them.
+
+    >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
+    >>> data = OwnedRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
+    >>> len(data), data.most_rows
+    (3, 3)
+    """
+
+    def __init__(self, data: Data | Records, owners: Any, *, rows_per_user: int) -> None:
+        self.data = data
+        self.rows_per_user = check_integer("rows_per_user", rows_per_user, low=1)
+        owner, self._digest = _numbered(owners)
+        self._rows = np.argsort(owner, kind="stable")
+        self._counts = np.bincount(owner)
+        self._starts = np.cumsum(self._counts) - self._counts
+        if len(self) < 2:
+            raise InvalidInput(
+                "all rows have one owner. A guarantee for owners hides what any one of them has, which here "
+                "is everything. Check that owners is the column that says whose a row is."
+            )
+        if self.rows_per_user > self.most_rows:
+            raise InvalidInput(
+                f"rows_per_user is {self.rows_per_user}, and no user has more than {self.most_rows} rows: a "
+                f"step would read rows twice for nothing. Take rows_per_user={self.most_rows} or less."
+            )
+
+    def __len__(self) -> int:
+        """N, the number of owners."""
+        return len(self._counts)
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows of one owner: a figure of the data, for whoever trains; do not publish it."""
+        return int(self._counts.max())
+
+    @property
+    def rows(self) -> int:
+        """M."""
+        return len(self._rows)
+
+    def chosen(self, users: Indices, seed: int) -> Indices:
+        """The rows (n K,) of the ``users`` (n,) in a step with this ``seed``, K of each after one another.
+
+        Rows of one user are drawn without replacement, all of them before any is taken again.
+        """
+        counts = self._counts[users]
+        user = np.repeat(np.arange(len(users)), counts)
+        number = np.arange(len(user)) - np.repeat(
+            np.cumsum(counts) - counts, counts
+        )  # 0, 1, ... of each user
+        order = np.lexsort((_hashed(seed, users[user], number), user))
+        places = np.arange(self.rows_per_user) % counts[:, None] + (np.cumsum(counts) - counts)[:, None]
+        shuffled: Indices = self._rows[self._starts[users[user]] + number[order]]
+        return shuffled[places.ravel()]
+
+    def digest(self, key: bytes = b"") -> str:
+        """A keyed digest of whose each row is."""
+        return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
+
+
+@final
+class OwnersRows(Records):
+    """The records of :class:`OwnedRecords`: owners, with ``rows`` rows in each batch."""
+
+    def __init__(self, owned: OwnedRecords, inner: Records) -> None:
+        if len(inner) != owned.rows:
+            raise InvalidInput(
+                f"there are {len(inner)} rows and {owned.rows} owners. Give one owner for each row."
+            )
+        self._owned, self.inner = owned, inner
+
+    def __len__(self) -> int:
+        return len(self._owned)
+
+    @property
+    def rows(self) -> int:
+        return self._owned.rows_per_user
+
+    @property
+    def template(self) -> Template:
+        return self.inner.template
+
+    def begin(self, step: int) -> None:
+        self.inner.begin(step)
+
+    def of_users(self, users: Indices, *, seed: int) -> Indices:
+        """The rows that a step with this seed reads of these users."""
+        return self._owned.chosen(users, seed)
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        return self.inner.take(self._owned.chosen(indices, seed), seed=seed)
+
+    def fingerprint(self, key: bytes) -> str:
+        whose = f"{self._owned.digest(key)} {self._owned.rows_per_user}"
+        return f"{self.inner.fingerprint(key)} of users {whose}"
+
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return self.inner.content()
+
+
+def as_owned(
+    data: Any, *, collate: Collate | None = None, floating: torch.dtype | None = None
+) -> tuple[Records, DatasetRecords | None]:
+    """The records of ``data``, with owners or without, and what of them has to be checked item by item."""
+    inner = as_records(
+        data.data if isinstance(data, OwnedRecords) else data, collate=collate, floating=floating
+    )
+    records = OwnersRows(data, inner) if isinstance(data, OwnedRecords) else inner
+    return records, inner if isinstance(inner, DatasetRecords) else None
+
+
+def rows_read(records: Records, indices: Indices) -> Indices:
+    """The positions of items that are read for records: for owners, some rows of each.
+
+    Canaries, which come after the records, have none.
+    """
+    real = indices[indices < len(records)]
+    return records.of_users(real, seed=0) if isinstance(records, OwnersRows) else real
+
+
+def check_unit(plan: Plan, records: Records) -> None:
+    """Refuse a plan for rows on the records of owners: statement and training must mean the same person."""
+    if isinstance(records, OwnersRows) and plan.unit in _ROWS:
+        raise PrivacyRefusal(
+            f"the plan protects one {plan.unit}, and with OwnedRecords a record is an owner with all his "
+            'rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count owners '
+            "in records and batch_size."
+        )
+
+
+_ROWS = ("row", "record", "example", "sample")
+
+
+def _numbered(owners: Any) -> tuple[NDArray[np.int64], bytes]:
+    """The owners numbered from 0, (M,), and a digest of who they are."""
+    values = owners.numpy(force=True) if isinstance(owners, Tensor) else np.asarray(owners)
+    if values.ndim != 1:
+        raise InvalidInput(f"owners must be one for each row, (M,); got shape {values.shape}.")
+    if len(values) == 0:
+        raise InvalidInput("there are no owners.")
+    if values.dtype.kind == "O":
+        values = _of_objects(values)
+    if values.dtype.kind == "f":
+        missing = int(np.isnan(values).sum())
+        if missing:
+            raise _missing(missing)
+        if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
+            raise InvalidInput(
+                "owners are numbers with a fraction, or beyond 2^53, where numbers run together. Give whole "
+                "numbers or texts: the column that says whose a row is."
+            )
+    if values.dtype.kind not in "iufUSb":
+        raise InvalidInput(f"owners must be numbers or texts; got {values.dtype}.")
+    _, number = np.unique(values, return_inverse=True)
+    digest = hashlib.blake2b(str(values.dtype.kind).encode(), digest_size=32)
+    digest.update(np.ascontiguousarray(values).tobytes())
+    return number.astype(np.int64), digest.digest()
+
+
+def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
+    """Objects that are all texts, or all whole numbers, as an array of these."""
+    missing = sum(value is None or value != value for value in values)  # NaN differs from itself
+    if missing:
+        raise _missing(missing)
+    kinds = {"text" if isinstance(value, str) else type(value).__name__ for value in values}
+    if len(kinds) > 1:
+        raise InvalidInput(
+            f"owners are of several types ({', '.join(sorted(kinds))}): 7 and '7' would be two owners, and "
+            "one person's rows would count as two people's. Give all of one type, such as texts."
+        )
+    return values.astype(str) if kinds == {"text"} else np.asarray(values.tolist())
+
+
+def _missing(count: int) -> InvalidInput:
+    return InvalidInput(
+        f"{count} rows have no owner (None or NaN), so nothing says whose privacy they touch. Leave them "
+        "out, or give each an owner of its own if no two of them can be of one person."
+    )
+
+
+def _hashed(seed: int, user: Indices, number: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Words by seed, user and number of the row, which look independent (splitmix64, Steele et al., 2014)."""
+    x = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * (
+        user.astype(np.uint64) << np.uint64(32) ^ number.astype(np.uint64)
+    )
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x

@@ -1,0 +1,296 @@
+"""A record is a person: one with all his rows moves a step by the bound, and no row is another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor, nn
+
+from tacit.audits.regression import Recorder
+from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.plan import LossReport, Plan
+from tacit.testing import seeded_generator
+from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession
+from tacit.training import session as session_module
+
+D, USERS, B, C = 4, 12, 6, 0.5
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.flatten(1).square().sum(1)
+
+
+def rows_of(counts: list[int], shape: tuple[int, ...] = (D,)) -> tuple[Tensor, list[int]]:
+    """Rows of users, shuffled; user i has ``counts[i]`` of them."""
+    draws = np.random.default_rng(5)
+    owners = draws.permutation(np.repeat(np.arange(len(counts)), counts))
+    x = torch.from_numpy(draws.normal(size=(len(owners), *shape)))
+    return x, owners.tolist()
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0, "delta": 1e-3, "records": USERS, "batch_size": B, "steps": 3, "clipping": C,
+        "adjacency": "add-remove", "unit": "user",
+    }  # fmt: skip
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def session(
+    data: Any, *, the_plan: Plan | None = None, key: int = 1, loss: Any = squares, **settings: Any
+) -> PrivateSession:
+    torch.manual_seed(0)
+    first = settings.pop("layer", nn.Linear(D, 3))
+    model = nn.Sequential(first, nn.Tanh(), nn.Linear(3, 2)).double()
+    return PrivateSession(
+        model, Recorder(model.parameters()), data, the_plan or plan(), loss=loss,
+        generator=seeded_generator(key), **settings,
+    )  # fmt: skip
+
+
+def gradients(made: PrivateSession) -> list[Tensor]:
+    """What each step released, (steps, P), before the divisor."""
+    for ticket in made.batches():
+        made.step(ticket)
+    recorder = made.optimizer
+    assert isinstance(recorder, Recorder)
+    flat = [torch.cat([g.flatten() for g in step if g is not None]) for step in recorder.steps]
+    return [made.plan.expected_batch_size * step for step in flat]
+
+
+COUNTS = [1, 3, 7, 2, 2, 9, 1, 4, 5, 3, 2, 6]
+RULES: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "per layer": {"the_plan": plan(clipping=PerLayerClipping(C))},
+    "automatic": {"the_plan": plan(clipping=AutomaticClipping(C))},
+    "adaptive, with a loss": {
+        "the_plan": plan(clipping=AdaptiveClipping(C, count_noise=2.0), loss_report=LossReport(), steps=1)
+    },
+    "full batch": {"the_plan": plan(batch_size=USERS)},
+    "truncated": {"the_plan": plan(records=USERS + 1, largest_batch=USERS + 1)},
+    "small physical batches": {"physical_batch_size": 2},
+    "by definition": {"engine": "reference"},
+    "views": {
+        "the_plan": plan(views=2),
+        "augmentation": FlipAndCrop(1),
+        "shape": (1, 2, 2),
+        "layer": nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
+    },
+}
+
+
+def moved(**settings: Any) -> float:
+    """By how much one user with all his rows moves what is released, at most, in units of the bound."""
+    shape = settings.pop("shape", (D,))
+    x, owners = rows_of(COUNTS, shape)
+    direction = torch.randn(7, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    largest = 0.0
+    for key in (1, 2):
+        without = session(OwnedRecords(x, owners, rows_per_user=3), key=key, **settings)
+        released = gradients(without)
+        rule = without.plan.clipping
+        bound = rule.sensitivity(rule.initial_thresholds(without._engine.names))
+        for scale in (1e-3, 1.0, 1e3):
+            both = torch.cat([x, scale * direction])  # the new user is the last: others keep their numbers
+            with_user = session(
+                OwnedRecords(both, [*owners, *[USERS] * 7], rows_per_user=3), key=key, **settings
+            )
+            differences = [a - b for a, b in zip(gradients(with_user), released, strict=True)]
+            largest = max(largest, *(float(one.norm()) / bound for one in differences))
+    return largest
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_user_with_all_rows_moves_a_step_by_at_most_the_bound(rule: str) -> None:
+    assert 0.5 < moved(**RULES[rule]) <= 1 + 1e-4
+
+
+def test_planted_bug_rows_are_clipped_and_not_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Any = session_module._make_engine
+    monkeypatch.setattr(session_module, "_make_engine", lambda *arguments: real(*arguments[:-1], 1))
+    assert moved() > 2
+
+
+def test_the_definition() -> None:
+    """The sum over the users drawn of the clipped mean gradient of all their rows, if K fits every count."""
+    x, owners = rows_of([1, 2, 3, 6, 2, 1])
+    made = session(
+        OwnedRecords(x, owners, rows_per_user=6),
+        the_plan=plan(records=6, batch_size=6, noise_multiplier=1e-9),
+    )
+    expected = torch.zeros(sum(p.numel() for p in made.model.parameters()), dtype=torch.float64)
+    for user in range(6):
+        mine = x[torch.tensor(owners) == user]
+        found = torch.autograd.grad(squares(made.model, mine).mean(), list(made.model.parameters()))
+        flat = torch.cat([g.flatten() for g in found])
+        expected += flat * min(1.0, C / float(flat.norm()))
+    ticket = next(iter(made.batches()))
+    made.step(ticket)
+    recorder = made.optimizer
+    assert isinstance(recorder, Recorder)
+    released = torch.cat([g.flatten() for g in recorder.steps[0] if g is not None])
+    assert torch.allclose(6 * released, expected, atol=1e-7)
+
+
+# --- which rows ------------------------------------------------------------------------------------------
+
+
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=2, max_size=8), K=st.integers(1, 5), seed=st.integers(0, 99)
+)
+def test_rows_are_the_users_own_and_none_twice_before_all(counts: list[int], K: int, seed: int) -> None:
+    _, owners = rows_of(counts)
+    K = min(K, max(counts))
+    data = OwnedRecords(torch.zeros(len(owners)), owners, rows_per_user=K)
+    users = np.flatnonzero(np.random.default_rng(seed).random(len(counts)) < 0.6)
+    chosen = data.chosen(users, seed).reshape(len(users), K)
+    for user, rows in zip(users, chosen, strict=True):
+        assert {owners[row] for row in rows} <= {user}
+        times = np.unique(rows, return_counts=True)[1]
+        assert len(times) == min(K, counts[user])
+        assert max(times) - min(times) <= 1
+
+
+def test_each_row_of_a_user_is_as_likely() -> None:
+    data = OwnedRecords(torch.zeros(9), [0] * 7 + [1] * 2, rows_per_user=3)
+    seen = np.concatenate([data.chosen(np.array([0, 1]), seed)[:3] for seed in range(2000)])
+    assert stats.chisquare(np.bincount(seen, minlength=7)).pvalue > 1e-4
+    pairs = [tuple(sorted(data.chosen(np.array([0]), seed)[:2])) for seed in range(4200)]
+    times = np.unique([10 * a + b for a, b in pairs], return_counts=True)[1]
+    assert len(times) == 21
+    assert stats.chisquare(times).pvalue > 1e-4
+
+
+def test_the_rows_of_a_user_move_no_other_users_choice() -> None:
+    """In law; and to the last bit for users whose number stays."""
+    few, many = ([0] * 5 + [1] * n + [2] * 6 for n in (2, 9))
+    users = np.array([0, 1, 2])
+    for seed in range(50):
+        a, b = (
+            OwnedRecords(torch.zeros(len(owners)), owners, rows_per_user=2).chosen(users, seed)
+            for owners in (few, many)
+        )
+        assert a[:2].tolist() == b[:2].tolist()
+        assert (a[4:] - 7).tolist() == (b[4:] - 14).tolist()
+
+
+class Items(torch.utils.data.Dataset[Tensor]):
+    """The rows one by one."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, position: int) -> Tensor:
+        return self.x[position]
+
+
+def test_a_step_does_not_depend_on_physical_batches_or_workers() -> None:
+    x, owners = rows_of(COUNTS)
+    data = OwnedRecords(Items(x), owners, rows_per_user=3)
+    whole = gradients(session(data))
+    others: tuple[dict[str, Any], ...] = ({"physical_batch_size": 2}, {"workers": 1})
+    for settings in others:
+        for a, b in zip(whole, gradients(session(data, **settings)), strict=True):
+            assert torch.allclose(a, b, rtol=0, atol=1e-12)
+
+
+def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
+    x, owners = rows_of(COUNTS)
+    begun = session(OwnedRecords(x, owners, rows_per_user=3))
+    begun.step(next(iter(begun.batches())))
+    begun.save(tmp_path / "state")
+    resumed = session(OwnedRecords(x, owners, rows_per_user=3))
+    resumed.load(tmp_path / "state")
+    exchanged = [owners[-1], *owners[1:-1], owners[0]]
+    assert exchanged != owners
+    for other in (
+        OwnedRecords(x, exchanged, rows_per_user=3),
+        OwnedRecords(x, owners, rows_per_user=2),
+    ):
+        with pytest.raises(PrivacyRefusal, match="records"):
+            session(other).load(tmp_path / "state")
+
+
+def test_canaries_are_users_too() -> None:
+    x, owners = rows_of([4] * 100)
+    made = session(
+        OwnedRecords(x, owners, rows_per_user=2),
+        the_plan=plan(records=100, batch_size=100, noise_multiplier=1e-6),
+        audit=AuditSlots(8),
+    )
+    gradients(made)
+    evidence = made.slot_evidence()
+    strength = np.abs(evidence.observed[0])
+    assert (strength[evidence.included] > 0.99).all()
+    assert (strength[~evidence.included] < 0.01).all()
+
+
+# --- bad input -------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a missing one": (lambda: ["a", None, "b"], "1 rows have no owner"),
+    "not a number": (lambda: [1.0, float("nan"), 2.0], "1 rows have no owner"),
+    "missing in pandas": (lambda: pd.Series(["a", pd.NA, "b"]), "1 rows have no owner"),
+    "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
+    "fractions": (lambda: [1.5, 2.0, 3.0], "whole numbers or texts"),
+    "one owner": (lambda: ["a"] * 3, "all rows have one owner"),
+    "too few": (lambda: ["a", "a"], "all rows have one owner"),
+    "none": (list, "no owners"),
+    "a table": (lambda: np.zeros((3, 2)), "one for each row"),
+    "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "numbers or texts"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_owners_are_refused(case: str) -> None:
+    make, words = WRONG[case]
+    with pytest.raises(InvalidInput, match=words):
+        OwnedRecords(torch.zeros(3, D), make(), rows_per_user=1)
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [3, 1, 3, 3], ["b", "a", "b", "b"], torch.tensor([3, 1, 3, 3]), pd.Series([3.0, 1.0, 3.0, 3.0]),
+        pd.Series(["b", "a", "b", "b"], dtype="category"), [True, False, True, True],
+        pd.Series(["b", "a", "b", "b"], dtype="string"),
+    ],
+)  # fmt: skip
+def test_owners_may_be_numbers_or_texts(owners: Any) -> None:
+    data = OwnedRecords(torch.zeros(4, D), owners, rows_per_user=2)
+    assert (len(data), data.most_rows, data.rows) == (2, 3, 4)
+    assert sorted(data.chosen(np.array([0]), 0)) == [1, 1]
+
+
+def test_more_rows_than_anybody_has_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="no user has more than 2 rows"):
+        OwnedRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=3)
+    with pytest.raises(InvalidInput, match="rows_per_user"):
+        OwnedRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=0)
+
+
+def test_rows_and_owners_must_agree() -> None:
+    with pytest.raises(InvalidInput, match="4 rows and 3 owners"):
+        session(OwnedRecords(torch.zeros(4, D), ["a", "b", "b"], rows_per_user=1))
+
+
+def test_the_plan_must_speak_of_people() -> None:
+    x, owners = rows_of(COUNTS)
+    data = OwnedRecords(x, owners, rows_per_user=3)
+    with pytest.raises(PrivacyRefusal, match="the plan protects one row"):
+        session(data, the_plan=plan(unit="row"))
+    with pytest.raises(InvalidInput, match="for 45 records and the data has 12"):
+        session(data, the_plan=plan(adjacency="replace-one", records=len(x), batch_size=len(x)))
