@@ -244,6 +244,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a missing one": (lambda: ["a", None, "b"], "1 rows have no owner"),
     "not a number": (lambda: [1.0, float("nan"), 2.0], "1 rows have no owner"),
     "missing in pandas": (lambda: pd.Series(["a", pd.NA, "b"]), "1 rows have no owner"),
+    "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
     "fractions": (lambda: [1.5, 2.0, 3.0], "whole numbers or texts"),
     "one owner": (lambda: ["a"] * 3, "all rows have one owner"),

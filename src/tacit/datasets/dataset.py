@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from torch import Tensor
 from tacit.columns import Encoder
 from tacit.errors import InvalidInput
 
-__all__ = ["Dataset", "Spelling", "TensorPair"]
+__all__ = ["Dataset", "Owners", "Spelling", "TensorPair"]
+
+Owners: TypeAlias = Sequence[str | int]
 
 
 class Spelling(Protocol):
@@ -47,6 +50,8 @@ class Dataset:
     * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
     * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
     * ``encoder``: what encoded a table, and encodes new rows in the same way; else None.
+    * ``owners``, ``test_owners``: whose each record of ``train`` and ``test`` is, where a person may have
+      several, and the unit is a person; else None.
     * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
 
     Errors: :class:`InvalidInput` where the tensors do not fit together.
@@ -68,6 +73,8 @@ class Dataset:
     encoder: Encoder | None = None
     vocabulary: int = 0
     spelling: Spelling | None = None
+    owners: Owners | None = None
+    test_owners: Owners | None = None
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.datasets.dataset import Dataset, Spelling, TensorPair
+from tacit.datasets.dataset import Dataset, Owners, Spelling, TensorPair
 from tacit.datasets.json_lines import Document, read_json_lines
 from tacit.datasets.splitting import choose_test
 from tacit.datasets.text import PADDING
@@ -94,6 +94,7 @@ def load_documents(
     cutting: Cutting,
     spelling: Spelling | None = None,
     user: str | None = None,
+    several: bool = False,
     test_fraction: float | None = None,
     test_path: Path | None = None,
     unit: str = "document",
@@ -109,13 +110,16 @@ def load_documents(
         cutting: the declared rule that makes records of a document.
         spelling: how made-up text is written in tokens; only for canaries.
         user: the field of the person whom a document is of; each person may have one record.
-        test_fraction: the share of documents that test the model, each chosen by a hash of its text alone.
+        several: a person may have several; the data set then says whose each is, and test documents are those
+            of other people.
+        test_fraction: the share of documents that test the model, each chosen by a hash of its text alone, or
+            of its ``user``, who may have several.
         test_path: a file of test documents instead.
 
     **Guarantee**
 
     * A record's tokens depend on its own document and on what was declared alone.
-    * Where ``user`` is given, no user has two training records, nor two test records.
+    * Where ``user`` is given and not ``several``, no user has two training records, nor two test records.
 
     Raises:
         InvalidInput: a file cannot be read, a line is no such object, or no record is left; the message gives
@@ -131,18 +135,23 @@ def load_documents(
         test = [*read_documents(test_path, text=text, user=user)]
     else:
         assert test_fraction is not None
-        marks = choose_test((document.text.encode() for document in train), test_fraction)
+        keys = (str(document.user) if several else document.text for document in train)
+        marks = choose_test((key.encode() for key in keys), test_fraction)
         test = [document for document, mark in zip(train, marks, strict=True) if mark]
         train = [document for document, mark in zip(train, marks, strict=True) if not mark]
+    trained_on, owners = pair_of(train, encode, cutting, "training", several=several)
+    tested_on, test_owners = pair_of(test, encode, cutting, "testing", several=several)
     return Dataset(
         path.name.split(".")[0],
-        pair_of(train, encode, cutting, "training"),
-        pair_of(test, encode, cutting, "testing"),
+        trained_on,
+        tested_on,
         classes=(),
         source=cutting.describe(path),
         unit=unit,
         vocabulary=vocabulary,
         spelling=spelling,
+        owners=owners,
+        test_owners=test_owners,
     )
 
 
@@ -156,18 +165,29 @@ def read_documents(path: Path, *, text: str, user: str | None) -> Iterator[Docum
 
 
 def pair_of(
-    documents: Sequence[Document], encode: Callable[[str], Sequence[int]], cutting: Cutting, name: str
-) -> TensorPair:
-    """The records of one part; a single token predicts nothing and is no record."""
+    documents: Sequence[Document],
+    encode: Callable[[str], Sequence[int]],
+    cutting: Cutting,
+    name: str,
+    *,
+    several: bool = False,
+) -> tuple[TensorPair, Owners | None]:
+    """The records of one part; a single token predicts nothing and is no record.
+
+    And whose they are, if a person may have ``several``.
+    """
     found = [[*cutting.pieces(encode(document.text))] for document in documents]
-    owners = [document.user for document, own in zip(documents, found, strict=True) for _ in own]
-    check_users((user for user in owners if user is not None), name)
-    sequences = [one for own in found for one in own if len(one) > 1]
+    owned = [(document.user, one) for document, own in zip(documents, found, strict=True) for one in own]
+    if not several:
+        check_users((user for user, _ in owned if user is not None), name)
+    owned = [(user, one) for user, one in owned if len(one) > 1]
+    sequences = [one for _, one in owned]
     if not sequences:
         raise InvalidInput(
             f"no document is left for {name} that has two tokens. Take another test_fraction, or other files."
         )
-    return sequence_pair(sequences, cutting)
+    owners = [user for user, _ in owned if user is not None] if several else None
+    return sequence_pair(sequences, cutting), owners
 
 
 def check_users(owners: Iterable[str | int], name: str) -> None:
@@ -183,6 +203,6 @@ def check_users(owners: Iterable[str | int], name: str) -> None:
             f"{several:,} of {len(counts):,} users have several records for {name}, up to "
             f"{max(counts.values()):,}. The guarantee is for one record, so a user of several would have a "
             "weaker one than the statement says. Join the documents of each user into one line of the file, "
-            'whose first sequence is then the record (documents = "first"); or leave user out and name the '
-            "document as the unit."
+            'whose first sequence is then the record (documents = "first"); or say rows_per_user, so that a '
+            "record is a user with several; or leave user out and name the document as the unit."
         )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import no_data_bounds
 from tacit.columns.tables import whole_table
-from tacit.datasets.dataset import Dataset, TensorPair
+from tacit.datasets.dataset import Dataset, Owners, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in
 
@@ -60,6 +61,7 @@ def load_table(
     test_fraction: float | None = None,
     test_path: Path | None = None,
     missing: str | None = None,
+    user: str | None = None,
     unit: str = "row",
     name: str | None = None,
 ) -> Dataset:
@@ -73,6 +75,8 @@ def load_table(
         target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].
         dialect: how CSV files are written.
         missing: the old form of the columns' own ``missing``.
+        user: the column that says whose a row is.  Test rows are then those of other people, chosen by a hash
+            of ``user`` alone.
 
     Returns:
         The data set, with the ``encoder`` that made it; inputs (n, d) float32.
@@ -83,7 +87,7 @@ def load_table(
 
     Raises:
         InvalidInput: an unreadable or empty file; missing columns; cells that are missing or are not what
-            their column declares; labels that were not declared.
+            their column declares; labels that were not declared; ``user`` is a column that is trained on.
         MissingExtra: Parquet without pyarrow.
 
     >>> import tempfile
@@ -102,11 +106,24 @@ def load_table(
         raise InvalidInput(
             "give exactly one of test_fraction and test_path, to say where the test rows come from."
         )
-    train = _encode(Path(path), encoder)
+    if user in encoder.inputs_of or user == target:
+        raise InvalidInput(
+            f"the column {user!r} says whose a row is, and is trained on too: the model would learn who is "
+            f"who. Take {user} out of the columns."
+        )
+    train, owners = _encode(Path(path), encoder, user)
+    test_owners: Owners | None = None
     if test_path is not None:
-        test = _encode(Path(test_path), encoder)
-    elif test_fraction is not None:
-        train, test = _split(train, test_fraction)
+        test, test_owners = _encode(Path(test_path), encoder, user)
+    elif test_fraction is not None and owners is None:
+        train, test = _cut(train, _marks(_bytes_of(train), test_fraction, "row"))
+    elif test_fraction is not None and owners is not None:
+        marks = _marks((str(owner).encode() for owner in owners), test_fraction, f"value of {user}")
+        train, test = _cut(train, marks)
+        owners, test_owners = (
+            [owner for owner, mark in zip(owners, marks.tolist(), strict=True) if mark is tests]
+            for tests in (False, True)
+        )
     read = len(encoder.inputs_of)
     return Dataset(
         name or Path(path).name.split(".")[0],
@@ -118,6 +135,8 @@ def load_table(
         features=encoder.features,
         target_bounds=encoder.target_bounds,
         encoder=encoder,
+        owners=owners,
+        test_owners=test_owners,
     )
 
 
@@ -144,22 +163,34 @@ def _with_constant(column: Column) -> Column:
     return dataclasses.replace(column, missing=(column.low + column.high) / 2)
 
 
-def _split(pair: TensorPair, test_fraction: float) -> tuple[TensorPair, TensorPair]:
+def _bytes_of(pair: TensorPair) -> Iterator[bytes]:
     inputs, targets = (part.numpy() for part in pair)
-    rows = (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
-    marks = torch.from_numpy(choose_test(rows, test_fraction))
+    return (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
+
+
+def _marks(keys: Iterable[bytes], test_fraction: float, what: str) -> Tensor:
+    """Which rows test, (n,) bool, each by its key alone."""
+    marks = torch.from_numpy(choose_test(keys, test_fraction))
     if bool(marks.all()) or not bool(marks.any()):
         raise InvalidInput(
-            f"test_fraction={test_fraction:g} leaves no row for {'training' if marks.all() else 'testing'} "
-            f"among {len(marks)} rows. Use another fraction, or a file of test rows with test_path."
+            f"test_fraction={test_fraction:g} leaves no {what} for "
+            f"{'training' if marks.all() else 'testing'} among {len(marks)} rows. Use another fraction, or a "
+            "file of test rows with test_path."
         )
+    return marks
+
+
+def _cut(pair: TensorPair, marks: Tensor) -> tuple[TensorPair, TensorPair]:
     train, test = (TensorPair(pair.inputs[part], pair.targets[part]) for part in (~marks, marks))
     return train, test
 
 
-def _encode(path: Path, encoder: Encoder) -> TensorPair:
-    """Rows of one file as tensors."""
+def _encode(path: Path, encoder: Encoder, user: str | None) -> tuple[TensorPair, Owners | None]:
+    """Rows of one file as tensors, and whose they are."""
     assert encoder.target is not None, "a table is loaded with a target"
-    table = whole_table(path, [*encoder.inputs_of, encoder.target], encoder.dialect)
+    read = [*encoder.inputs_of, encoder.target, *([] if user is None else [user])]
+    table = whole_table(path, read, encoder.dialect)
+    owners = None if user is None else table.pop(user)
     inputs = encoder.inputs(table, source=str(path))
-    return TensorPair(torch.from_numpy(inputs), torch.from_numpy(encoder.targets(table, source=str(path))))
+    targets = torch.from_numpy(encoder.targets(table, source=str(path)))
+    return TensorPair(torch.from_numpy(inputs), targets), None if owners is None else [*owners]

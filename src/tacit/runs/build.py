@@ -15,6 +15,7 @@ from tacit.runs.config import Config, TrainingSection
 from tacit.runs.load import Progress, prepared_data
 from tacit.runs.losses import losses_of
 from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer
+from tacit.runs.owners import records_of
 from tacit.runs.plan import make_plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
@@ -109,7 +110,7 @@ def session_on(
     session = PrivateSession(
         model,
         new_optimizer(config, model),
-        data.train if records is None else records,
+        records_of(config, data) if records is None else records,
         plan,
         loss=losses_of(data, config.training.loss, config.training.class_weights),
         engine=config.training.engine,

@@ -109,11 +109,16 @@ def _refuse_without_count(section: CanariesSection) -> None:
 
 
 def check_nothing_planted(config: Config) -> None:
-    """Refuse audit slots and canaries where the batches are drawn beforehand, without them.
+    """Refuse audit slots and canaries where the batches are drawn beforehand, without them; and people.
 
     Raises:
-        InvalidInput: the configuration plants some.
+        InvalidInput: the configuration plants some, or a record is a person with several rows.
     """
+    if config.data.rows_per_user is not None:
+        raise InvalidInput(
+            "`tacit batches` draws single sequences, and with [data] rows_per_user a record is a person "
+            "with several. Train from the corpus itself."
+        )
     for name, given in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
         if given:
             raise InvalidInput(

@@ -22,11 +22,16 @@ __all__ = ["check_test_records", "make_charges"]
 
 
 def make_charges(
-    section: LedgerSection, plan: Plan, generator: Generator, ranks: Ranks | None = None
+    section: LedgerSection,
+    plan: Plan,
+    generator: Generator,
+    ranks: Ranks | None = None,
+    *,
+    owned_by: str | None = None,
 ) -> StepCharges | None:
     """What a run of ``plan`` charges to the ledger that ``section`` names; None if it names none.
 
-    Of several ``ranks`` the first calls this.
+    Of several ``ranks`` the first calls this.  ``owned_by``: the column of people with several rows each.
 
     Raises:
         InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
@@ -42,6 +47,7 @@ def make_charges(
         chunk=section.chunk,
         block=section.block,
         one_record_per_unit=section.one_record_per_unit,
+        owned_by=owned_by,
         by=section.by,
         ranks=ranks,
         generator=generator,

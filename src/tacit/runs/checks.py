@@ -115,6 +115,7 @@ def check_run(
     _check_table(config, str(path))
     check_model(config.model)
     check_language(config)
+    _check_user(config)
     check_optimizer(config.optimizer)
     _check_training(config)
     check_canaries(config)
@@ -160,6 +161,31 @@ def check_data(section: DataSection) -> None:
             "[data] text needs alphabet, every character that a line may hold, and longest, the most "
             "characters of a line. Declare what is known without the data."
         )
+
+
+def _check_user(config: Config) -> None:
+    """Refuse people in data that do not say whose a row is, or a promise of which they are not the unit."""
+    data, unit, several = config.data, config.privacy.unit, config.data.rows_per_user is not None
+    if several and data.user is None:
+        raise InvalidInput(
+            "[data] rows_per_user is how many rows a step reads of one person, and nothing says whose a row "
+            "is. Name the column or field by [data] user."
+        )
+    if data.user is None:
+        return
+    if data.table is None and data.corpus is None:
+        raise InvalidInput(
+            "[data] user names a column of a table, or a field of documents, and this run reads neither. "
+            "Leave it out."
+        )
+    if several and unit in ("row", "record", "sequence", "document"):
+        raise PrivacyRefusal(
+            f"with [data] rows_per_user a record is a person with all rows, and the unit of privacy is one "
+            f'{unit}. Say what a person is, such as unit = "user", and count people in records and '
+            "batch_size."
+        )
+    if several and config.canaries.count:
+        raise InvalidInput("[canaries] are lines of their own, and records are people here. Leave them out.")
 
 
 def _check_table(config: Config, path: str) -> None:

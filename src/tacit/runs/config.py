@@ -67,9 +67,12 @@ class DataSection(_Section):
     A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
     width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
 
-    ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field, and ``user`` that of
-    the person whom it is of, who may have one.  ``sequence_length`` is in tokens.  ``documents`` says what a
-    record is: "first", a document's first sequence, or "split", each of them.
+    ``user`` names the column or field of the person whom a row or document is of, who may have one; with
+    ``rows_per_user`` a record is a person with all that he has, and a step reads so many of it.
+
+    ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
+    is in tokens.  ``documents`` says what becomes of a document: "first", its first sequence, or "split",
+    each of them.
 
     What is read from the data leaks: declare bounds and classes.  Paths are relative to the current folder.
     """
@@ -95,6 +98,7 @@ class DataSection(_Section):
     parquet: str | None = None
     test_parquet: str | None = None
     user: str | None = None
+    rows_per_user: _Count | None = None
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     documents: Literal["first", "split"] | None = None
     test_fraction: float | None = None

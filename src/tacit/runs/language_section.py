@@ -10,7 +10,7 @@ from tacit.runs.hub_layout import ModelFolder
 
 __all__ = ["check_language"]
 
-_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "user", "sequence_length", "documents")
+_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "sequence_length", "documents")
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
     'can be a document; documents = "split" makes a record of each of its sequences, and the unit is then a '
@@ -70,10 +70,13 @@ def _check_records(config: Config) -> None:
             f"[data] needs exactly one of test_fraction, test_jsonl and test_parquet, to say where the test "
             f"documents come from; got {' and '.join(tests) or 'none of them'}."
         )
+    if data.rows_per_user is not None:
+        return  # a record is a person, whatever a document is cut into
     if data.documents == "split" and data.user is not None:
         raise InvalidInput(
             'documents = "split" makes several records of a document, and [data] user allows each user one. '
-            'Take documents = "first", or leave user out.'
+            'Take documents = "first", or say rows_per_user, so that a record is a user with several, or '
+            "leave user out."
         )
     if data.documents == "split" and unit != "sequence":
         raise PrivacyRefusal(
@@ -84,7 +87,8 @@ def _check_records(config: Config) -> None:
     if unit == "user" and data.user is None:
         raise PrivacyRefusal(
             "the unit of privacy is one user, and nothing says whose a document is. Name the field by [data] "
-            "user, so that each user has one record, or name the unit that a line of the file is."
+            "user, with rows_per_user if a user may have several; or name the unit that a line of the file "
+            "is."
         )
 
 

@@ -22,6 +22,7 @@ from tacit.models.scattering import scattering_features
 from tacit.runs.checks import check_data
 from tacit.runs.config import Config, DataSection
 from tacit.runs.language_section import check_language
+from tacit.runs.owners import check_unit_column
 
 __all__ = ["Progress", "load_data", "prepared_data"]
 
@@ -43,6 +44,7 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
     if section.lines is not None:
         return _load_text(section, unit)
     if section.table is not None:
+        check_unit_column(config)
         return load_table(
             Path(section.table),
             target=str(section.target),
@@ -51,6 +53,7 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
             test_fraction=section.test_fraction,
             test_path=None if section.test_table is None else Path(section.test_table),
             missing=section.missing,
+            user=section.user,
             unit=unit,
         )
     if section.images is not None:
@@ -95,6 +98,7 @@ def _load_documents(config: Config) -> Dataset:
         spelling=tokens.spelling,
         cutting=Cutting(section.sequence_length, section.documents, tokens.padding),
         user=section.user,
+        several=section.rows_per_user is not None,
         test_fraction=section.test_fraction,
         test_path=None if section.test_corpus is None else Path(section.test_corpus),
         unit=config.privacy.unit,

@@ -55,6 +55,7 @@ from tacit.runs.evaluated import (
 )
 from tacit.runs.folder import canary_file, check_empty, resume_state, slot_files, sole_user
 from tacit.runs.load import Progress
+from tacit.runs.owners import owned_by, owners_line
 from tacit.runs.result import Result, result_of
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
@@ -193,7 +194,8 @@ class Run:
         """The final score of the test records."""
         if self.plan.score_report is None:
             return self._evaluate(model)
-        return in_words_of(self.data, score_held_out(self.session, *self.data.test))
+        owners = None if owned_by(self.config) is None else self.data.test_owners
+        return in_words_of(self.data, score_held_out(self.session, *self.data.test, owners=owners))
 
     def _finish(self, rows: list[Row]) -> Outcome:
         session, plan = self.session, self.plan
@@ -208,10 +210,12 @@ class Run:
             data_source=self.data.source,
             notes=(
                 *notes,
+                *owners_line(self.config),
                 *_slots_line(self.config),
                 *_canaries_line(self.canaries),
                 *_processes_line(session.ranks),
             ),
+            owned_by=owned_by(self.config),
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
             **about,
@@ -324,7 +328,9 @@ def prepare_checked(
     elif batches is not None:
         generator = batches.generator_for(plan)
     shared = together.share_secret(Generator.from_os() if generator is None else generator)
-    charges = together.only_first(lambda: make_charges(checked.ledger, plan, shared, together))
+    charges = together.only_first(
+        lambda: make_charges(checked.ledger, plan, shared, together, owned_by=owned_by(config))
+    )
 
     def check_fits() -> None:
         if charges is not None and not resume:

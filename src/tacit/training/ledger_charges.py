@@ -73,6 +73,8 @@ class StepCharges:
             unit, and training takes each row as a record.  True states, on your word, that no unit has two
             rows among the training records, nor among those of a score report; the ledger records the
             statement.
+        owned_by: the column of the owners of the session's :class:`~tacit.training.OwnedRecords`: where the
+            policy names a column of the unit, they are the same people.
         by: who trains, by default the user of the operating system, in public words: the ledger's history
             shows it unchanged.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
@@ -106,6 +108,7 @@ class StepCharges:
         chunk: int | None = None,
         block: str | None = None,
         one_record_per_unit: bool = False,
+        owned_by: str | None = None,
         by: str = "",
         lease_s: float = _LEASE_S,
         ranks: Ranks | None = None,
@@ -115,7 +118,8 @@ class StepCharges:
             check_one_process()
         self.ledger, self.dataset, self.plan, self.block = ledger, dataset, plan, block
         policy = ledger.policy(dataset)
-        check_promise(dataset, policy, plan, one_record_per_unit)
+        check_promise(dataset, policy, plan, one_record_per_unit, owned_by)
+        self.owned_by = owned_by
         self._delta = delta_to_charge(ledger, policy, plan)
         self.chunk = chunk_size(plan, chunk, whole=self._delta is not None)
         self.one_record_per_unit = one_record_per_unit

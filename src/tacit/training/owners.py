@@ -170,8 +170,16 @@ def rows_read(records: Records, indices: Indices) -> Indices:
     return records.of_users(real, seed=0) if isinstance(records, OwnersRows) else real
 
 
-def check_unit(plan: Plan, records: Records) -> None:
-    """Refuse a plan for rows on the records of owners: statement and training must mean the same person."""
+def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
+    """Refuse a plan for rows on the records of owners: statement and training must mean the same person.
+
+    ``owned_by``: the column by which the ledger takes the records to be owned.
+    """
+    if owned_by is not None and not isinstance(records, OwnersRows):
+        raise PrivacyRefusal(
+            f"the charges are for owners, the column {owned_by!r}, and the session's records are rows. Give "
+            "the session OwnedRecords with that column as owners, or make the charges without owned_by."
+        )
     if isinstance(records, OwnersRows) and plan.unit in _ROWS:
         raise PrivacyRefusal(
             f"the plan protects one {plan.unit}, and with OwnedRecords a record is an owner with all his "
@@ -201,6 +209,8 @@ def _numbered(owners: Any) -> tuple[NDArray[np.int64], bytes]:
                 "owners are numbers with a fraction, or beyond 2^53, where numbers run together. Give whole "
                 "numbers or texts: the column that says whose a row is."
             )
+    if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
+        raise _missing(empty)
     if values.dtype.kind not in "iufUSb":
         raise InvalidInput(f"owners must be numbers or texts; got {values.dtype}.")
     _, number = np.unique(values, return_inverse=True)
@@ -225,8 +235,8 @@ def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 def _missing(count: int) -> InvalidInput:
     return InvalidInput(
-        f"{count} rows have no owner (None or NaN), so nothing says whose privacy they touch. Leave them "
-        "out, or give each an owner of its own if no two of them can be of one person."
+        f"{count} rows have no owner (empty, None or NaN), so nothing says whose privacy they touch. Leave "
+        "them out, or give each an owner of its own if no two of them can be of one person."
     )
 
 

@@ -44,7 +44,9 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
     return -(-wanted // unit) * unit
 
 
-def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool) -> None:
+def check_promise(
+    dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool, owned_by: str | None = None
+) -> None:
     """Refuse a plan whose unit, adjacency or number of records differs from the data set's policy.
 
     Raises:
@@ -62,10 +64,18 @@ def check_promise(dataset: str, policy: Policy, plan: Plan, one_record_per_unit:
             f"{policy.relation}: the two cannot share a budget. Make the plan with "
             f"adjacency={policy.relation.value!r}."
         )
-    if policy.unit_column is not None and not one_record_per_unit:
+    if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
+        raise PrivacyRefusal(
+            f"the data set {dataset!r} counts by the column {policy.unit_column!r}, and training by "
+            f"{owned_by!r}: the two may mean different people, and cannot share a budget. Train with the "
+            f"owners of {policy.unit_column!r}."
+        )
+    if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
         raise PrivacyRefusal(
             f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
             f"{policy.unit} may have several rows, and training takes each record as one {policy.unit}. "
+            f"Train on OwnedRecords, with charges owned_by={policy.unit_column!r}; in a configuration by "
+            "[data] user and rows_per_user. "
             f"If no {policy.unit} has two of the training records, {_nor_of_the_test(plan)}say "
             "one_record_per_unit=True; the ledger will record that you said so."
         )

@@ -16,9 +16,11 @@ Letters: n test records; R, W the noisy sums, in records; s the standard deviati
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,8 +38,13 @@ _LEVEL = 0.95
 _ROUNDS = 20  # of narrowing an interval; it hardly changes after three
 
 
-def score_held_out(session: PrivateSession, inputs: Tensor, targets: Tensor) -> Evaluation:
+def score_held_out(
+    session: PrivateSession, inputs: Tensor, targets: Tensor, *, owners: Sequence[str | int] | None = None
+) -> Evaluation:
     """The run's one noisy score, on ``inputs`` (n, ...) and ``targets`` as :func:`tacit.evaluate` takes them.
+
+    ``owners`` say whose each is, where a record of the plan is a person with several rows: that
+    person's score is then the mean of them.
 
     The first call releases the score of the model as it is; every later call, also after a resume, returns
     the same.  The number n of test records is secret: the noise hides it too.
@@ -64,11 +71,20 @@ def score_held_out(session: PrivateSession, inputs: Tensor, targets: Tensor) -> 
     def release() -> Json:
         # Fresh noise: a draw of an earlier process that nobody saw is no release.
         generator = Generator.from_os() if session.private else charges.generator
-        raw_sums = _raw_sums(record_scores(session.current_model, inputs, targets))
+        raw_sums = _raw_sums(_of_people(record_scores(session.current_model, inputs, targets), owners))
         right, wrong = _noisy(raw_sums, noise, generator)
         return {"steps": session.steps_done, "right": right, "wrong": wrong, "grid": _GRID}
 
     return _evaluation(charges.once("score", release), noise, targets)
+
+
+def _of_people(scores: Tensor, owners: Sequence[str | int] | None) -> Tensor:
+    """The mean score of each owner, (N,), from those of rows (M,), which are clamped first."""
+    if owners is None:
+        return scores
+    _, number = np.unique(np.asarray(owners), return_inverse=True)
+    rows = scores.double().nan_to_num(0.0).clamp(0.0, 1.0).cpu().numpy()
+    return torch.from_numpy(np.bincount(number, weights=rows) / np.bincount(number))
 
 
 def _raw_sums(scores: Tensor) -> Tensor:

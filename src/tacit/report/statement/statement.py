@@ -56,11 +56,12 @@ _TEST_CHARGED = (
     "and all other figures on them are exact"
 )
 _TEST_SCORED = "whatever else is computed from the test records, such as the reports of attacks on the model"
+_SEVERAL = "a person who has several records: see the group figures"
 _NOT_COVERED = (
     _TEST,
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
     _OTHERS,
-    "a person who has several records: see the group figures",
+    _SEVERAL,
     "the resume state (folder 'private'), which holds the key of the noise and must not be released",
     "one resume state that was gone on with twice, in ways that it cannot tell apart: with other files that "
     "the loss reads, or another schedule of the learning rate",
@@ -142,6 +143,7 @@ def make_statement(
     public_data: Sequence[str] = (),
     not_covered: Sequence[str] = (),
     notes: Sequence[str] = (),
+    owned_by: str | None = None,
     ledger: ChargedRun | None = None,
     stopped: str | None = None,
 ) -> Statement:
@@ -152,6 +154,7 @@ def make_statement(
         public_data: data that was used and is not protected; empty means that none was used.
         not_covered: what this run's guarantee does not cover, beside what no guarantee does.
         notes: further lines, such as where the settings come from.
+        owned_by: the column that tells people apart, if a record was a person with several rows.
         ledger: what the run was charged to its data set's ledger, by :func:`tacit.ledger.charged_run`.
         stopped: why the ledger ended the run before the end of its plan.
     """
@@ -173,6 +176,8 @@ def make_statement(
     others = {} if ledger is None else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
     if plan.score_report is not None:
         others[_TEST] = _TEST_SCORED
+    if owned_by is not None:
+        others[_SEVERAL] = f"a person who stands under two values of {owned_by!r}: see the group figures"
     return Statement(
         {
             "statement": "tacit privacy statement",

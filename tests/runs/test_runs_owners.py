@@ -1,0 +1,235 @@
+"""``[data] user`` and ``rows_per_user``: from the file to the statement, the record is a person."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.cli.app import run as tacit
+from tacit.datasets import Dataset
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.runs.attack import attack_findings
+from tacit.runs.finished import open_run
+from tacit.runs.train import Run, prepare
+
+PEOPLE = 160
+TOML = """
+[data]
+table = "visits.csv"
+target = "sick"
+{data}
+[columns.age]
+kind = "integer"
+lower = 0
+upper = 99
+[columns.sick]
+kind = "boolean"
+{columns}
+[model]
+name = "logistic"
+
+[privacy]
+epsilon = 4.0
+delta = 1e-3
+unit = "{unit}"
+adjacency = "add-remove"
+records = 120
+{privacy}
+[optimizer]
+learning_rate = 1.0
+
+[training]
+batch_size = "full"
+steps = 12
+
+[run]
+rows = 1
+{more}
+"""
+USERS = 'user = "patient"\nrows_per_user = 3\n'
+
+
+@pytest.fixture(autouse=True)
+def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """A table of visits in the current folder: one to six of each patient."""
+    monkeypatch.chdir(tmp_path)
+    draws = random.Random(3)
+    rows = []
+    for patient in range(PEOPLE):
+        sick = draws.random() < 0.5
+        rows += [
+            (patient, min(99, max(0, round(draws.gauss(65 if sick else 35, 10)))), sick)
+            for _ in range(draws.randint(1, 6))
+        ]
+    draws.shuffle(rows)
+    lines = "".join(
+        f"p{patient},{age},{str(sick).lower()},{number}\n" for number, (patient, age, sick) in enumerate(rows)
+    )
+    Path("visits.csv").write_text("patient,age,sick,visit\n" + lines)
+    return [(patient, age) for patient, age, _ in rows]
+
+
+def configured(**changes: str) -> str:
+    settings = {
+        "data": USERS + "test_fraction = 0.25\n", "unit": "patient", "privacy": "", "more": "", "columns": "",
+    }  # fmt: skip
+    Path("run.toml").write_text(TOML.format(**{**settings, **changes}))
+    return "run.toml"
+
+
+def people_of(data: Dataset) -> tuple[set[str | int], set[str | int]]:
+    return set(data.owners or ()), set(data.test_owners or ())
+
+
+def prepared(**changes: str) -> Run:
+    return prepare(configured(**changes), out="run")
+
+
+def test_a_run_protects_people_and_says_so() -> None:
+    assert tacit(["train", configured(), "--out", "run"]) == 0
+    statement = json.loads(Path("run/statement.json").read_text())
+    assert statement["guarantee"]["unit"] == "patient"
+    assert any(
+        "one record is one patient, all rows with one value of 'patient'" in n for n in statement["notes"]
+    )
+    assert "two values of 'patient'" in " ".join(statement["not_covered"])
+    assert not any("several records" in line for line in statement["not_covered"])
+    assert json.loads(Path("run/evaluation.json").read_text())["score"] > 0.75
+    assert tacit(["verify", "run/statement.json"]) == 0
+
+
+def test_test_records_are_of_other_people() -> None:
+    run = prepared()
+    train, test = people_of(run.data)
+    assert not train & test
+    assert len(train | test) == PEOPLE
+    assert len(run.data.owners or ()) == len(run.data.train.inputs)
+    assert 0.1 < len(test) / PEOPLE < 0.4
+    assert len(run.session._records) == len(train)
+
+
+def test_one_person_more_moves_no_other_to_testing() -> None:
+    before = people_of(prepared().data)
+    with Path("visits.csv").open("a") as file:
+        file.write("new,50,true,0\nnew,51,false,0\n")
+    after = people_of(prepared().data)
+    for one, other in zip(before, after, strict=True):
+        assert other - one <= {"new"}
+        assert one <= other
+
+
+def test_a_person_with_one_row_each_is_checked() -> None:
+    with pytest.raises(PrivacyRefusal, match="users have several records for training"):
+        prepared(data='user = "patient"\ntest_fraction = 0.25\n')
+    run = prepared(data='user = "visit"\ntest_fraction = 0.25\n', unit="visit")
+    assert len(run.session._records) == len(run.data.train.inputs)
+
+
+SPLIT = "test_fraction = 0.25\n"
+WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
+    "rows without users": (
+        {"data": "rows_per_user = 3\n" + SPLIT}, InvalidInput, "nothing says whose a row is",
+    ),
+    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "a record is a person with all rows"),
+    "a column that repeats": (
+        {"data": SPLIT},
+        PrivacyRefusal,
+        r'(?s)of which \d+ values are repeated.*user = "patient".*unit = "row"',
+    ),
+    "no such column": ({"data": USERS.replace('"patient"', '"nurse"') + SPLIT}, InvalidInput, "nurse"),
+    "trained on": (
+        {"columns": '[columns.patient]\nkind = "category"\nvalues = ["p1", "p2"]\n'},
+        InvalidInput,
+        "the model would learn who is who",
+    ),
+    "too many rows": (
+        {"data": USERS.replace("3", "7") + SPLIT}, InvalidInput, "no user has more than 6",
+    ),
+    "zero rows": ({"data": USERS.replace("3", "0") + SPLIT}, InvalidInput, "rows_per_user"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_settings_are_refused(case: str) -> None:
+    changes, kind, words = WRONG[case]
+    with pytest.raises(kind, match=words):
+        prepared(**changes)
+    assert not Path("run").exists()
+
+
+def test_a_row_without_an_owner_is_refused() -> None:
+    with Path("visits.csv").open("a") as file:
+        file.write(",50,true,0\n")
+    with pytest.raises(InvalidInput, match="1 rows have no owner"):
+        prepared()
+
+
+def test_a_word_for_the_unit_is_not_looked_up() -> None:
+    assert prepared(data="test_fraction = 0.25\n", unit="visit of a patient").data.owners is None
+
+
+def test_membership_of_rows_is_no_question_of_such_a_run() -> None:
+    assert tacit(["train", configured(), "--out", "run"]) == 0
+    with pytest.raises(InvalidInput, match="Audit the run by slots"):
+        attack_findings(open_run(Path("run")), shadows=0, confidence=0.95, rng=np.random.default_rng(0))
+
+
+# --- the ledger ------------------------------------------------------------------------------------------
+
+LEDGER = '[ledger]\nurl = "budget.db"\ndataset = "visits"\n'
+
+
+def ledger(**changes: Any) -> Ledger:
+    made = Ledger.create("budget.db")
+    budget = RenyiBudget(epsilon=20.0, delta=1e-3)
+    settings: dict[str, Any] = {"unit": "patient", "unit_column": "patient", "adjacency": "add-remove"}
+    made.open_dataset("visits", Policy(**{**settings, **changes}, budget=budget))
+    return made
+
+
+def test_a_policy_by_person_takes_training_by_people() -> None:
+    made = ledger()
+    scored = {"privacy": "test_noise = 8.0\n", "more": LEDGER}
+    with pytest.raises(PrivacyRefusal, match="counts by the column 'patient'"):
+        prepared(data="test_fraction = 0.25\n", **scored)
+    assert tacit(["train", configured(**scored), "--out", "run"]) == 0
+    assert made.status("visits").charges["SETTLED"] > 0
+    score = json.loads(Path("run/evaluation.json").read_text())
+    assert score["noise"] == 8.0
+
+
+def test_training_by_another_column_is_refused() -> None:
+    ledger(unit_column="nurse")
+    with pytest.raises(PrivacyRefusal, match="may mean different people"):
+        prepared(privacy="test_noise = 8.0\n", more=LEDGER)
+
+
+# --- documents -------------------------------------------------------------------------------------------
+
+
+def test_documents_of_one_person_are_one_record(tmp_path: Path) -> None:
+    from tacit.datasets import Cutting, load_documents
+
+    lines = [{"text": "abcdefgh" * (1 + number % 3), "user": f"u{number % 20}"} for number in range(90)]
+    path = tmp_path / "letters.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = load_documents(
+        path, text="text", encode=lambda text: [*text.encode()], vocabulary=256,
+        cutting=Cutting(6, "split", padding=0), user="user", several=True, test_fraction=0.3, unit="user",
+    )  # fmt: skip
+    train, test = people_of(data)
+    assert len(train | test) == 20
+    assert not train & test
+    assert data.owners is not None
+    assert len(data.owners) == len(data.train.inputs)
+    with pytest.raises(PrivacyRefusal, match="several records"):
+        load_documents(
+            path, text="text", encode=lambda text: [*text.encode()], vocabulary=256,
+            cutting=Cutting(6, "first", padding=0), user="user", test_fraction=0.3, unit="user",
+        )  # fmt: skip
