@@ -14,7 +14,8 @@ The same holds for Laplace noise, whose likelihood ratios are monotone too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 
 import numpy as np
 from scipy.special import bdtrc, ndtri
@@ -29,6 +30,8 @@ __all__ = ["counted", "gaussian_mixture", "gaussian_replaced", "laplace_replaced
 
 _NO_ATOMS = np.empty((0, 2))
 _MOST_PANELS = 1_000_000
+_LARGEST_EXPONENT = 700.0
+_BLOCK = 2**13
 _COUNTED = 1e-11  # what binomial probabilities may be off by, relative
 _COUNTED_EACH = 4e-15  # and, in a tail, for each record
 
@@ -115,12 +118,17 @@ def gaussian_mixture(
         )
     panels = gaussian_panels(-largest - reach, largest + reach, sigma, largest)
 
+    fits = largest * (largest + 2.0 * reach) / (2.0 * variance) < _LARGEST_EXPONENT
+    total = _log_of_sum if fits else _log_sum
+
     def log_of(x: Array) -> Array:
-        return _log_sum([w + s * (2.0 * x - s) / (2.0 * variance) for s, w in parts])
+        return _in_blocks(
+            lambda part: total((w + (2.0 * part - s) * (s / (2.0 * variance)) for s, w in parts)), x
+        )
 
     def mixed(x: Array) -> Array:
-        return np.exp(_log_sum([w - (x - s) ** 2 / (2.0 * variance) for s, w in parts])) / (
-            sigma * math.sqrt(2.0 * math.pi)
+        return _in_blocks(
+            lambda part: reduce(np.add, (math.exp(w) * normal(part, s, sigma) for s, w in parts)), x
         )
 
     value: Callable[[Array], Array]
@@ -136,11 +144,25 @@ def gaussian_mixture(
     return Loss((branch,), _NO_ATOMS, 0.0, tail, supremum, _COUNTED)
 
 
-def _log_sum(terms: list[Array]) -> Array:
-    total = terms[0]
-    for term in terms[1:]:
-        total = np.logaddexp(total, term)
+def _log_of_sum(terms: Iterable[Array]) -> Array:
+    """The same for terms of which no exponential overflows, in a third of the time."""
+    total: Array = reduce(np.add, map(np.exp, terms))
+    return np.log(total)
+
+
+def _log_sum(terms: Iterable[Array]) -> Array:
+    total: Array = reduce(np.logaddexp, terms)
     return total
+
+
+def _in_blocks(function: Callable[[Array], Array], x: Array) -> Array:
+    """A function of each number, in blocks that stay in the cache with all that is made of them."""
+    if x.size <= _BLOCK:
+        return function(x)
+    found = np.empty_like(x)
+    for start in range(0, x.size, _BLOCK):
+        found[start : start + _BLOCK] = function(x[start : start + _BLOCK])
+    return found
 
 
 def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array], Array]:
