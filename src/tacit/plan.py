@@ -25,7 +25,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer, check_real
-from tacit.events import Adjacency, Compose, Event, Gaussian
+from tacit.events import Adjacency, Compose, Event, Gaussian, GroupPrivacy
 from tacit.events.base import check_event
 from tacit.notebook import facts
 from tacit.rounding import round_up
@@ -90,6 +90,8 @@ class Plan:
         expected_batch_size: B, the public divisor of every noisy sum.
         preparation: other releases about the same records that come before training, such as DP-PCA.
         views: K, augmented views per record, averaged before the one clip.
+        rows_per_user: None where a record is one unit.  Else records are rows, of which one unit has at most
+            so many: each is drawn and clipped by itself, and the price is that of all of them.
         loss_report: release a noisy training loss per step, or None.
         score_report: release one noisy score of the model on records of the data set, or None.
         epsilon_budget: the plan is refused if it costs more.
@@ -124,6 +126,7 @@ class Plan:
     expected_batch_size: float
     preparation: tuple[Event, ...] = ()
     views: int = 1
+    rows_per_user: int | None = None
     loss_report: LossReport | None = None
     score_report: ScoreReport | None = None
     epsilon_budget: float | None = None
@@ -138,6 +141,8 @@ class Plan:
         check_integer("records", self.records, low=1)
         check_integer("steps", self.steps, low=1)
         check_integer("views", self.views, low=1)
+        if self.rows_per_user is not None:
+            check_integer("rows_per_user", self.rows_per_user, low=1)
         check_real("noise_multiplier", self.noise_multiplier, low=0.0, open_low=True)
         check_real("expected_batch_size", self.expected_batch_size, low=0.0, open_low=True)
         self._check_parts()
@@ -162,6 +167,7 @@ class Plan:
         largest_batch: int | None = None,
         preparation: Sequence[Event] = (),
         views: int = 1,
+        rows_per_user: int | None = None,
         loss_report: LossReport | None = None,
         score_report: ScoreReport | None = None,
         epsilon_budget: float | None = None,
@@ -190,6 +196,7 @@ class Plan:
             expected_batch_size=float(batch),
             preparation=_events(preparation),
             views=views,
+            rows_per_user=rows_per_user,
             loss_report=loss_report,
             score_report=score_report,
             epsilon_budget=epsilon_budget,
@@ -213,6 +220,7 @@ class Plan:
         largest_batch: int | None = None,
         preparation: Sequence[Event] = (),
         views: int = 1,
+        rows_per_user: int | None = None,
         loss_report: LossReport | None = None,
         score_report: ScoreReport | None = None,
         allow_large_delta: bool = False,
@@ -236,6 +244,7 @@ class Plan:
             largest_batch=largest_batch,
             preparation=preparation,
             views=views,
+            rows_per_user=rows_per_user,
             loss_report=loss_report,
             score_report=score_report,
             allow_large_delta=allow_large_delta,
@@ -290,10 +299,17 @@ class Plan:
                 f"first must be a multiple of {self.charging_unit}, the steps of an epoch, because the "
                 f"batches of one epoch are paid for together; got {first}."
             )
-        return self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
+        return self._of_unit(
+            self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
+        )
+
+    def _of_unit(self, training: Event) -> Event:
+        """Steps on records, from the view of one unit."""
+        several = self.rows_per_user is not None and self.rows_per_user > 1
+        return GroupPrivacy(training, self.rows_per_user or 1) if several else training
 
     def _event(self, noise_multiplier: float, steps: int) -> Event:
-        training = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
+        training = self._of_unit(self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency))
         return Compose((*self.beside, training)) if self.beside else training
 
     def _event_of_noise(self) -> Callable[[float], Event]:
@@ -397,6 +413,7 @@ class Plan:
             ("Clipping", repr(self.clipping)),
             ("Noise multiplier", f"{self.noise_multiplier:.4g}"),
             ("Views per record", str(self.views)),
+            ("Records of one unit", str(self.rows_per_user or 1)),
             ("Noisy training loss", "none" if loss is None else f"every step, bound {loss.bound:g}"),
             ("Noisy test score", "none" if score is None else f"one, noise of {score.noise:g} records"),
             ("Preparation", ", ".join(map(repr, self.preparation)) or "none"),

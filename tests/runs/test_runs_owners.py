@@ -132,9 +132,30 @@ def test_a_person_with_one_row_each_is_checked() -> None:
 
 
 SPLIT = "test_fraction = 0.25\n"
+
+
+def test_rows_may_be_drawn_at_the_price_of_all_of_them() -> None:
+    """Each patient keeps two; the statement can be checked by its own words."""
+    drawn = USERS.replace("3", "2") + 'draw = "rows"\ntest_fraction = 0.25\n'
+    text = Path(configured(data=drawn)).read_text().replace("records = 120", "records = 240")
+    Path("run.toml").write_text(text)
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    statement = json.loads(Path("run/statement.json").read_text())
+    assert statement["mechanism"]["rows_per_unit"] == 2
+    assert statement["event"]["event"] == "GroupPrivacy"
+    assert any("each patient, a value of 'patient', keeps at most 2" in note for note in statement["notes"])
+    assert tacit(["verify", "run/statement.json"]) == 0
+    del statement["mechanism"]["rows_per_unit"]  # a statement that is silent about it
+    Path("run/statement.json").write_text(json.dumps(statement))
+    assert tacit(["verify", "run/statement.json"]) == 1
+
+
 WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "rows without users": (
         {"data": "rows_per_user = 3\n" + SPLIT}, InvalidInput, "nothing says whose a row is",
+    ),
+    "rows without a cap": (
+        {"data": 'user = "patient"\ndraw = "rows"\n' + SPLIT}, InvalidInput, "the most rows of one person",
     ),
     "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "a record is a person with all rows"),
     "a column that repeats": (

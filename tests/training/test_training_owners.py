@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tacit.audits.regression import Recorder
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import GroupPrivacy
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession
@@ -115,6 +116,80 @@ def test_one_user_with_all_rows_moves_a_step_by_at_most_the_bound(rule: str) -> 
     assert 0.5 < moved(**RULES[rule]) <= 1 + 1e-4
 
 
+def moved_by_rows(**settings: Any) -> tuple[float, int]:
+    """The same where a step draws rows, and the most rows of the user in one step."""
+    x, owners = rows_of([min(count, 3) for count in COUNTS])
+    direction = torch.randn(1, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    the_plan = plan(records=len(x), batch_size=len(x) // 2, rows_per_user=3, steps=8)
+    largest, most = 0.0, 0
+    for key in (1, 2):
+        released = gradients(
+            session(OwnedRecords(x, owners, rows_per_user=3), the_plan=the_plan, key=key, **settings)
+        )
+        both = torch.cat([x, 1e3 * direction.expand(7, D)])  # the new user's rows come last
+        made = session(
+            OwnedRecords(both, [*owners, *[USERS] * 7], rows_per_user=3),
+            the_plan=the_plan,
+            key=key,
+            **settings,
+        )
+        assert len(made._records) == len(x) + 3
+        differences = [float((a - b).norm()) / C for a, b in zip(gradients(made), released, strict=True)]
+        largest = max(largest, *differences)
+        drawn = [
+            int((the_plan.sampling.indices(seeded_generator(key), step, len(x) + 3) >= len(x)).sum())
+            for step in range(the_plan.steps)
+        ]
+        for moved_by, rows in zip(differences, drawn, strict=True):
+            assert moved_by <= rows * (1 + 1e-4) + 1e-9
+        most = max(most, *drawn)
+    return largest, most
+
+
+def test_rows_of_a_user_move_a_step_by_as_many_bounds_as_are_drawn() -> None:
+    largest, most = moved_by_rows()
+    assert most == 3
+    assert 2.9 < largest <= 3 * (1 + 1e-4)
+
+
+def test_planted_bug_the_cap_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnedRecords, "capped", lambda self: np.arange(self.rows))
+    with pytest.raises(AssertionError):
+        moved_by_rows()
+
+
+def test_rows_are_priced_as_all_that_a_user_keeps() -> None:
+    by_rows = plan(records=40, batch_size=4, rows_per_user=4, unit="user")
+    assert by_rows.event == GroupPrivacy(plan(records=40, batch_size=4).event, 4)
+    assert by_rows.event_between(1, 3) == GroupPrivacy(plan(records=40, batch_size=4).event_between(1, 3), 4)
+    assert by_rows.epsilon > plan(records=40, batch_size=4).epsilon
+    assert plan(records=40, batch_size=4, rows_per_user=1).event == plan(records=40, batch_size=4).event
+
+
+@given(counts=st.lists(st.integers(1, 9), min_size=2, max_size=8), most=st.integers(1, 5))
+def test_what_a_user_keeps_is_his_own_matter(counts: list[int], most: int) -> None:
+    """No user has more than the cap, and one more user changes nothing of what the others keep."""
+    _, owners = rows_of(counts)
+    most = min(most, max(counts))
+    data = OwnedRecords(torch.zeros(len(owners)), owners, rows_per_user=most)
+    kept = data.capped()
+    assert np.bincount([owners[row] for row in kept]).tolist() == [min(count, most) for count in counts]
+    assert data.dropped == len(owners) - len(kept)
+    more = OwnedRecords(torch.zeros(len(owners) + 3), [-1, *owners, -1, -1], rows_per_user=most).capped()
+    assert [row - 1 for row in more if 0 < row <= len(owners)] == kept.tolist()
+
+
+def test_plan_and_data_must_agree_on_the_rows_of_a_user() -> None:
+    x, owners = rows_of(COUNTS)
+    the_plan = plan(records=len(x), rows_per_user=3)
+    with pytest.raises(PrivacyRefusal, match="nothing says whose a row is"):
+        session(x, the_plan=the_plan)
+    with pytest.raises(PrivacyRefusal, match="Give both the same rows_per_user"):
+        session(OwnedRecords(x, owners, rows_per_user=2), the_plan=the_plan)
+    with pytest.raises(PrivacyRefusal, match="Audit a plan without rows_per_user"):
+        session(OwnedRecords(x, owners, rows_per_user=3), the_plan=the_plan, audit=AuditSlots(2))
+
+
 def test_planted_bug_rows_are_clipped_and_not_users(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = session_module._make_engine
     monkeypatch.setattr(session_module, "_make_engine", lambda *arguments: real(*arguments[:-1], 1))
@@ -172,7 +247,7 @@ def test_each_row_of_a_user_is_as_likely() -> None:
 
 
 def test_the_rows_of_a_user_move_no_other_users_choice() -> None:
-    """In law; and to the last bit for users whose number stays."""
+    """To the last bit."""
     few, many = ([0] * 5 + [1] * n + [2] * 6 for n in (2, 9))
     users = np.array([0, 1, 2])
     for seed in range(50):

@@ -171,6 +171,11 @@ def _check_user(config: Config) -> None:
             "[data] rows_per_user is how many rows a step reads of one person, and nothing says whose a row "
             "is. Name the column or field by [data] user."
         )
+    if data.draw == "rows" and not several:
+        raise InvalidInput(
+            '[data] draw = "rows" is for people with several rows. Say user and rows_per_user, the most rows '
+            "of one person that the run keeps; or leave draw out."
+        )
     if data.user is None:
         return
     if data.table is None and data.corpus is None:

@@ -68,7 +68,9 @@ class DataSection(_Section):
     width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
 
     ``user`` names the column or field of the person whom a row or document is of, who may have one; with
-    ``rows_per_user`` a record is a person with all that he has, and a step reads so many of it.
+    ``rows_per_user`` a record is a person with all that he has, and a step reads so many of it.  With
+    ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
+    count rows then.
 
     ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
     is in tokens.  ``documents`` says what becomes of a document: "first", its first sequence, or "split",
@@ -99,6 +101,7 @@ class DataSection(_Section):
     test_parquet: str | None = None
     user: str | None = None
     rows_per_user: _Count | None = None
+    draw: Literal["users", "rows"] = "users"
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     documents: Literal["first", "split"] | None = None
     test_fraction: float | None = None

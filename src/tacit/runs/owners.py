@@ -42,6 +42,11 @@ def owners_line(config: Config) -> tuple[str, ...]:
         return ()
     if most is None:
         return (f"each {unit}, a value of {user!r}, has one training record, as was checked",)
+    if config.data.draw == "rows":
+        return (
+            f"steps draw rows, of which each {unit}, a value of {user!r}, keeps at most {most}; each row is "
+            f"clipped by itself, and the price is that of all rows of a {unit}",
+        )
     return (
         f"one record is one {unit}, all rows with one value of {user!r}; a step reads {most} rows of "
         "each that it draws, and clips the mean of their gradients",

@@ -95,6 +95,7 @@ def _plan(config: Config) -> Plan:
         "sampling": sampling,
         "largest_batch": training.largest_batch,
         "views": training.views,
+        "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
         "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
         "allow_large_delta": privacy.allow_large_delta,

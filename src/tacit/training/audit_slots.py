@@ -83,6 +83,11 @@ class AuditSlots:
                 "samples are cut, one canary displaces another. Audit a plan without largest_batch, with the "
                 "same noise."
             )
+        if plan.rows_per_user is not None:
+            raise PrivacyRefusal(
+                f"audit slots test the price of one record, and this plan's is that of a {plan.unit} with "
+                f"{plan.rows_per_user}. Audit a plan without rows_per_user, whose records are owners."
+            )
         if isinstance(plan.clipping, PerLayerClipping):
             raise InvalidInput(
                 "audit slots would be one more layer with its own bound, which changes the bounds of the "

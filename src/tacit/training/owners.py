@@ -6,8 +6,8 @@ McMahan et al., 1710.06963; Charles et al., 2407.07737).
 
 **Guarantee**
 
-* Which rows of an owner a step reads depends on the key, the step, his number among the owners and how many
-  rows he has, and on nothing of another owner.
+* Which rows of an owner a step reads depends on the key, the step, his name and how many rows he has, and on
+  nothing of another owner.
 
 Letters: M rows; N owners; K rows that a step reads of one.
 """
@@ -36,9 +36,13 @@ __all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "rows_read"]
 class OwnedRecords:
     """Rows with an owner each: a record is an owner with all his rows, and so is the unit of privacy.
 
-    A step averages the gradients of ``rows_per_user`` rows of each user that it draws, and clips the mean
-    once.  Of a user with more rows it draws so many; of one with fewer it takes some of them once more.  So a
-    user counts the same however many rows he has.
+    By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each of them, and
+    clips the mean once.  Of a user with more rows it draws so many; of one with fewer it takes some of them
+    once more.  So a user counts the same however many rows he has.  The plan counts users: ``records`` is a
+    public figure for how many there are, ``batch_size`` how many of them a step draws.
+
+    With a plan that has ``rows_per_user`` too, a step draws rows.  Each is clipped by itself, and the price
+    is that of all rows of a user, who keeps so many of them.  The plan counts rows.
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes.
@@ -49,9 +53,6 @@ class OwnedRecords:
         InvalidInput: an owner is missing, or owners are of several types; there are fewer than two; or no
             user has ``rows_per_user`` rows.
 
-    The plan counts users: ``records`` is a public figure for how many there are, ``batch_size`` how many of
-    them a step draws, and ``unit`` the word for one of them.
-
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = OwnedRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
     >>> len(data), data.most_rows
@@ -61,7 +62,7 @@ class OwnedRecords:
     def __init__(self, data: Data | Records, owners: Any, *, rows_per_user: int) -> None:
         self.data = data
         self.rows_per_user = check_integer("rows_per_user", rows_per_user, low=1)
-        owner, self._digest = _numbered(owners)
+        owner, self._salts, self._digest = _numbered(owners)
         self._rows = np.argsort(owner, kind="stable")
         self._counts = np.bincount(owner)
         self._starts = np.cumsum(self._counts) - self._counts
@@ -100,10 +101,22 @@ class OwnedRecords:
         number = np.arange(len(user)) - np.repeat(
             np.cumsum(counts) - counts, counts
         )  # 0, 1, ... of each user
-        order = np.lexsort((_hashed(seed, users[user], number), user))
+        order = np.lexsort((_hashed(seed, self._salts[users[user]], number), user))
         places = np.arange(self.rows_per_user) % counts[:, None] + (np.cumsum(counts) - counts)[:, None]
         shuffled: Indices = self._rows[self._starts[users[user]] + number[order]]
         return shuffled[places.ravel()]
+
+    def capped(self) -> Indices:
+        """The rows that stay where each user may have ``rows_per_user``, in order."""
+        users = np.arange(len(self))
+        counts = np.minimum(self._counts, self.rows_per_user)
+        first = np.arange(self.rows_per_user) < counts[:, None]  # what comes after them comes again
+        return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
+
+    @property
+    def dropped(self) -> int:
+        """Rows beyond ``rows_per_user``: a figure of the data, for whoever trains; do not publish it."""
+        return int(np.maximum(self._counts - self.rows_per_user, 0).sum())
 
     def digest(self, key: bytes = b"") -> str:
         """A keyed digest of whose each row is."""
@@ -115,10 +128,7 @@ class OwnersRows(Records):
     """The records of :class:`OwnedRecords`: owners, with ``rows`` rows in each batch."""
 
     def __init__(self, owned: OwnedRecords, inner: Records) -> None:
-        if len(inner) != owned.rows:
-            raise InvalidInput(
-                f"there are {len(inner)} rows and {owned.rows} owners. Give one owner for each row."
-            )
+        _check_length(owned, inner)
         self._owned, self.inner = owned, inner
 
     def __len__(self) -> int:
@@ -150,15 +160,80 @@ class OwnersRows(Records):
         return self.inner.content()
 
 
+@final
+class CappedRows(Records):
+    """Rows of :class:`OwnedRecords`, at most ``rows_per_user`` of each owner: each row is a record.
+
+    Which rows of an owner stay depends on his name and on how many he has.
+    """
+
+    def __init__(self, owned: OwnedRecords, inner: Records) -> None:
+        _check_length(owned, inner)
+        self.owned, self.inner, self._kept = owned, inner, owned.capped()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def template(self) -> Template:
+        return self.inner.template
+
+    def begin(self, step: int) -> None:
+        self.inner.begin(step)
+
+    def positions(self, indices: Indices) -> Indices:
+        """Where the records lie among all rows."""
+        return self._kept[indices]
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        return self.inner.take(self._kept[indices], seed=seed)
+
+    def fingerprint(self, key: bytes) -> str:
+        whose = f"{self.owned.digest(key)} {self.owned.rows_per_user}"
+        return f"{self.inner.fingerprint(key)} of users, by rows {whose}"
+
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return self.inner.content()
+
+
 def as_owned(
-    data: Any, *, collate: Collate | None = None, floating: torch.dtype | None = None
+    data: Any, plan: Plan, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> tuple[Records, DatasetRecords | None]:
-    """The records of ``data``, with owners or without, and what of them has to be checked item by item."""
+    """The records that a plan trains on, and what of them has to be checked item by item.
+
+    Raises:
+        PrivacyRefusal: the plan is for rows of which one unit has several, and nothing says whose a row is;
+            or for another number of them.
+    """
+    if plan.rows_per_user is not None:
+        _check_cap(data, plan)
     inner = as_records(
         data.data if isinstance(data, OwnedRecords) else data, collate=collate, floating=floating
     )
-    records = OwnersRows(data, inner) if isinstance(data, OwnedRecords) else inner
+    kind = OwnersRows if plan.rows_per_user is None else CappedRows
+    records = kind(data, inner) if isinstance(data, OwnedRecords) else inner
     return records, inner if isinstance(inner, DatasetRecords) else None
+
+
+def _check_length(owned: OwnedRecords, inner: Records) -> None:
+    if len(inner) != owned.rows:
+        raise InvalidInput(
+            f"there are {len(inner)} rows and {owned.rows} owners. Give one owner for each row."
+        )
+
+
+def _check_cap(data: Any, plan: Plan) -> None:
+    if not isinstance(data, OwnedRecords):
+        raise PrivacyRefusal(
+            f"the plan draws rows, of which one {plan.unit} has at most {plan.rows_per_user}, and nothing "
+            "says whose a row is. Give the session OwnedRecords(data, owners, "
+            f"rows_per_user={plan.rows_per_user})."
+        )
+    if data.rows_per_user != plan.rows_per_user:
+        raise PrivacyRefusal(
+            f"the plan is priced for {plan.rows_per_user} rows of one {plan.unit}, and the data are cut to "
+            f"{data.rows_per_user}. Give both the same rows_per_user."
+        )
 
 
 def rows_read(records: Records, indices: Indices) -> Indices:
@@ -167,7 +242,9 @@ def rows_read(records: Records, indices: Indices) -> Indices:
     Canaries, which come after the records, have none.
     """
     real = indices[indices < len(records)]
-    return records.of_users(real, seed=0) if isinstance(records, OwnersRows) else real
+    if isinstance(records, OwnersRows):
+        return records.of_users(real, seed=0)
+    return records.positions(real) if isinstance(records, CappedRows) else real
 
 
 def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
@@ -175,12 +252,13 @@ def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
 
     ``owned_by``: the column by which the ledger takes the records to be owned.
     """
-    if owned_by is not None and not isinstance(records, OwnersRows):
+    owned = isinstance(records, OwnersRows | CappedRows)
+    if owned_by is not None and not owned:
         raise PrivacyRefusal(
             f"the charges are for owners, the column {owned_by!r}, and the session's records are rows. Give "
             "the session OwnedRecords with that column as owners, or make the charges without owned_by."
         )
-    if isinstance(records, OwnersRows) and plan.unit in _ROWS:
+    if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
             f"the plan protects one {plan.unit}, and with OwnedRecords a record is an owner with all his "
             'rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count owners '
@@ -191,8 +269,8 @@ def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
 _ROWS = ("row", "record", "example", "sample")
 
 
-def _numbered(owners: Any) -> tuple[NDArray[np.int64], bytes]:
-    """The owners numbered from 0, (M,), and a digest of who they are."""
+def _numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
+    """The owners numbered from 0, (M,), a word for each name, (N,), and a digest of whose each row is."""
     values = owners.numpy(force=True) if isinstance(owners, Tensor) else np.asarray(owners)
     if values.ndim != 1:
         raise InvalidInput(f"owners must be one for each row, (M,); got shape {values.shape}.")
@@ -213,10 +291,11 @@ def _numbered(owners: Any) -> tuple[NDArray[np.int64], bytes]:
         raise _missing(empty)
     if values.dtype.kind not in "iufUSb":
         raise InvalidInput(f"owners must be numbers or texts; got {values.dtype}.")
-    _, number = np.unique(values, return_inverse=True)
+    names, number = np.unique(values, return_inverse=True)
+    salts = [int.from_bytes(hashlib.blake2b(str(n).encode(), digest_size=8).digest()) for n in names.tolist()]
     digest = hashlib.blake2b(str(values.dtype.kind).encode(), digest_size=32)
     digest.update(np.ascontiguousarray(values).tobytes())
-    return number.astype(np.int64), digest.digest()
+    return number.astype(np.int64), np.array(salts, dtype=np.uint64), digest.digest()
 
 
 def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
@@ -240,11 +319,9 @@ def _missing(count: int) -> InvalidInput:
     )
 
 
-def _hashed(seed: int, user: Indices, number: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Words by seed, user and number of the row, which look independent (splitmix64, Steele et al., 2014)."""
-    x = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * (
-        user.astype(np.uint64) << np.uint64(32) ^ number.astype(np.uint64)
-    )
+def _hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Words by seed, owner and number of the row that look independent (splitmix64, Steele et al., 2014)."""
+    x = (salt ^ np.uint64(seed)) + np.uint64(0x9E3779B97F4A7C15) * (number.astype(np.uint64) + np.uint64(1))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x

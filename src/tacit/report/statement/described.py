@@ -26,6 +26,7 @@ from tacit.events import (
     Adjacency,
     Compose,
     Event,
+    GroupPrivacy,
     PoissonSampled,
     Repeat,
     TruncatedPoissonSampled,
@@ -154,6 +155,7 @@ def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
         expected_batch_size=mechanism["expected_batch_size"],
         preparation=tuple(read_event(item) for item in preparation),
         views=mechanism["views_per_record"],
+        rows_per_user=mechanism.get("rows_per_unit"),  # statements of single records have none
         loss_report=None if reported == "none" else _call(reported, (LossReport,)),
         score_report=None if scored == "none" else _call(scored, (ScoreReport,)),
         allow_large_delta=True,
@@ -202,7 +204,7 @@ def _samplings(event: Event) -> list[Sampling]:
             return [PoissonSampling(rate)]
         case TruncatedPoissonSampled(rate, records, largest, _) if rate > 0.0 and largest <= records:
             return [TruncatedPoissonSampling(rate, records, largest)]
-        case Repeat(inner, _):
+        case Repeat(inner, _) | GroupPrivacy(inner, _):
             return _samplings(inner)
         case Compose(events):
             return [sampling for inner in reversed(events) for sampling in _samplings(inner)]

@@ -218,6 +218,7 @@ def _mechanism(plan: Plan, steps_done: int) -> dict[str, Any]:
         "noise_multiplier": plan.noise_multiplier,
         "noise_multiplier_of_the_gradients": plan.gradient_noise_multiplier,
         "views_per_record": plan.views,
+        **({} if plan.rows_per_user is None else {"rows_per_unit": plan.rows_per_user}),
         "loss_report": "none" if plan.loss_report is None else repr(plan.loss_report),
         "score_report": "none" if plan.score_report is None else repr(plan.score_report),
         "preparation": [json.loads(event_to_json(event)) for event in plan.preparation] or ["none"],
@@ -300,6 +301,11 @@ def _details(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
         ("Gradient noise", f"multiplier {mechanism['noise_multiplier_of_the_gradients']:.6g}"),
         ("Views per record", str(mechanism["views_per_record"])),
+        *(
+            [("Rows of one unit", f"at most {mechanism['rows_per_unit']}, each a record")]
+            if "rows_per_unit" in mechanism
+            else []
+        ),
         ("Loss report", mechanism["loss_report"]),
         ("Score report", mechanism.get("score_report", "none")),
         ("Preparation", ", ".join(preparation)),
