@@ -20,6 +20,7 @@ from tacit.cli.show import Preparations, console
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
+from tacit.people import Comparison, compare_ways
 from tacit.planner import Advice, Option, Question, advise
 from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
@@ -46,6 +47,14 @@ def command(
         typer.Argument(metavar="[RUN.toml]", help="A run file, for what no option says.", show_default=False),
     ] = None,
     records: Annotated[float | None, typer.Option(help="N, a public figure.", show_default=False)] = None,
+    users: Annotated[
+        float | None,
+        typer.Option(help="Or: people with several rows each, a public figure.", show_default=False),
+    ] = None,
+    rows_per_user: Annotated[
+        float | None,
+        typer.Option(help="Rows of one of them: compare ways to train on people.", show_default=False),
+    ] = None,
     unit: Annotated[
         str | None, typer.Option(help="What one record is: image, patient.", show_default=False)
     ] = None,
@@ -124,6 +133,9 @@ def command(
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
+    With --users and --rows-per-user, the records are people, and the last lines compare drawing people, with
+    the mean of so many rows clipped once, with drawing their rows at the price of all of them.
+
     With a run file, its [privacy] and its epochs or steps are taken where no option gives them.
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
@@ -148,6 +160,8 @@ def command(
                 "--physical-batch": physical_batch,
                 "--batch-size": batch_size,
                 "--preparation": preparation,
+                "--users": users,
+                "--rows-per-user": rows_per_user,
             },
         )
         return plan_language_model(
@@ -155,6 +169,7 @@ def command(
             allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
         )  # fmt: skip
     _refuse_given("tacit plan without --language-model", replace(special, largest_batch=None).given())
+    records = _records(records, users, rows_per_user)
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
@@ -197,12 +212,14 @@ def command(
     target = None if figure is None else figure_path(figure)
     with Preparations() as progress:
         advice = advise(question, batch_sizes=sizes, progress=progress)
+        ways = _ways(advice, rows_per_user)
     if target is not None:
         plot_advice(advice, target)
     if as_json:
-        print_json(advice.as_data())
+        print_json(advice.as_data() | ({} if ways is None else {"ways": ways.as_data()}))
     else:
         _show(advice)
+        _show_ways(ways)
         if target is not None:
             console.print(f"\nFigure: {figure}", soft_wrap=True)
     return 0
@@ -242,6 +259,46 @@ def _show(advice: Advice) -> None:
     Console(width=120).print(_table(advice))  # never cut: a narrow terminal breaks the lines itself
     console.print()
     console.print(advice.in_words())
+
+
+def _records(records: float | None, users: float | None, rows_per_user: float | None) -> float | None:
+    """How many records there are: people, where these have several rows each."""
+    if (users is None) != (rows_per_user is None):
+        raise InvalidInput(
+            "--users (how many people) and --rows-per-user (how many rows of each) go together. Give both, "
+            "or --records alone where a record is a person."
+        )
+    if users is not None and records is not None:
+        raise InvalidInput("--users are the records of such a plan. Leave out --records.")
+    return _first(users, records)
+
+
+def _ways(advice: Advice, rows_per_user: float | None) -> Comparison | None:
+    """The ways to train on people, at the recommended batch."""
+    if rows_per_user is None:
+        return None
+    rows = whole("--rows-per-user", rows_per_user)
+    return compare_ways(advice.question, advice.recommended.batch_size, rows)
+
+
+def _show_ways(ways: Comparison | None) -> None:
+    if ways is None:
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    for name in ("a step draws", "batch", "σ", "noise, rows alike", "noise, rows unlike"):
+        table.add_column(name, justify="left" if name == "a step draws" else "right", no_wrap=True)
+    names = (
+        f"people, {ways.rows_per_user} rows of each",
+        f"rows, at most {ways.rows_per_user} of each",
+        "rows, by the group bound",
+    )
+    for name, way in zip(names, (ways.people, ways.rows, ways.group_bound), strict=True):
+        noises = (_short(way.noise_alike), _short(way.noise_unlike))
+        table.add_row(name, f"{way.batch_size:,}", f"{way.noise_multiplier:.4g}", *noises)
+    console.print()
+    Console(width=120).print(table)
+    console.print()
+    console.print(ways.in_words(), soft_wrap=not console.is_terminal)
 
 
 def _table(advice: Advice) -> Table:

@@ -1,0 +1,124 @@
+"""Draw people, or their rows? Two ways to train on people with several rows each, at one promise (no torch).
+
+Both release sums of clipped gradients; they compare by the noise of the mean gradient of a step, at the same
+number of steps and of gradients computed.  A step draws B people and averages K rows of each before the clip,
+or draws B K rows, which are clipped one by one and priced as a group (Charles et al., 2407.07737).
+
+In units of the clipping norm of rows, C, that noise is sigma / (B K) for rows.  For people it is sigma / B
+where a person's rows are alike, as their mean is then as long as each.  Where they have nothing in common it
+is sigma / (B sqrt(K)): the mean is shorter by sqrt(K), and so may be the norm that it is clipped to.
+
+Symbols: N people, K rows of each, B people a step, T steps, sigma noise multiplier, C clipping norm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tacit.accounting import calibrate
+from tacit.errors import check_integer
+from tacit.events import Adjacency, Event, Gaussian, GroupPrivacy, PoissonSampled, Repeat
+from tacit.planner import Question
+
+__all__ = ["Comparison", "Way", "compare_ways"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train on people.
+
+    Attributes:
+        draws: "people", or "rows".
+        batch_size: how many of them a step draws, in expectation.
+        noise_multiplier: sigma, the least that keeps the promise.
+        noise_alike: the noise of a step's mean gradient, in units of C, where rows of a person are alike.
+        noise_unlike: the same where they have nothing in common.
+    """
+
+    draws: str
+    batch_size: int
+    noise_multiplier: float
+    noise_alike: float
+    noise_unlike: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both ways, and what rows would cost by the group bound, which knows nothing of the sampling.
+
+    Attributes:
+        rows_per_user: K.
+        steps: T.
+        people, rows: the two ways.
+        group_bound: rows, with the noise by which one row is (epsilon / K, ...)-protected.
+    """
+
+    rows_per_user: int
+    steps: int
+    people: Way
+    rows: Way
+    group_bound: Way
+
+    def as_data(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON."""
+        return asdict(self)
+
+    def in_words(self) -> str:
+        """Which way has less noise, and when."""
+        alike = self.people.noise_alike / self.rows.noise_alike
+        unlike = self.people.noise_unlike / self.rows.noise_unlike
+        if alike <= 1.0:
+            return f"Draw people: at most {alike:.2f} of the noise that drawing rows would have."
+        if unlike >= 1.0:
+            return f"Draw rows: drawing people would have at least {unlike:.2f} times the noise."
+        return (
+            f"Where rows of one person are alike, draw rows: people have {alike:.2f} times the noise. Where "
+            f"they have little in common, draw people: {unlike:.2f} of the noise of rows, with a clipping "
+            f"norm of C / {math.sqrt(self.rows_per_user):.3g}. Public data tell which, or a run of both."
+        )
+
+
+def compare_ways(question: Question, batch_size: int, rows_per_user: int) -> Comparison:
+    """Compare drawing people with drawing their rows.
+
+    Args:
+        question: its records are people.
+        batch_size: B, at most N.
+        rows_per_user: K, the rows that a step reads of a person, and the most that a person keeps.
+
+    Raises:
+        InvalidInput: a size is out of range.
+
+    >>> question = Question(
+    ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
+    >>> found = compare_ways(question, 100, 8)
+    >>> round(found.people.noise_multiplier, 2), round(found.rows.noise_multiplier, 2)
+    (0.78, 3.17)
+    """
+    B = check_integer("batch_size", batch_size, low=1, high=question.records)
+    K, T = check_integer("rows_per_user", rows_per_user, low=1), question.steps_of(B)
+    rate = B / question.records
+
+    def training(sigma: float) -> Event:
+        return Repeat(Gaussian(sigma) if question.records == B else PoissonSampled(rate, Gaussian(sigma)), T)
+
+    def least(epsilon: float, delta: float, size: int) -> float:
+        return calibrate(
+            lambda sigma: GroupPrivacy(training(sigma), size),
+            epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(question.adjacency),
+        )  # fmt: skip
+
+    def by_rows(sigma: float) -> Way:
+        return Way("rows", B * K, sigma, sigma / (B * K), sigma / (B * K))
+
+    of_people = least(question.epsilon, question.delta, 1)
+    # a group of K is (eps, delta (e^eps - 1) / (e^{eps/K} - 1))-protected (Vadhan 2017, lemma 2.2)
+    shared = question.delta * math.expm1(question.epsilon / K) / math.expm1(question.epsilon)
+    return Comparison(
+        K, T,
+        people=Way("people", B, of_people, of_people / B, of_people / (B * math.sqrt(K))),
+        rows=by_rows(least(question.epsilon, question.delta, K)),
+        group_bound=by_rows(least(question.epsilon / K, shared, 1)),
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Drawing people or rows: each way keeps the promise, with the least noise, and words say which is better."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.cli.app import run as tacit
+from tacit.errors import InvalidInput
+from tacit.people import Way, compare_ways
+from tacit.plan import Plan
+from tacit.planner import Question
+from tacit.report.statement.statement import group_epsilon
+
+QUESTION = Question(records=5000, unit="user", epsilon=3, delta=1e-6, adjacency="add-remove", steps=300)
+
+
+@settings(max_examples=6)
+@given(B=st.sampled_from([50, 400, 5000]), K=st.sampled_from([1, 2, 6]))
+def test_both_ways_are_the_plans_that_a_session_would_run(B: int, K: int) -> None:
+    found = compare_ways(QUESTION, B, K)
+    common = {
+        "epsilon": 3.0, "delta": 1e-6, "steps": 300, "clipping": 1.0, "adjacency": "add-remove",
+        "unit": "user",
+    }  # fmt: skip
+    people = Plan.calibrate(records=5000, batch_size=B, **common)  # type: ignore[arg-type]
+    rows = Plan.calibrate(records=5000 * K, batch_size=B * K, rows_per_user=K, **common)  # type: ignore[arg-type]
+    assert math.isclose(found.people.noise_multiplier, people.noise_multiplier, rel_tol=1e-6)
+    assert math.isclose(found.rows.noise_multiplier, rows.noise_multiplier, rel_tol=1e-6)
+    assert found.rows.batch_size == B * K
+    assert found.people.noise_alike == pytest.approx(found.people.noise_unlike * math.sqrt(K))
+
+
+def test_the_group_bound_keeps_the_promise_and_costs_more() -> None:
+    found = compare_ways(QUESTION, 50, 6)
+    noise = found.group_bound.noise_multiplier
+    assert noise > found.rows.noise_multiplier
+    plan = Plan.with_noise(
+        noise_multiplier=noise, delta=1e-6, records=30_000, batch_size=300, steps=300, clipping=1.0,
+        adjacency="add-remove", unit="row",
+    )  # fmt: skip
+    assert 2.5 < group_epsilon(plan.curve, 1e-6, 6) <= 3.0 + 1e-3
+
+
+def test_one_row_each_is_the_same_either_way() -> None:
+    found = compare_ways(QUESTION, 50, 1)
+    assert found.people.noise_multiplier == pytest.approx(found.rows.noise_multiplier, rel=1e-9)
+
+
+def test_the_words_follow_the_figures() -> None:
+    found = compare_ways(QUESTION, 50, 6)
+
+    def words(alike: float, unlike: float) -> str:
+        people = Way("people", 50, 1.0, alike, unlike)
+        return type(found)(6, 300, people, Way("rows", 300, 1.0, 1.0, 1.0), found.group_bound).in_words()
+
+    assert words(0.8, 0.3).startswith("Draw people: at most 0.80")
+    assert words(4.0, 1.5).startswith("Draw rows: drawing people would have at least 1.50")
+    assert "draw rows: people have 2.00 times" in words(2.0, 0.5)
+
+
+ASKED = [
+    "plan", "--unit", "user", "--adjacency", "add-remove", "--epsilon", "3", "--delta", "1e-6", "--epochs",
+    "4",
+]  # fmt: skip
+
+
+def test_the_command_compares_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit([*ASKED, "--users", "5000", "--rows-per-user", "6", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["question"]["records"] == 5000
+    assert found["ways"]["people"]["batch_size"] == found["recommended_batch_size"]
+    assert tacit([*ASKED, "--users", "5e3", "--rows-per-user", "6"]) == 0
+    text = capsys.readouterr().out
+    for words in ("people, 6 rows of each", "rows, at most 6 of each", "rows, by the group bound", "draw "):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--users", "5000"], "go together"),
+        (["--rows-per-user", "6"], "go together"),
+        (["--users", "5000", "--rows-per-user", "6", "--records", "10"], "Leave out --records"),
+        (["--users", "5000", "--rows-per-user", "1.5"], "--rows-per-user"),
+        (["--users", "5000", "--rows-per-user", "0"], "rows_per_user"),
+    ],
+)
+def test_bad_input(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit([*ASKED, *given]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_batch_larger_than_the_people_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="batch_size"):
+        compare_ways(QUESTION, 5001, 2)
