@@ -14,8 +14,7 @@ from tacit.cli.app import run as tacit
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.runs.attack import attack_findings
-from tacit.runs.finished import open_run
+from tacit.runs.slots import audit_folder
 from tacit.runs.train import Run, prepare
 
 PEOPLE = 160
@@ -195,10 +194,27 @@ def test_a_word_for_the_unit_is_not_looked_up() -> None:
     assert prepared(data="test_fraction = 0.25\n", unit="visit of a patient").data.owners is None
 
 
-def test_membership_of_rows_is_no_question_of_such_a_run() -> None:
+@pytest.mark.parametrize("command", ["attack", "audit"])
+def test_membership_of_rows_is_no_question_of_such_a_run(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert tacit(["train", configured(), "--out", "run"]) == 0
-    with pytest.raises(InvalidInput, match="Audit the run by slots"):
-        attack_findings(open_run(Path("run")), shadows=0, confidence=0.95, rng=np.random.default_rng(0))
+    assert tacit([command, "run"]) == 2
+    assert "its limits say nothing of rows" in " ".join(capsys.readouterr().err.split())
+
+
+def test_canaries_of_such_a_run_are_people() -> None:
+    configured(more="[audit]\nslots = 10\n")
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    found = audit_folder("run", confidence=0.95, rng=np.random.default_rng(0))
+    assert not found.rehearsal
+    assert found.audit.claim.eps_lower <= 4.0
+
+
+def test_a_plan_by_rows_is_not_taken_for_one_of_records(capsys: pytest.CaptureFixture[str]) -> None:
+    configured(data=USERS + 'draw = "rows"\n' + SPLIT)
+    assert tacit(["plan", "run.toml"]) == 2
+    assert "--users and --rows-per-user" in " ".join(capsys.readouterr().err.split())
 
 
 # --- the ledger ------------------------------------------------------------------------------------------

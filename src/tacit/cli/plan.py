@@ -173,6 +173,12 @@ def command(
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
+        if stated.data.draw == "rows":
+            raise InvalidInput(
+                f'{config}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
+                "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
+                "price of this run before its first step."
+            )
         if privacy.sampling == "shuffled":
             raise InvalidInput(
                 f'{config}: [privacy] sampling = "{privacy.sampling}" has another price than Poisson samples '

@@ -82,17 +82,9 @@ def attack_findings(
     :param confidence: of the intervals.
     :param rng: splits records in halves and draws the shadows' halves.
     :param rates: false-positive rates; by default what the number of test records resolves.
-    :raises InvalidInput: if there are too few test records, or shadow models fail; or a record was a person
-        with several rows.
+    :raises InvalidInput: if there are too few test records, or shadow models fail.
     """
     check_integer("shadows", shadows, low=0)
-    if run.config.data.rows_per_user is not None:
-        raise InvalidInput(
-            "the attacks ask whether single rows were trained on, and the guarantee of this run is for "
-            f"people with all their rows ({run.config.data.user!r}): to leave out one row is another "
-            "question than to leave out a person. Audit the run by slots instead: [audit] slots plants "
-            "made-up people."
-        )
     resolved = default_rates(len(run.data.test.inputs))
     plain = without_dp(run, progress)
     targets = {WITH_DP: run.model, WITHOUT_DP: plain}

@@ -62,7 +62,7 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     """Read the files of a run, and its data again.
 
     :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
-        cannot be loaded.
+        cannot be loaded; or a record was a person with several rows.
     """
     weights = weights_in(folder)
     if not folder.is_dir():
@@ -75,6 +75,12 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     statement = read_statement(folder / "statement.json")
     check_fields(statement)
     config = read_config(folder / "config.toml")
+    if config.data.rows_per_user is not None:
+        raise InvalidInput(
+            "attacks ask whether single rows were trained on, and the guarantee of this run is for people "
+            f"with all their rows ({config.data.user!r}), so its limits say nothing of rows. [audit] slots "
+            "plants made-up people in a run; tacit.runs.slots.audit_folder says in Python what they prove."
+        )
     plan = _performed(make_plan(config), statement["mechanism"]["steps"])
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
