@@ -30,7 +30,7 @@ from tacit.integrations.declared import (
     sample_weights,
     scaled,
 )
-from tacit.integrations.sklearn_fit import cross_entropy, make_plan, squared_error, train_model
+from tacit.integrations.sklearn_fit import Rows, cross_entropy, squared_error, train_model
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -61,6 +61,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         adjacency: "add-remove", "replace-one" or "zero-out".
         records: the public figure for the number of records.  Needed under add-remove, where the true
             number is secret; under the other two the default is the number of rows, which is public.
+        rows_per_user: for people with several rows, whose owners fit gets: how many rows of a person a step
+            reads, to clip the mean of their gradients once.  ``records`` and ``batch_size`` count people.
         classes: the labels that may occur, (k,).  Needed: reading them from ``y`` would leak.
         columns: of a data frame, what is publicly known of each column, by name: a
             :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  Texts, dates,
@@ -132,6 +134,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit: str,
         adjacency: Adjacency | str,
         records: int | None = None,
+        rows_per_user: int | None = None,
         classes: Sequence[Any] | NDArray[Any] | None = None,
         columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
         bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
@@ -157,6 +160,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.adjacency = adjacency
         self.records = records
+        self.rows_per_user = rows_per_user
         self.classes = classes
         self.columns = columns
         self.bounds = bounds
@@ -177,7 +181,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.dataset = dataset
 
-    def fit(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateClassifier:
+    def fit(
+        self,
+        X: Records,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        owners: ArrayLike | None = None,
+    ) -> PrivateClassifier:
         """Train on records ``X`` (n, d) and labels ``y`` (n,); a new spend of epsilon on these records.
 
         What an earlier call of fit learned is forgotten, but not what it cost.
@@ -188,6 +198,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: what each record's loss is multiplied by, (n,), clamped to ``max_sample_weight``.
                 A weight is part of its record: one that was computed from other records, as those that
                 balance classes are, is a release that the statement does not cover.
+            owners: whose a row is, (n,) numbers or texts, where the estimator has ``rows_per_user``: what is
+                protected is then a person with all rows (:class:`tacit.training.OwnedRecords`).
         """
         classes = declared_classes(self.classes)
         by_class = class_weights(self.class_weight, classes)
@@ -196,7 +208,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = sample_weights(sample_weight, self.max_sample_weight, len(numbers))
         if by_class is not None:
             weights = by_class[numbers] * (1.0 if weights is None else weights)
-        _train(self, inputs, torch.from_numpy(numbers), weights, outputs=len(classes), loss=cross_entropy)
+        rows = Rows(inputs, torch.from_numpy(numbers), weights, owners)
+        _train(self, rows, outputs=len(classes), loss=cross_entropy)
         self.classes_ = classes
         return self
 
@@ -263,6 +276,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         unit: str,
         adjacency: Adjacency | str,
         records: int | None = None,
+        rows_per_user: int | None = None,
         columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
         bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
         target_bounds: tuple[float, float] | None = None,
@@ -287,6 +301,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.adjacency = adjacency
         self.records = records
+        self.rows_per_user = rows_per_user
         self.columns = columns
         self.bounds = bounds
         self.target_bounds = target_bounds
@@ -306,17 +321,23 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.dataset = dataset
 
-    def fit(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateRegressor:
+    def fit(
+        self,
+        X: Records,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        owners: ArrayLike | None = None,
+    ) -> PrivateRegressor:
         """Train on records ``X`` (n, d) and numbers ``y`` (n,); a new spend of epsilon on these records.
 
-        What an earlier call of fit learned is forgotten, but not what it cost.  ``sample_weight`` as in
-        :meth:`PrivateClassifier.fit`.
+        What an earlier call of fit learned is forgotten, but not what it cost.  ``sample_weight`` and
+        ``owners`` as in :meth:`PrivateClassifier.fit`.
         """
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         inputs, targets = records_of(self, X, y, _numbers)
         between = torch.from_numpy(scaled(targets[:, None], low, high))
         weights = sample_weights(sample_weight, self.max_sample_weight, len(between))
-        _train(self, inputs, between, weights, outputs=1, loss=squared_error)
+        _train(self, Rows(inputs, between, weights, owners), outputs=1, loss=squared_error)
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
@@ -354,16 +375,12 @@ def _numbers(targets: NDArray[Any]) -> NDArray[np.float64]:
 
 def _train(
     estimator: PrivateClassifier | PrivateRegressor,
-    inputs: Tensor,
-    targets: Tensor,
-    weights: NDArray[np.float64] | None,
+    rows: Rows,
     *,
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> None:
-    """Train on ``inputs`` (n, f) in [-1, 1]; set the attributes that end in an underscore."""
-    plan = make_plan(estimator, len(inputs))
-    factors = None if weights is None else torch.from_numpy(weights).float()
-    found = train_model(estimator, plan, inputs, targets, factors, outputs=outputs, loss=loss)
+    """Train on inputs in [-1, 1]; set the attributes that end in an underscore."""
+    found = train_model(estimator, rows, outputs=outputs, loss=loss)
     estimator.model_, estimator.plan_ = found.model, found.plan
     estimator.statement_, estimator.epsilon_ = found.statement, found.statement.epsilon

@@ -8,8 +8,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, check_real
@@ -19,9 +21,10 @@ from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.training import PrivateSession, Row, StepCharges, train
+from tacit.training import OwnedRecords, PrivateSession, Row, StepCharges, train
+from tacit.training.records import Data
 
-__all__ = ["Settings", "Trained", "cross_entropy", "make_plan", "squared_error", "train_model"]
+__all__ = ["Rows", "Settings", "Trained", "cross_entropy", "make_plan", "squared_error", "train_model"]
 
 _DEFAULT_EPOCHS = 30.0
 _ROWS = 10
@@ -42,6 +45,7 @@ class Settings(Protocol):
     unit: str
     adjacency: Adjacency | str
     records: int | None
+    rows_per_user: int | None
     columns: Mapping[str, Any] | None
     normalise: bool
     hidden: Sequence[int]
@@ -57,6 +61,38 @@ class Settings(Protocol):
     verbose: bool
     ledger: str | None
     dataset: str | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What fit was given: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: NDArray[np.float64] | None
+    owners: Any
+
+    def records(self, rows_per_user: int | None) -> tuple[Data | OwnedRecords, int]:
+        """Rows, or people with their rows; and how many there are.
+
+        Raises:
+            InvalidInput: owners without their number of rows, or the number without owners.
+        """
+        weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
+        parts = (self.inputs, self.targets, *weights)
+        if (self.owners is None) != (rows_per_user is None):
+            names = ("owners", "rows_per_user")
+            given, missing = names if rows_per_user is None else names[::-1]
+            raise InvalidInput(
+                f"{given} is given and {missing} is not. For people with several rows, give the estimator "
+                "rows_per_user, how many rows of a person a step reads, and fit(X, y, owners=...), whose "
+                "each row is; in a pipeline by the name of the step: "
+                "fit(X, y, privateclassifier__owners=...)."
+            )
+        if rows_per_user is None:
+            return parts, len(self.inputs)
+        people = OwnedRecords(parts, self.owners, rows_per_user=rows_per_user)
+        return people, len(people)
 
 
 @dataclass(frozen=True)
@@ -90,32 +126,31 @@ def _weighted(
 
 def train_model(
     settings: Settings,
-    plan: Plan,
-    inputs: Tensor,
-    targets: Tensor,
-    weights: Tensor | None,
+    rows: Rows,
     *,
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> Trained:
-    """Train on ``inputs`` (n, f) in [-1, 1] by ``plan``, each record's loss times its weight in ``weights``.
+    """Train on ``rows``, each record's loss times its weight.
 
     The weight multiplies the loss, and so the gradient before it is clipped: whatever the weight is, the
     record moves the sum by at most the clipping norm.
 
     The session ends here, and with it the key of the noise: a pickled estimator may be released.
     """
+    records, count = rows.records(settings.rows_per_user)
+    plan, features, weighted = make_plan(settings, count), rows.inputs.shape[1], rows.weights is not None
     generator = Generator.from_os()
-    model = _model(settings, inputs.shape[1], outputs, generator)
+    model = _model(settings, features, outputs, generator)
     rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
     momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
     with _charged(settings, plan, generator) as charges:
         session = PrivateSession(
             model,
             torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-            (inputs, targets) if weights is None else (inputs, targets, weights),
+            records,
             plan,
-            loss=loss if weights is None else _weighted(loss),
+            loss=_weighted(loss) if weighted else loss,
             engine=settings.engine,
             physical_batch_size=settings.physical_batch_size,
             charges=charges,
@@ -126,12 +161,12 @@ def train_model(
         else:
             for batch in session.batches():
                 session.step(batch)
-        statement = _statement(session, settings, inputs.shape[1], model, weighted=weights is not None)
+        statement = _statement(session, settings, features, model, weighted=weighted)
     return Trained(model, plan, statement)
 
 
 def make_plan(settings: Settings, rows: int) -> Plan:
-    """The plan of one call of fit on ``rows`` records."""
+    """The plan of one call of fit on so many records, ``rows`` or people."""
     adjacency = Adjacency.parse(settings.adjacency)
     records = settings.records
     if records is None:
@@ -168,7 +203,11 @@ def _charged(settings: Settings, plan: Plan, generator: Generator) -> Iterator[S
         yield None
         return
     with closing(Ledger.open(settings.ledger)) as ledger:
-        yield StepCharges(ledger, settings.dataset, plan, chunk=plan.steps, generator=generator)
+        column = ledger.policy(settings.dataset).unit_column  # owners have no name: on the user's word
+        owned_by = None if settings.rows_per_user is None else column
+        yield StepCharges(
+            ledger, settings.dataset, plan, chunk=plan.steps, owned_by=owned_by, generator=generator
+        )
 
 
 def _model(settings: Settings, columns: int, outputs: int, generator: Generator) -> nn.Module:
@@ -206,6 +245,7 @@ def _statement(
         data_source=source,
         model=f"{type(model).__name__}, {parameters:,} parameters",
         notes=(*_NOTES, _WEIGHTS) if weighted else _NOTES,
+        owned_by=None if settings.rows_per_user is None else "owners",
         ledger=None if session.charges is None else session.charges.so_far(),
     )
 

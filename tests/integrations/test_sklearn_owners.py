@@ -1,0 +1,86 @@
+"""Estimators of people with several rows each: the plan counts people, the statement names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
+from tacit.ledger import Ledger, Policy, RenyiBudget
+
+draws = np.random.default_rng(2)
+OWNERS = np.repeat([f"p{number}" for number in range(150)], draws.integers(1, 7, 150))
+KIND = {name: number % 2 for number, name in enumerate(np.unique(OWNERS))}
+Y = np.array([KIND[name] for name in OWNERS])
+X = draws.normal(size=(len(Y), 3)) + 1.5 * Y[:, None]
+
+
+def classifier(**changes: Any) -> PrivateClassifier:
+    settings: dict[str, Any] = {
+        "epsilon": 4.0, "delta": 1e-3, "unit": "patient", "adjacency": "add-remove", "records": 150,
+        "rows_per_user": 3, "classes": [0, 1], "bounds": (-4, 6), "steps": 15,
+    }  # fmt: skip
+    return PrivateClassifier(**{**settings, **changes})
+
+
+def test_a_classifier_of_people() -> None:
+    model = classifier().fit(X, Y, owners=OWNERS)
+    assert model.plan_.records == 150
+    assert model.score(X, Y) > 0.85
+    text = " ".join(model.statement_.to_text().split())
+    assert "one patient" in text
+    assert "two values of 'owners'" in text
+    assert clone(model).rows_per_user == 3
+
+
+def test_weights_and_pipelines_go_with_owners() -> None:
+    model = make_pipeline(FunctionTransformer(lambda x: x), classifier(max_sample_weight=1.0))
+    weights = np.full(len(Y), 0.5)
+    fitted = model.fit(X, Y, privateclassifier__owners=OWNERS, privateclassifier__sample_weight=weights)
+    assert fitted.score(X, Y) > 0.8
+
+
+def test_a_regressor_counts_people_where_their_number_is_public() -> None:
+    model = PrivateRegressor(
+        epsilon=4.0, delta=1e-3, unit="patient", adjacency="zero-out", rows_per_user=2, bounds=(-4, 6),
+        target_bounds=(0, 1), steps=5,
+    ).fit(X, Y.astype(float), owners=OWNERS)  # fmt: skip
+    assert model.plan_.records == 150
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "words"),
+    [
+        ({}, {}, "rows_per_user is given and owners is not"),
+        ({"rows_per_user": None}, {"owners": OWNERS}, "owners is given and rows_per_user is not"),
+        ({}, {"owners": OWNERS[:-1]}, "one owner for each row"),
+        ({}, {"owners": [None, *OWNERS[1:]]}, "1 rows have no owner"),
+        ({"rows_per_user": 9}, {"owners": OWNERS}, "no user has more than 6 rows"),
+    ],
+)
+def test_bad_input(settings: dict[str, Any], given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        classifier(**settings).fit(X, Y, **given)
+
+
+def test_a_ledger_that_counts_by_person_takes_it(tmp_path: Path) -> None:
+    url = str(tmp_path / "budget.db")
+    policy = Policy(
+        unit="patient",
+        unit_column="patient_id",
+        adjacency="add-remove",
+        budget=RenyiBudget(epsilon=9.0, delta=1e-3),
+    )
+    ledger = Ledger.create(url)
+    ledger.open_dataset("visits", policy)
+    classifier(ledger=url, dataset="visits").fit(X, Y, owners=OWNERS)
+    assert ledger.status("visits").charges["SETTLED"] == 1
+    with pytest.raises(PrivacyRefusal, match="counts by the column 'patient_id'"):
+        classifier(ledger=url, dataset="visits", rows_per_user=None).fit(X, Y)
