@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tacit.cli.app import run as tacit
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import Column, Ledger, Policy, RenyiBudget
+from tacit.queries import PrivateTable, register_table
+from tacit.report.certificate.certificate import make_certificate
 from tacit.runs.slots import audit_folder
 from tacit.runs.train import Run, prepare
 
@@ -239,6 +242,22 @@ def test_a_policy_by_person_takes_training_by_people() -> None:
     assert made.status("visits").charges["SETTLED"] > 0
     score = json.loads(Path("run/evaluation.json").read_text())
     assert score["noise"] == 8.0
+
+
+def test_training_and_queries_by_person_are_one_certificate() -> None:
+    """No line of it is of rows: what trains and what is asked speak of the same people."""
+    made = ledger(rows_per_unit=2, columns={"age": Column(kind="integer", lower=0, upper=99)})
+    visits = pd.read_csv("visits.csv")
+    register_table(visits, ledger=made, dataset="visits")
+    PrivateTable(visits, ledger=made, dataset="visits").sql("SELECT count(*) FROM visits", epsilon=0.5)
+    scored = configured(privacy="test_noise = 8.0\n", more=LEDGER)
+    assert tacit(["train", scored, "--out", "run"]) == 0
+    certificate = make_certificate(made, "visits")
+    assert certificate.data["kinds"].keys() == {"query", "training by people"}
+    said = " ".join(certificate.to_text().split())
+    assert "one patient with all rows, by the column 'patient'" in said
+    assert "in every query at most 2 of one patient" in said
+    assert "one training record is taken to be one" not in said
 
 
 def test_training_by_another_column_is_refused() -> None:

@@ -18,8 +18,10 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data
 
-__all__ = ["Column", "Policy"]
+__all__ = ["OWNED_BY", "Column", "Policy"]
 
+OWNED_BY = "owned by the column"
+"""In the label of a charge for training whose records are people with several rows, before the column."""
 _LARGEST_TABLE = 2**62
 _OLD = {"values": "keys"}  # histories hold a hash of the JSON, so that names in it never change
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tacit.events import Adjacency
 from tacit.ledger import Budget, Cost, Entry, Policy, RenyiBudget
+from tacit.ledger.policy import OWNED_BY
 
 __all__ = ["Spending", "burned", "dearest", "shares", "spendings", "spent_after", "totals"]
 
@@ -44,6 +45,13 @@ class Spending:
     dataset: str
     run: str | None
     state: str
+
+    @property
+    def kind(self) -> str:
+        """What was paid for; the label of training says whether its records were people with several rows."""
+        if self.run is None:
+            return "query"
+        return "training by people" if OWNED_BY in self.label else "training"
 
 
 def spendings(entries: Sequence[Entry]) -> list[Spending]:

@@ -47,6 +47,7 @@ from tacit.ledger import (
     once_key,
 )
 from tacit.ledger.chain import Json
+from tacit.ledger.policy import OWNED_BY
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.training.policy_check import check_promise, chunk_size, delta_to_charge
@@ -277,7 +278,7 @@ class StepCharges:
             Compose(()),
             key=key,
             by=self._by,
-            label=f"training run {self.run}: {what}, paid for with its first steps",
+            label=f"training run {self.run}: {what}, paid for with its first steps{self._whose()}",
             request={"kind": what, "run": self.run},
             block=self.block,
             lease_s=self._lease_s,
@@ -295,6 +296,7 @@ class StepCharges:
             "block": self.block,
             "chunk": self.chunk,
             "one_record_per_unit": self.one_record_per_unit,
+            **self._owned(),
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
@@ -380,6 +382,7 @@ class StepCharges:
     def _label(self, first: int, stop: int) -> str:
         """What the history shows of a charge, in public words."""
         word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
+        word += self._whose()
         beside = "preparation and " if first == 0 and self.plan.preparation else ""
         beside += "score and " if first == 0 and self.plan.score_report is not None else ""
         key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
@@ -401,8 +404,16 @@ class StepCharges:
             "preparation": number == 0 and bool(plan.preparation),
             **_score_of_request(plan, number),
             "one_record_per_unit": self.one_record_per_unit,
+            **self._owned(),
             "private": self._generator.secure,
         }
+
+    def _whose(self) -> str:
+        return "" if self.owned_by is None else f", {OWNED_BY} {self.owned_by!r}"
+
+    def _owned(self) -> dict[str, Json]:
+        """Nothing for a run of single records, so that it is the same as before there were others."""
+        return {} if self.owned_by is None else {"owned_by": self.owned_by}
 
 
 def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:

@@ -151,7 +151,7 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
         "policy": _policy(entries),
         "mechanisms": _mechanisms(found, run),
         "burned": None if (lost := burned(entries)) is None else list(lost),
-        "kinds": dict(Counter("query" if spent.run is None else "training" for spent in found)),
+        "kinds": dict(Counter(spent.kind for spent in found)),
         "ledger": _ledger(entries, found),
     }
 

@@ -158,6 +158,13 @@ def _unit(facts: Facts) -> Iterator[Line]:
         )
     if facts["kinds"].get("training"):
         yield "Training", f"one training record is taken to be one {unit}", ASSUMED
+    if facts["kinds"].get("training by people"):
+        yield (
+            "Training by people",
+            f"one {unit} with all rows, by {'a column' if column is None else f'the column {column!r}'}; "
+            "a step clips the mean of some of them once, or pays for all",
+            ASSUMED,
+        )
     for size, figures in facts["guarantee"]["groups"].items():
         yield f"Groups of {size}", f"{pair(figures)}, for the cap", PROVED
 
