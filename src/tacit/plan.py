@@ -24,12 +24,20 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
+from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer, check_real
-from tacit.events import Adjacency, Compose, Event, Gaussian, GroupPrivacy
+from tacit.events import Adjacency, Compose, CyclicPoissonSampled, Event, Gaussian, GroupPrivacy
 from tacit.events.base import check_event
 from tacit.notebook import facts
 from tacit.rounding import round_up
-from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches, TruncatedPoissonSampling
+from tacit.sampling import (
+    CyclicPoissonSampling,
+    FullBatch,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
 
 __all__ = ["LossReport", "Plan", "ScoreReport"]
 
@@ -92,6 +100,8 @@ class Plan:
         views: K, augmented views per record, averaged before the one clip.
         rows_per_user: None where a record is one unit.  Else records are rows, of which one unit has at most
             so many: each is drawn and clipped by itself, and the price is that of all of them.
+        correlation: how the noise of the steps is correlated (:mod:`tacit.correlation`); None for independent
+            noise.
         loss_report: release a noisy training loss per step, or None.
         score_report: release one noisy score of the model on records of the data set, or None.
         epsilon_budget: the plan is refused if it costs more.
@@ -127,6 +137,7 @@ class Plan:
     preparation: tuple[Event, ...] = ()
     views: int = 1
     rows_per_user: int | None = None
+    correlation: Correlation | None = None
     loss_report: LossReport | None = None
     score_report: ScoreReport | None = None
     epsilon_budget: float | None = None
@@ -168,6 +179,7 @@ class Plan:
         preparation: Sequence[Event] = (),
         views: int = 1,
         rows_per_user: int | None = None,
+        correlation: Correlation | None = None,
         loss_report: LossReport | None = None,
         score_report: ScoreReport | None = None,
         epsilon_budget: float | None = None,
@@ -197,6 +209,7 @@ class Plan:
             preparation=_events(preparation),
             views=views,
             rows_per_user=rows_per_user,
+            correlation=correlation,
             loss_report=loss_report,
             score_report=score_report,
             epsilon_budget=epsilon_budget,
@@ -221,6 +234,7 @@ class Plan:
         preparation: Sequence[Event] = (),
         views: int = 1,
         rows_per_user: int | None = None,
+        correlation: Correlation | None = None,
         loss_report: LossReport | None = None,
         score_report: ScoreReport | None = None,
         allow_large_delta: bool = False,
@@ -245,6 +259,7 @@ class Plan:
             preparation=preparation,
             views=views,
             rows_per_user=rows_per_user,
+            correlation=correlation,
             loss_report=loss_report,
             score_report=score_report,
             allow_large_delta=allow_large_delta,
@@ -274,7 +289,12 @@ class Plan:
 
     @property
     def charging_unit(self) -> int:
-        """Steps that can only be paid for together: an epoch of shuffled batches, else one."""
+        """Steps that can only be paid for together: an epoch of shuffled batches, all with correlated noise,
+        else one."""
+        if self.correlation is not None:
+            return self.steps
+        if isinstance(self.sampling, CyclicPoissonSampling):
+            return self.sampling.cycle
         return self.sampling.steps_per_epoch if isinstance(self.sampling, ShuffledBatches) else 1
 
     def event_between(self, first: int, stop: int) -> Event:
@@ -303,13 +323,26 @@ class Plan:
             self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
         )
 
+    def _training(self, noise_multiplier: float, steps: int) -> Event:
+        """The first steps, on records."""
+        if self.correlation is None:
+            return self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
+        match self.sampling:
+            case CyclicPoissonSampling(rate, cycle) if rate < 1.0:
+                alone = self.correlation.event(noise_multiplier, steps, participations=1, separation=1)
+                return CyclicPoissonSampled(rate, cycle, alone)
+            case CyclicPoissonSampling(_, cycle):
+                times = -(-steps // cycle)
+                return self.correlation.event(noise_multiplier, steps, participations=times, separation=cycle)
+        return self.correlation.event(noise_multiplier, steps, participations=steps, separation=1)
+
     def _of_unit(self, training: Event) -> Event:
         """Steps on records, from the view of one unit."""
         several = self.rows_per_user is not None and self.rows_per_user > 1
         return GroupPrivacy(training, self.rows_per_user or 1) if several else training
 
     def _event(self, noise_multiplier: float, steps: int) -> Event:
-        training = self._of_unit(self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency))
+        training = self._of_unit(self._training(noise_multiplier, steps))
         return Compose((*self.beside, training)) if self.beside else training
 
     def _event_of_noise(self) -> Callable[[float], Event]:
@@ -412,6 +445,7 @@ class Plan:
             ("Sampling", self.sampling.describe()),
             ("Clipping", repr(self.clipping)),
             ("Noise multiplier", f"{self.noise_multiplier:.4g}"),
+            ("Noise in time", "independent" if self.correlation is None else repr(self.correlation)),
             ("Views per record", str(self.views)),
             ("Records of one unit", str(self.rows_per_user or 1)),
             ("Noisy training loss", "none" if loss is None else f"every step, bound {loss.bound:g}"),
@@ -447,6 +481,7 @@ class Plan:
                     f"{name} must be one of {names}, whose guarantee is known; got {part!r}."
                 )
 
+        self._check_correlation()
         match self.sampling:
             case TruncatedPoissonSampling(_, records, largest):
                 _check_truncation(records, largest, self.records, self.expected_batch_size)
@@ -457,6 +492,39 @@ class Plan:
                 'so that both parts change their size. Plan with adjacency="add-remove", or test on records '
                 "of another data set."
             )
+
+    def _check_correlation(self) -> None:
+        """Refuse what has no proof with noise that is correlated in time."""
+        if self.correlation is None:
+            return
+        kinds = (Banded, BandedInverse, Tree)
+        if type(self.correlation) not in kinds:
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise PrivacyRefusal(
+                f"correlation must be one of {names}, whose guarantee is known; got {self.correlation!r}."
+            )
+        if not isinstance(self.sampling, FullBatch | CyclicPoissonSampling):
+            raise PrivacyRefusal(
+                "noise that is correlated in time needs to know at which steps a record can take part, and "
+                f"{self.sampling.describe()} leaves that open. Take sampling=CyclicPoissonSampling(rate, "
+                "cycle), or all records in each step."
+            )
+        sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
+        if sampled and not isinstance(self.correlation, Banded):
+            raise PrivacyRefusal(
+                "cyclic samples have a proven price with banded noise alone, of which a step reaches no "
+                "further than a cycle. Take correlation=Banded(...), or all of each part, a rate of 1."
+            )
+        for name, given in (
+            ("adaptive clipping", isinstance(self.clipping, AdaptiveClipping)),
+            ("a loss report", self.loss_report is not None),
+            ("rows_per_user in the plan", self.rows_per_user is not None),
+        ):
+            if given:
+                raise PrivacyRefusal(
+                    f"{name} has no proven price with noise that is correlated in time. Leave it out, or "
+                    "take independent noise."
+                )
 
     def _check_delta(self) -> None:
         if self.delta >= 1 / self.records and not self.allow_large_delta:
@@ -482,7 +550,7 @@ class Plan:
         )
 
 
-_SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling)
+_SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling)
 _RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
 # Large enough that any rule accepts it; replaced by the calibrated value before the plan is used.
 _BLANK_NOISE = 1.0
@@ -541,6 +609,8 @@ def _sampling(
     match sampling:
         case PoissonSampling(rate) | TruncatedPoissonSampling(rate):
             expected = rate * records
+        case CyclicPoissonSampling():
+            expected = sampling.expected_share * records
         case ShuffledBatches(size, planned):
             expected = float(size)
             if planned != records:

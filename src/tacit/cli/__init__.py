@@ -5,7 +5,10 @@ Exit codes: 0 done, 1 refused by a privacy rule or a budget, 2 bad usage or bad 
 
 from __future__ import annotations
 
+import os
 import sys
+
+from tacit.launched import launched
 
 __all__ = ["main"]
 
@@ -24,4 +27,11 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:  # during imports; ``run`` reports a later one
         sys.exit(130)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if launched().processes > 1:
+        # When Python ends as usual, a thread of torch's for process groups aborts a fifth of all such
+        # processes, and the launcher takes a finished run for a failed one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

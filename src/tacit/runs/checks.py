@@ -1,4 +1,4 @@
-"""What is wrong with a run? Found before torch is imported and before any record is read.
+"""What is wrong with a run? Long, a check for each section; before torch is imported or a record read.
 
 A typing error thus answers at once.  What needs the model or the records is checked later, when the session
 is made (:mod:`tacit.runs.build`).

@@ -1,4 +1,4 @@
-"""What may a configuration file say? A TOML file of public facts, checked before any data is read."""
+"""What may a configuration file say? A long list of public facts in TOML, checked before data is read."""
 
 from __future__ import annotations
 

@@ -83,6 +83,11 @@ class AuditSlots:
                 "samples are cut, one canary displaces another. Audit a plan without largest_batch, with the "
                 "same noise."
             )
+        if plan.correlation is not None:
+            raise PrivacyRefusal(
+                "audit slots test steps with independent noise. Audit a plan without correlation, or check "
+                "the noise of this one by its matrix."
+            )
         if plan.rows_per_user is not None:
             raise PrivacyRefusal(
                 f"audit slots test the price of one record, and this plan's is that of a {plan.unit} with "

@@ -51,6 +51,7 @@ from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCa
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.checkpointing import check_same_run, load_state, save_state
+from tacit.training.correlated import CorrelatedNoise
 from tacit.training.diverging import LossWatch, check_weights
 from tacit.training.drawn import DrawnRecords
 from tacit.training.guarded_optimizer import GuardedOptimizer
@@ -190,7 +191,7 @@ class PrivateSession:
             generator=generator,
         )
         self._layout = layout_of(model, self._ranks)
-        check_layout(self._layout, ema_decay=ema_decay, audit=audit)
+        check_layout(self._layout, ema_decay=ema_decay, audit=audit, plan=plan)
         check_ready(model, self._layout)
         self._layout.copy_from_first(model)
         self.model = model
@@ -245,6 +246,7 @@ class PrivateSession:
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._watch = LossWatch(plan)
+        self._correlated = None if plan.correlation is None else CorrelatedNoise(plan.correlation)
         self._done = 0
         self._loss: float | None = None  # the noisy one of the last step, for a bar
         self._torn = False
@@ -457,6 +459,7 @@ class PrivateSession:
             augmentation=self._augmentation,
             ranks=self._ranks,
             layout=self._layout,
+            correlated=self._correlated,
         )
         self._layout.together(lambda: check_release(self._generator, ticket.step, released.gradients))
         if self._drawn is not None:

@@ -26,10 +26,10 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -42,7 +42,8 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
-from tacit.training.layout import Layout, Replicated
+from tacit.training.correlated import CorrelatedNoise
+from tacit.training.layout import Layout, Replicated, Sums
 from tacit.training.prefetch import Request
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Records
@@ -79,17 +80,20 @@ def noisy_step(
     augmentation: Augmentation | None = None,
     ranks: Ranks = Alone(),  # noqa: B008 (it has no state)
     layout: Layout | None = None,
+    correlated: CorrelatedNoise | None = None,
 ) -> NoisyStep:
     """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``.
 
     ``indices`` are all participants of the step; of several ``ranks`` each takes its own among them.
     ``layout``: where the parameters lie; if in shards, the gradients are those of this rank's shards.
+    ``correlated``: the noise of the run's steps, if it is correlated in time.
     """
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
     layout = Replicated(ranks) if layout is None else layout
-    buffers = layout.sums(engine.parameters, generator, std=std, step=step)
+    draw = partial(_sums, layout, engine.parameters, generator, std)
+    buffers = draw(step) if correlated is None else correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
     uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
 
@@ -113,6 +117,13 @@ def noisy_step(
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
+
+
+def _sums(
+    layout: Layout, parameters: Mapping[str, Tensor], generator: Generator, std: float, step: int
+) -> Sums:
+    """Buffers with the independent noise of an address."""
+    return layout.sums(parameters, generator, std=std, step=step)
 
 
 @lru_cache(maxsize=16)

@@ -21,10 +21,12 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
+from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.events import (
     Adjacency,
     Compose,
+    CyclicPoissonSampled,
     Event,
     GroupPrivacy,
     PoissonSampled,
@@ -34,7 +36,14 @@ from tacit.events import (
     event_to_json,
 )
 from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.sampling import FullBatch, PoissonSampling, Sampling, ShuffledBatches, TruncatedPoissonSampling
+from tacit.sampling import (
+    CyclicPoissonSampling,
+    FullBatch,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
 
 __all__ = ["against_the_plan", "check_fields", "read_event", "read_statement"]
 
@@ -156,6 +165,7 @@ def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
         preparation=tuple(read_event(item) for item in preparation),
         views=mechanism["views_per_record"],
         rows_per_user=mechanism.get("rows_per_unit"),  # statements of single records have none
+        correlation=_correlation(mechanism),
         loss_report=None if reported == "none" else _call(reported, (LossReport,)),
         score_report=None if scored == "none" else _call(scored, (ScoreReport,)),
         allow_large_delta=True,
@@ -168,10 +178,20 @@ def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
     return plan
 
 
+def _correlation(mechanism: Mapping[str, Any]) -> Correlation | None:
+    """That of a statement; those of independent noise have none."""
+    if "noise_in_time" not in mechanism:
+        return None
+    correlation: Correlation = _call(mechanism["noise_in_time"], (Banded, BandedInverse, Tree))
+    return correlation
+
+
 def _expected(sampling: Sampling, records: int) -> float:
     match sampling:
         case PoissonSampling(rate) | TruncatedPoissonSampling(rate):
             return rate * records
+        case CyclicPoissonSampling():
+            return sampling.expected_share * records
         case ShuffledBatches(size, _):
             return float(size)
     return float(records)
@@ -189,6 +209,11 @@ def _sampling(mechanism: Mapping[str, Any], event: Event) -> Sampling:
         cut = re.search(r"at most (\d{1,18}) of", described)
         if cut and 1 <= int(cut[1]) <= records:
             candidates.append(TruncatedPoissonSampling(min(1.0, batch / records), records, int(cut[1])))
+    if found := re.search(r"one of (\d{1,18}) parts", described):
+        cycle = int(found[1])
+        exact = [rate for rate in _cyclic_rates(event) if rate > 0.0]
+        rates = (1.0, *exact, min(1.0, cycle * batch / records))
+        candidates += [CyclicPoissonSampling(rate, cycle) for rate in rates]
     for sampling in candidates:
         if sampling.describe() == described:
             return sampling
@@ -196,6 +221,15 @@ def _sampling(mechanism: Mapping[str, Any], event: Event) -> Sampling:
         f"the sampler is described as {described!r}, which is neither what the event says nor what "
         f"{batch:g} of {records} records come to."
     )
+
+
+def _cyclic_rates(event: Event) -> list[float]:
+    match event:
+        case CyclicPoissonSampled(rate, _, _):
+            return [rate]
+        case Compose(events):
+            return [rate for inner in events for rate in _cyclic_rates(inner)]
+    return []
 
 
 def _samplings(event: Event) -> list[Sampling]:

@@ -207,9 +207,13 @@ def make_statement(
     )
 
 
+_NAME = "DP-SGD: clipped per-example gradients, Gaussian noise"
+_CORRELATED = "DP-FTRL: clipped per-example gradients, Gaussian noise that is correlated in time"
+
+
 def _mechanism(plan: Plan, steps_done: int) -> dict[str, Any]:
     return {
-        "name": "DP-SGD: clipped per-example gradients, Gaussian noise",
+        "name": _NAME if plan.correlation is None else _CORRELATED,
         "steps": steps_done,
         "sampler": plan.sampling.describe(),
         "expected_batch_size": plan.expected_batch_size,
@@ -219,6 +223,7 @@ def _mechanism(plan: Plan, steps_done: int) -> dict[str, Any]:
         "noise_multiplier_of_the_gradients": plan.gradient_noise_multiplier,
         "views_per_record": plan.views,
         **({} if plan.rows_per_user is None else {"rows_per_unit": plan.rows_per_user}),
+        **({} if plan.correlation is None else {"noise_in_time": repr(plan.correlation)}),
         "loss_report": "none" if plan.loss_report is None else repr(plan.loss_report),
         "score_report": "none" if plan.score_report is None else repr(plan.score_report),
         "preparation": [json.loads(event_to_json(event)) for event in plan.preparation] or ["none"],

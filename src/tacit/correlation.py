@@ -1,0 +1,159 @@
+"""How can the noise of a step help that of another? Noise that is correlated in time, as matrices of a run.
+
+A run of T steps releases C g + Z for its sums g, with independent noise Z and a lower triangular matrix C;
+its steps use g + C^-1 Z.  What is added in one step is taken back in later ones, so that sums over many
+steps, which is what training is made of, have less noise (Denisov et al., 2202.08312; Choquette-Choo et al.,
+2306.08153; DP-FTRL: Kairouz et al., 2103.00039).  It pays where sampling hides little: few batches, several
+passes, streams.
+
+The noise w_t of step t is made of draws z that have addresses, so most of it is drawn again and not kept::
+
+    w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] w_{t-1-j}
+
+Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Event, MatrixFactorization, TreeAggregation
+
+__all__ = ["Banded", "BandedInverse", "Correlation", "Tree"]
+
+_LEVEL_BITS = 33  # nodes of a level have addresses of their own: a run has fewer steps
+
+
+class Correlation(ABC):
+    """How the noise of the steps is correlated; a frozen dataclass of public facts."""
+
+    feedback: tuple[float, ...] = ()
+    """By how much the noise of the steps before, the latest first, is taken back."""
+
+    @abstractmethod
+    def terms(self, step: int) -> list[tuple[int, float]]:
+        """Addresses of independent draws, and their weights, of which the noise of a step is made."""
+
+    @abstractmethod
+    def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
+        """What ``steps`` steps release, where a record takes part so often, so far apart."""
+
+
+def _coefficients(name: str, given: object) -> tuple[float, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InvalidInput(f"{name} must be a list of numbers, such as [1.0, 0.5]; got {given!r}.")
+    found = tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(given))
+    if found[0] <= 0.0:
+        raise InvalidInput(f"{name}[0] must be above 0, the noise's own part; got {found[0]:g}.")
+    return found
+
+
+def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
+    """The first column of the inverse of a lower triangular Toeplitz matrix."""
+    found: list[float] = []
+    for t in range(length):
+        taken = math.fsum(column[j] * found[t - j] for j in range(1, min(t, len(column) - 1) + 1))
+        found.append(((1.0 if t == 0 else 0.0) - taken) / column[0])
+    return tuple(found)
+
+
+@final
+@dataclass(frozen=True)
+class Banded(Correlation):
+    """C has these coefficients on its diagonals, the main one first; the noise of as many steps is kept.
+
+    At most as many as the steps of a cycle go with samples (:class:`tacit.sampling.CyclicPoissonSampling`).
+
+    >>> Banded.square_root(3).coefficients
+    (1.0, 0.5, 0.375)
+    """
+
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", _coefficients("coefficients", self.coefficients))
+
+    @classmethod
+    def square_root(cls, bands: int) -> Banded:
+        """The first coefficients of the square root of the matrix of prefix sums (2202.11205)."""
+        found = [1.0]
+        for k in range(1, check_integer("bands", bands, low=1)):
+            found.append(found[-1] * (2 * k - 1) / (2 * k))
+        return cls(tuple(found))
+
+    @property
+    def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
+        return tuple(c / self.coefficients[0] for c in self.coefficients[1:])
+
+    def terms(self, step: int) -> list[tuple[int, float]]:
+        return [(step, 1.0 / self.coefficients[0])]
+
+    def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
+        column = self.coefficients[:steps]
+        return MatrixFactorization(noise_multiplier, column, steps, participations, separation)
+
+
+@final
+@dataclass(frozen=True)
+class BandedInverse(Correlation):
+    """The inverse of C has these coefficients on its diagonals: the noise of a step is made of so many draws,
+    and nothing is kept (Kalinin et al., 2505.12128).
+
+    >>> BandedInverse.square_root(3).coefficients
+    (1.0, -0.5, -0.125)
+    """
+
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", _coefficients("coefficients", self.coefficients))
+
+    @classmethod
+    def square_root(cls, bands: int) -> BandedInverse:
+        """The first coefficients of the inverse square root of the matrix of prefix sums."""
+        found = [1.0]
+        for k in range(1, check_integer("bands", bands, low=1)):
+            found.append(found[-1] * (2 * k - 3) / (2 * k))
+        return cls(tuple(found))
+
+    def terms(self, step: int) -> list[tuple[int, float]]:
+        return [(step - j, d) for j, d in enumerate(self.coefficients[: step + 1])]
+
+    def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
+        column = _inverse(self.coefficients, steps)
+        return MatrixFactorization(noise_multiplier, column, steps, participations, separation)
+
+
+@final
+@dataclass(frozen=True)
+class Tree(Correlation):
+    """The sum of the first t steps has the noise of the nodes of a binary tree that make it up: DP-FTRL.
+
+    Nothing is kept; a step draws at most two logarithms of its number.
+
+    >>> Tree().terms(0), Tree().terms(1)
+    ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
+    """
+
+    def terms(self, step: int) -> list[tuple[int, float]]:
+        now, before = self._nodes(step + 1), self._nodes(step)
+        return [(node, 1.0) for node in now if node not in before] + [
+            (node, -1.0) for node in before if node not in now
+        ]
+
+    def _nodes(self, count: int) -> list[int]:
+        """Addresses of the intervals that the first ``count`` steps are made of."""
+        found, start = [], 0
+        for level in range(count.bit_length() - 1, -1, -1):
+            if count >> level & 1:
+                found.append((level << _LEVEL_BITS) | (start >> level))
+                start += 1 << level
+        return found
+
+    def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
+        return TreeAggregation(noise_multiplier, steps, participations, separation)

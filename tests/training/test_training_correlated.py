@@ -1,0 +1,416 @@
+"""Noise that is correlated in time: that of its matrix to the last digits, at the price of the matrix."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
+from tacit.audits.regression import Recorder
+from tacit.clipping import AdaptiveClipping, PerLayerClipping
+from tacit.correlation import Banded, BandedInverse, Correlation, Tree
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import CyclicPoissonSampled, MatrixFactorization, TreeAggregation
+from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.noise.gaussian import gaussian
+from tacit.plan import LossReport, Plan
+from tacit.report.statement.statement import make_statement
+from tacit.report.statement.verification import verify_statement
+from tacit.sampling import CyclicPoissonSampling, PoissonSampling
+from tacit.testing import seeded_generator
+from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession, StepCharges
+from tacit.training import correlated as correlated_module
+
+Floats = NDArray[np.float64]
+N, D, C = 24, 4, 0.5
+FORMS: dict[str, Correlation] = {
+    "banded": Banded.square_root(4),
+    "banded, not normalised": Banded((2.0, -0.5, 0.25)),
+    "inverse": BandedInverse.square_root(3),
+    "inverse, any numbers": BandedInverse((0.5, -0.2, 0.1, 0.3)),
+    "tree": Tree(),
+    "independent": Banded((1.0,)),
+}
+
+
+def plan(**changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "steps": 12, "clipping": C,
+        "adjacency": "add-remove", "unit": "row", "sampling": CyclicPoissonSampling(1.0, 4), "batch_size": 6,
+    }  # fmt: skip
+    return Plan.with_noise(**{**settings, **changes})
+
+
+def losses(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.square().sum(1)
+
+
+def nothing(model: nn.Module, x: Tensor) -> Tensor:
+    return 0.0 * losses(model, x)
+
+
+def session(
+    the_plan: Plan, *, loss: Any = losses, data: Any = None, width: int = 3, **more: Any
+) -> PrivateSession:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, width), nn.Tanh(), nn.Linear(width, 2)).double()
+    x = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return PrivateSession(
+        model, Recorder(model.parameters()), x if data is None else data, the_plan, loss=loss,
+        generator=seeded_generator(more.pop("key", 5)), **more,
+    )  # fmt: skip
+
+
+def released(made: PrivateSession, steps: int | None = None) -> Floats:
+    """What the steps released, times the divisor, (T, P)."""
+    for ticket in itertools.islice(made.batches(), steps):
+        made.step(ticket)
+    recorder = made.optimizer
+    assert isinstance(recorder, Recorder)
+    rows = [torch.cat([g.flatten() for g in step if g is not None]) for step in recorder.steps]
+    found: Floats = made.plan.expected_batch_size * torch.stack(rows).numpy()
+    return found
+
+
+def toeplitz(column: tuple[float, ...], steps: int) -> Floats:
+    matrix = np.zeros((steps, steps))
+    for j in range(steps):
+        for i, value in enumerate(column[: steps - j]):
+            matrix[j + i, j] = value
+    return matrix
+
+
+def draws(made: PrivateSession, address: int) -> Floats:
+    """The independent draws of an address, for all parameters in order."""
+    parts = [
+        gaussian(seeded_generator(5), tuple(p.shape), std=C, step=address, index=index, dtype=torch.float64)
+        for index, p in enumerate(made.model.parameters())
+    ]
+    return torch.cat([part.flatten() for part in parts]).numpy()
+
+
+def expected_noise(made: PrivateSession, steps: int) -> Floats:
+    """By dense matrices; of a tree by the definition of its nodes."""
+    form = made.plan.correlation
+    if isinstance(form, Tree):
+        prefixes = [np.zeros_like(draws(made, 0))]
+        for count in range(1, steps + 1):
+            total, start = np.zeros_like(prefixes[0]), 0
+            while start < count:
+                size = 1
+                while start % (2 * size) == 0 and start + 2 * size <= count:
+                    size *= 2
+                total = total + draws(made, (int(math.log2(size)) << 33) | (start // size))
+                start += size
+            prefixes.append(total)
+        return np.diff(np.stack(prefixes), axis=0)
+    Z = np.stack([draws(made, step) for step in range(steps)])
+    if isinstance(form, BandedInverse):
+        return toeplitz(form.coefficients, steps) @ Z
+    assert isinstance(form, Banded)
+    return np.asarray(np.linalg.solve(toeplitz(form.coefficients, steps), Z), dtype=np.float64)
+
+
+@pytest.mark.parametrize("steps", [1, 13, 64])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_noise_of_the_steps_is_that_of_the_matrix(form: str, steps: int) -> None:
+    made = session(plan(correlation=FORMS[form], steps=steps), loss=nothing)
+    found, expected = released(made), expected_noise(made, steps)
+    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+def test_one_coefficient_is_independent_noise_bit_for_bit() -> None:
+    found, before = released(session(plan(correlation=Banded((1.0,))))), released(session(plan()))
+    assert np.array_equal(found, before)
+
+
+def test_the_covariance_is_that_of_the_matrix() -> None:
+    form, steps = Banded.square_root(4), 6
+    W = released(session(plan(correlation=form, steps=steps), loss=nothing, width=2000))
+    inverse = np.linalg.inv(toeplitz(form.coefficients, steps))
+    expected = C**2 * inverse @ inverse.T
+    found = W @ W.T / W.shape[1]
+    spread = np.sqrt((np.outer(expected.diagonal(), expected.diagonal()) + expected**2) / W.shape[1])
+    assert np.abs((found - expected) / spread).max() < 5.0
+
+
+# --- the price -------------------------------------------------------------------------------------------
+
+
+def column_of(form: Correlation, steps: int) -> tuple[float, ...]:
+    event = form.event(1.0, steps, participations=1, separation=1)
+    assert isinstance(event, MatrixFactorization)
+    return event.coefficients
+
+
+@pytest.mark.parametrize("form", ["banded", "banded, not normalised", "inverse", "inverse, any numbers"])
+@pytest.mark.parametrize(("participations", "separation"), [(1, 1), (2, 3), (3, 2), (7, 1)])
+def test_no_pattern_of_participation_moves_more_than_the_price_says(
+    form: str, participations: int, separation: int
+) -> None:
+    steps = 7
+    event = FORMS[form].event(1.0, steps, participations=participations, separation=separation)
+    assert isinstance(event, MatrixFactorization)
+    bound, matrix = matrix_sensitivity(event), toeplitz(event.coefficients, steps)
+    if isinstance(inverse := FORMS[form], BandedInverse):
+        assert np.allclose(matrix @ toeplitz(inverse.coefficients, steps), np.eye(steps), atol=1e-12)
+    largest = 0.0
+    for count in range(1, participations + 1):
+        for places in itertools.combinations(range(steps), count):
+            if min(np.diff(places), default=separation) < separation:
+                continue
+            for signs in itertools.product((1.0, -1.0), repeat=count):
+                moved = np.zeros(steps)
+                moved[list(places)] = signs
+                largest = max(largest, float(np.linalg.norm(matrix @ moved)))
+    assert largest <= bound
+    if form in ("banded", "inverse"):  # coefficients that are positive and fall: the bound is met
+        assert largest == pytest.approx(bound, rel=1e-9)
+
+
+def moved(the_plan: Plan, **more: Any) -> float:
+    """By how much one record more moves C g, at most, in clipping norms."""
+    form, steps = the_plan.correlation, the_plan.steps
+    assert form is not None
+    x = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    largest = 0.0
+    for key in (1, 2, 3):
+        without = released(session(the_plan, data=x, key=key, **more))
+        for scale in (0.1, 100.0):
+            both = torch.cat([x, scale * torch.ones(1, D, dtype=torch.float64)])
+            change = released(session(the_plan, data=both, key=key, **more)) - without
+            if isinstance(form, Tree):
+                sums = np.concatenate([np.zeros((1, change.shape[1])), np.cumsum(change, axis=0)])
+                nodes = [
+                    sums[start + size] - sums[start]
+                    for size in (2**level for level in range(steps.bit_length()))
+                    for start in range(0, steps - size + 1, size)
+                ]
+                largest = max(largest, float(np.linalg.norm(np.stack(nodes))) / C)
+            else:
+                C_ = toeplitz(column_of(form, steps), steps)
+                largest = max(largest, float(np.linalg.norm(C_ @ change)) / C)
+    return largest
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("physical", [512, 2])
+def test_one_record_moves_a_run_by_no_more_than_the_price_says(form: str, physical: int) -> None:
+    the_plan = plan(correlation=FORMS[form])
+    event = the_plan.event
+    bound = tree_sensitivity(event) if isinstance(event, TreeAggregation) else matrix_sensitivity(event)  # type: ignore[arg-type]
+    found = moved(the_plan, physical_batch_size=physical)
+    assert 0.3 * bound < found <= bound * (1 + 1e-4)
+
+
+def test_planted_bug_the_noise_of_a_step_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlated_module.CorrelatedNoise, "_keep", lambda *_: None)
+    made = session(plan(correlation=FORMS["banded"], steps=5), loss=nothing)
+    assert np.abs(released(made) - expected_noise(made, 5)).max() > 0.01
+
+
+def test_planted_bug_a_record_takes_part_in_each_cycle_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = CyclicPoissonSampling.indices
+
+    def anew(self: Any, generator: Any, step: int, records: int) -> Any:
+        return real(self, seeded_generator(step // self.cycle), step, records)
+
+    monkeypatch.setattr(CyclicPoissonSampling, "indices", anew)
+    the_plan = plan(correlation=Banded.square_root(4), steps=16, noise_multiplier=3.0)
+    event = the_plan.event
+    assert isinstance(event, MatrixFactorization)
+    assert moved(the_plan) > matrix_sensitivity(event)
+
+
+def test_events_are_those_of_the_sampling() -> None:
+    banded = Banded.square_root(3)
+    assert plan(correlation=banded).event == MatrixFactorization(1.0, banded.coefficients, 12, 3, 4)
+    assert plan(correlation=banded).event_after(6) == MatrixFactorization(1.0, banded.coefficients, 6, 2, 4)
+    full = plan(correlation=banded, sampling=None, batch_size=None)
+    assert full.event == MatrixFactorization(1.0, banded.coefficients, 12, 12, 1)
+    sampled = plan(correlation=banded, sampling=CyclicPoissonSampling(0.5, 4), batch_size=3)
+    assert sampled.event == CyclicPoissonSampled(0.5, 4, MatrixFactorization(1.0, banded.coefficients, 12))
+    assert plan(correlation=Tree()).event == TreeAggregation(1.0, 12, 3, 4)
+    assert plan(correlation=banded).charging_unit == 12
+
+
+def prefix_error(the_plan: Plan) -> float:
+    """The noise of a prefix sum of the steps, root of the mean square, in clipping norms over the batch."""
+    form, steps = the_plan.correlation, the_plan.steps
+    inverse = np.eye(steps) if form is None else np.linalg.inv(toeplitz(column_of(form, steps), steps))
+    sums = np.tril(np.ones((steps, steps))) @ inverse
+    return the_plan.noise_multiplier * float(np.sqrt((sums**2).sum(1).mean())) / the_plan.expected_batch_size
+
+
+def test_banded_noise_on_cyclic_samples_beats_independent_noise_as_accounted() -> None:
+    common: dict[str, Any] = {
+        "epsilon": 3.0, "delta": 1e-5, "records": 60_000, "batch_size": 600, "steps": 1000, "clipping": 1.0,
+        "adjacency": "add-remove", "unit": "row",
+    }  # fmt: skip
+    independent = Plan.calibrate(**common)
+    banded = Plan.calibrate(
+        **common, correlation=Banded.square_root(8), sampling=CyclicPoissonSampling(0.08, 8)
+    )
+    assert banded.epsilon <= 3.0
+    assert prefix_error(banded) <= 0.8 * prefix_error(independent)
+
+
+# --- runs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_resumed_run_goes_on_bit_for_bit(form: str, tmp_path: Path) -> None:
+    whole = released(session(plan(correlation=FORMS[form])))
+    for stop in (1, 5, 11):
+        begun = session(plan(correlation=FORMS[form]))
+        released(begun, stop)
+        begun.save(tmp_path / "state")
+        resumed = session(plan(correlation=FORMS[form]))
+        resumed.load(tmp_path / "state")
+        assert np.array_equal(released(resumed), whole[stop:])
+
+
+def test_a_step_that_failed_is_begun_again_with_the_same_noise() -> None:
+    whole = released(session(plan(correlation=FORMS["banded"])))
+    failing = [False]
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        if failing[0]:
+            raise OSError("planted")
+        return losses(model, x)
+
+    made = session(plan(correlation=FORMS["banded"]), loss=loss)
+    released(made, 5)
+    failing[0] = True
+    with pytest.raises(InvalidInput, match="OSError"):
+        released(made, 1)
+    failing[0] = False
+    assert np.array_equal(released(made), whole)
+
+
+def test_the_state_of_another_correlation_is_refused(tmp_path: Path) -> None:
+    begun = session(plan(correlation=FORMS["banded"]))
+    released(begun, 2)
+    begun.save(tmp_path / "state")
+    with pytest.raises(PrivacyRefusal, match="plan"):
+        session(plan(correlation=Tree())).load(tmp_path / "state")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_statement_can_be_checked(form: str) -> None:
+    for sampling, batch in (
+        (CyclicPoissonSampling(1.0, 4), 6),
+        (None, None),
+        (CyclicPoissonSampling(0.5, 6), 2),
+    ):
+        sampled = sampling is not None and sampling.sampling_rate < 1.0
+        if sampled and not isinstance(FORMS[form], Banded):
+            continue
+        the_plan = plan(correlation=FORMS[form], sampling=sampling, batch_size=batch)
+        statement = make_statement(the_plan, steps_done=12, randomness="the system's", private=True)
+        assert verify_statement(statement.data).verdict == "agrees"
+        data = json.loads(statement.to_json())
+        del data["mechanism"]["noise_in_time"]
+        if form != "independent":
+            assert verify_statement(data).verdict != "agrees"
+
+
+def test_a_run_is_charged_as_a_whole() -> None:
+    ledger = Ledger.create("sqlite://")
+    budget = RenyiBudget(epsilon=100.0, delta=1e-3)
+    ledger.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
+    the_plan = plan(correlation=FORMS["banded"])
+    charges = StepCharges(ledger, "rows", the_plan, chunk=3, generator=seeded_generator(5))
+    assert charges.chunk == 12
+    released(session(the_plan, charges=charges))
+    assert ledger.status("rows").charges["SETTLED"] == 1
+
+
+def test_people_may_take_part_in_cycles() -> None:
+    x = torch.randn(3 * N, D, dtype=torch.float64)
+    data = OwnedRecords(x, np.arange(3 * N) % N, rows_per_user=2)
+    made = session(plan(correlation=FORMS["banded"], unit="user"), data=data)
+    assert released(made).shape[0] == 12
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "at which steps a record can take part"),
+    "a tree on samples": (
+        {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "banded noise alone",
+    ),
+    "adaptive clipping": (
+        {"clipping": AdaptiveClipping(C, count_noise=5.0)}, "adaptive clipping has no proven price",
+    ),
+    "a loss report": ({"loss_report": LossReport()}, "a loss report has no proven price"),
+    "rows of people": ({"rows_per_user": 2}, "rows_per_user in the plan has no proven price"),
+    "another kind": ({"correlation": object()}, "must be one of Banded"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_proof_is_refused(case: str) -> None:
+    changes, words = REFUSED[case]
+    with pytest.raises(PrivacyRefusal, match=words):
+        plan(**{"correlation": Banded.square_root(3), **changes})
+
+
+def test_longer_bands_than_the_cycle_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="5 coefficients in a cycle of 2"):
+        plan(correlation=Banded.square_root(5), sampling=CyclicPoissonSampling(0.5, 2))
+
+
+@pytest.mark.parametrize("given", [(), "1.0", (0.0, 1.0), (-1.0,), (math.nan,), 3.0])
+@pytest.mark.parametrize("kind", [Banded, BandedInverse])
+def test_wrong_coefficients_are_refused(kind: Any, given: Any) -> None:
+    with pytest.raises(InvalidInput, match="coefficients"):
+        kind(given)
+
+
+def test_slots_test_independent_noise_alone() -> None:
+    with pytest.raises(PrivacyRefusal, match="independent noise"):
+        session(plan(correlation=FORMS["banded"]), audit=AuditSlots(2))
+
+
+def test_per_layer_clipping_and_views_go_with_it() -> None:
+    pictures = torch.randn(N, 1, 2, 2, dtype=torch.float64)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).double()
+    made = PrivateSession(
+        model, Recorder(model.parameters()), pictures,
+        plan(correlation=FORMS["inverse"], clipping=PerLayerClipping(C), views=2), loss=losses,
+        augmentation=FlipAndCrop(1), generator=seeded_generator(5),
+    )  # fmt: skip
+    assert released(made).shape[0] == 12
+
+
+# --- cycles ----------------------------------------------------------------------------------------------
+
+
+def test_each_record_has_one_part_and_parts_are_alike() -> None:
+    sampling, generator = CyclicPoissonSampling(1.0, 5), seeded_generator(3)
+    seen = [sampling.indices(generator, step, 5000) for step in range(10)]
+    assert sorted(np.concatenate(seen[:5]).tolist()) == list(range(5000))
+    for step in range(5):
+        assert np.array_equal(seen[step], seen[step + 5])
+        assert abs(len(seen[step]) - 1000) < 5 * math.sqrt(800)
+
+
+def test_samples_of_a_part_are_drawn_anew_in_each_cycle() -> None:
+    whole, sampled = CyclicPoissonSampling(1.0, 3), CyclicPoissonSampling(0.3, 3)
+    generator = seeded_generator(3)
+    for step in range(6):
+        part, drawn = (s.indices(generator, step, 6000) for s in (whole, sampled))
+        assert set(drawn) <= set(part)
+        assert abs(len(drawn) - 600) < 5 * math.sqrt(600)
+    first, again = (sampled.indices(generator, step, 6000) for step in (0, 3))
+    assert abs(len(set(first) & set(again)) - 180) < 5 * math.sqrt(180)
