@@ -18,7 +18,7 @@ from tacit.cli.app import run as tacit
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.events import Compose, Gaussian
-from tacit.experiments import abadi_mnist, clipping, scattering, tempered_sigmoids
+from tacit.experiments import abadi_mnist, clipping, correlated_noise, scattering, tempered_sigmoids
 from tacit.experiments.base import Request, Row, Setting, write_results
 from tacit.experiments.linear_on_features import Recipe, repeat_linear
 from tacit.experiments.registry import EXPERIMENTS, reproduce
@@ -105,6 +105,21 @@ def test_training_experiments_run_end_to_end(
         assert row.accuracy_std is not None
         assert len(row.details["per_class"]) == 10
     assert_rows(tmp_path / ("scattering-mnist.json" if name == "scattering" else f"{name}.json"), rows)
+
+
+def test_correlated_noise_runs_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlated_noise, "load", toy)
+    monkeypatch.setattr(correlated_noise, "_STEPS", 20)
+    rows = reproduce("correlated-noise", Request(tmp_path, epsilons=(3.0,), seeds=2))
+    assert [row.details["correlation"].partition("(")[0] for row in rows] == [
+        "None", "Tree", "BandedInverse", "Banded", "None",
+    ]  # fmt: skip
+    assert all(row.epsilon <= 3.0 for row in rows)
+    stream, samples = rows[0].noise_multiplier, rows[4].noise_multiplier
+    assert stream is not None
+    assert samples is not None
+    assert samples < stream, "samples hide something, a stream nothing"
+    assert_rows(tmp_path / "correlated-noise.json", rows)
 
 
 def test_dp_pca_is_in_the_epsilon_of_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

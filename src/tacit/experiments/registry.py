@@ -12,6 +12,7 @@ from tacit.experiments import (
     abadi_mnist,
     attribute_inversion,
     clipping,
+    correlated_noise,
     membership,
     model_inversion,
     names_memorisation,
@@ -48,6 +49,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "scattering": Experiment(scattering.run, "scattering features (Tramèr and Boneh, 2021)"),
     "clipping": Experiment(
         clipping.run, "clipping norms too small, too large, and adaptive (Andrew et al., 2019)"
+    ),
+    "correlated-noise": Experiment(
+        correlated_noise.run, "one pass over a stream, with noise correlated in time (Kairouz et al., 2021)"
     ),
     "membership": Experiment(
         membership.run, "attacks on membership with shadow models, without DP and with it, under their bound"
