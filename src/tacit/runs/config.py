@@ -162,6 +162,9 @@ class PrivacySection(_Section):
     records, of the noise on the run's only test score, which is part of the budget.  ``test_baseline`` is the
     score of a constant answer that this score is held against, known without these records; by default one
     over the number of classes.
+
+    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
+    samples of them, or the parts themselves.  ``correlation`` of the noise in time has so many ``bands``.
     """
 
     epsilon: float | None = None
@@ -170,7 +173,10 @@ class PrivacySection(_Section):
     unit: str
     adjacency: Literal["add-remove", "replace-one", "zero-out"]
     records: int
-    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson"] = "poisson"
+    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic"] = "poisson"
+    cycle: _Count | None = None
+    correlation: Literal["independent", "banded", "inverse", "tree"] = "independent"
+    bands: _Count | None = None
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
     clipping_norm: float = 1.0
     quantile: float = 0.5

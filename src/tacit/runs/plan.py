@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, TacitError
 from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.runs.config import Config
-from tacit.sampling import FullBatch, Sampling, ShuffledBatches
+from tacit.runs.config import Config, PrivacySection
+from tacit.sampling import CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
 __all__ = ["check_largest_batch", "make_plan"]
 
 _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
     "privacy": (
-        "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "clipping",
+        "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "cycle",
+        "correlation", "bands", "clipping",
         "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
     ),
     "training": ("batch_size", "largest_batch", "epochs", "steps", "views"),
@@ -50,6 +52,7 @@ def make_plan(config: Config) -> Plan:
         got = "neither" if training.steps is None else "both"
         raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
     check_largest_batch(config)
+    _check_cycle(config)
     with _errors_in_keys():
         return _plan(config)
 
@@ -61,6 +64,42 @@ def check_largest_batch(config: Config) -> None:
             '[privacy] sampling = "truncated-poisson" and [training] largest_batch go together, and only one '
             "of them is set. Set both, or neither."
         )
+
+
+def _check_cycle(config: Config) -> None:
+    """Refuse cycles and bands that would not be used, or are missing."""
+    privacy = config.privacy
+    if (privacy.sampling == "cyclic") != (privacy.cycle is not None):
+        raise InvalidInput(
+            '[privacy] sampling = "cyclic" and [privacy] cycle, the number of parts, go together, and only '
+            "one of them is set. Set both, or neither."
+        )
+    if (privacy.correlation in ("banded", "inverse")) != (privacy.bands is not None):
+        raise InvalidInput(
+            '[privacy] correlation = "banded" or "inverse" and [privacy] bands, how many, go together, and '
+            "only one of them is set. Set both, or neither."
+        )
+    if privacy.correlation != "independent" and privacy.report_loss:
+        raise InvalidInput(
+            "[privacy] report_loss has no proven price with noise that is correlated in time. Say "
+            "report_loss = false, and look at the test figures."
+        )
+    if privacy.cycle is not None and config.training.batch_size == "full":
+        raise InvalidInput(
+            f"[training] batch_size is full, and a step takes one of {privacy.cycle} parts of the records. "
+            f"Say batch_size = {max(1, round(privacy.records / privacy.cycle))}, a whole part, or less."
+        )
+
+
+def _correlation(privacy: PrivacySection) -> Correlation | None:
+    match privacy.correlation:
+        case "banded":
+            return Banded.square_root(privacy.bands or 1)
+        case "inverse":
+            return BandedInverse.square_root(privacy.bands or 1)
+        case "tree":
+            return Tree()
+    return None
 
 
 def _batch_size(given: int | str, records: int) -> int | None:
@@ -83,6 +122,10 @@ def _plan(config: Config) -> Plan:
         sampling = ShuffledBatches(batch, privacy.records)
     elif privacy.sampling == "full" or privacy.sampling == "shuffled":
         sampling, batch = FullBatch(), None
+    elif privacy.sampling == "cyclic" and privacy.cycle is not None:
+        part = privacy.records / privacy.cycle
+        rate = 1.0 if batch is None or batch > part - 0.5 else batch / part
+        sampling = CyclicPoissonSampling(rate, privacy.cycle)
     common: dict[str, Any] = {
         "delta": privacy.delta,
         "records": privacy.records,
@@ -95,6 +138,7 @@ def _plan(config: Config) -> Plan:
         "sampling": sampling,
         "largest_batch": training.largest_batch,
         "views": training.views,
+        "correlation": _correlation(privacy),
         "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
         "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),

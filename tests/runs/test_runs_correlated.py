@@ -1,0 +1,89 @@
+"""``[privacy] correlation``: from the file to the statement, noise in time is that of the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.app import run as tacit
+from tacit.correlation import Banded, BandedInverse, Tree
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.plan import Plan
+from tacit.runs.config import parse_config
+from tacit.runs.plan import make_plan
+from tacit.sampling import CyclicPoissonSampling, FullBatch
+
+TOML = """
+[data]
+name = "digits"
+[model]
+name = "logistic"
+normalise = true
+[privacy]
+epsilon = 6.0
+delta = 1e-4
+unit = "image"
+adjacency = "add-remove"
+records = 1437
+{privacy}
+[optimizer]
+learning_rate = 0.1
+[training]
+batch_size = {batch}
+steps = 20
+[run]
+rows = 1
+"""
+BANDED = 'sampling = "cyclic"\ncycle = 10\ncorrelation = "banded"\nbands = 4\nreport_loss = false\n'
+
+
+def planned(privacy: str, batch: str = "144") -> Plan:
+    return make_plan(parse_config(TOML.format(privacy=privacy, batch=batch), "run.toml"))
+
+
+def test_the_plan_is_that_of_the_words() -> None:
+    whole = planned(BANDED)
+    assert (whole.correlation, whole.sampling) == (Banded.square_root(4), CyclicPoissonSampling(1.0, 10))
+    sampled = planned(BANDED, "50")
+    assert isinstance(sampled.sampling, CyclicPoissonSampling)
+    assert sampled.sampling.sampling_rate == pytest.approx(500 / 1437)
+    assert sampled.noise_multiplier < whole.noise_multiplier, "a sample hides something"
+    inverse = planned(BANDED.replace("banded", "inverse"))
+    assert inverse.correlation == BandedInverse.square_root(4)
+    tree = planned('sampling = "full"\ncorrelation = "tree"\nreport_loss = false\n', '"full"')
+    assert (tree.correlation, tree.sampling) == (Tree(), FullBatch())
+
+
+def test_a_run_resumes_and_its_statement_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(TOML.format(privacy=BANDED, batch="144"))
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    statement = json.loads(Path("run/statement.json").read_text())
+    assert statement["mechanism"]["noise_in_time"] == repr(Banded.square_root(4))
+    assert statement["event"]["event"] == "MatrixFactorization"
+    assert tacit(["verify", "run/statement.json"]) == 0
+    assert json.loads(Path("run/evaluation.json").read_text())["score"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("privacy", "batch", "kind", "words"),
+    [
+        ("cycle = 10\n", "144", InvalidInput, r"cycle.*go together"),
+        ('sampling = "cyclic"\n', "144", InvalidInput, r"cycle.*go together"),
+        (BANDED.replace("bands = 4\n", ""), "144", InvalidInput, r"bands.*go together"),
+        (BANDED.replace('"banded"', '"tree"'), "144", InvalidInput, r"bands.*go together"),
+        (BANDED.replace("report_loss = false\n", ""), "144", InvalidInput, "report_loss = false"),
+        (BANDED, '"full"', InvalidInput, "batch_size = 144, a whole part"),
+        (BANDED, "300", InvalidInput, "the sampler draws 143.7 records a step"),
+        (BANDED.replace("bands = 4", "bands = 11"), "50", InvalidInput, "11 coefficients in a cycle of 10"),
+        (BANDED.replace("banded", "inverse"), "50", PrivacyRefusal, "banded noise alone"),
+        ('correlation = "tree"\nreport_loss = false\n', "144", PrivacyRefusal, "at which steps a record"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    privacy: str, batch: str, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        planned(privacy, batch)
