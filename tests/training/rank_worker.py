@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.clipping import AdaptiveClipping
+from tacit.correlation import Banded
 from tacit.ledger import Ledger
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import LossReport, Plan
+from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import (
     Alone,
@@ -90,6 +92,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "arrays": {},
     "small batches": {"plan": {"batch_size": 1}},
     "users": {"plan": {"records": 20, "batch_size": 7, "unit": "user"}, "owners": 20},
+    "correlated": {"plan": {"correlation": Banded.square_root(3), "sampling": CyclicPoissonSampling(1.0, 3)}},
     "adaptive": {"plan": {"clipping": AdaptiveClipping(0.5), "loss_report": LossReport(bound=3.0)}},
     "views": {"plan": {"views": 2}, "augmentation": FlipAndCrop(1), "shape": (1, 2, 3)},
     "audited": {"audit": AuditSlots(8)},

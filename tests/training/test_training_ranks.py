@@ -100,15 +100,17 @@ def test_planted_bugs_in_the_noise(pool: Pool, bug: str) -> None:
 # --- a whole run -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float32", "arrays"), ("float64", "arrays"), ("float32", "correlated")]
+)
 def test_replicas_are_equal_to_the_last_bit_and_a_resumed_run_too(
-    pool: Pool, dtype: str, tmp_path: Path
+    pool: Pool, dtype: str, kind: str, tmp_path: Path
 ) -> None:
-    whole, other = pool("trained", dtype=dtype)
+    whole, other = pool("trained", dtype=dtype, kind=kind)
     assert (whole == other).all()
     state = tmp_path / "state.pt"
-    pool("trained", dtype=dtype, stop=20, save=state)
-    for resumed in pool("trained", dtype=dtype, load=state):
+    pool("trained", dtype=dtype, kind=kind, stop=20, save=state)
+    for resumed in pool("trained", dtype=dtype, kind=kind, load=state):
         assert (resumed == whole).all()
 
 
