@@ -45,13 +45,15 @@ def planned(privacy: str, batch: str = "144") -> Plan:
 
 def test_the_plan_is_that_of_the_words() -> None:
     whole = planned(BANDED)
-    assert (whole.correlation, whole.sampling) == (Banded.square_root(4), CyclicPoissonSampling(1.0, 10))
+    best = Banded.optimised(4, 20, participations=2, separation=10)
+    assert (whole.correlation, whole.sampling) == (best, CyclicPoissonSampling(1.0, 10))
     sampled = planned(BANDED, "50")
     assert isinstance(sampled.sampling, CyclicPoissonSampling)
     assert sampled.sampling.sampling_rate == pytest.approx(500 / 1437)
+    assert sampled.correlation == Banded.optimised(4, 20)
     assert sampled.noise_multiplier < whole.noise_multiplier, "a sample hides something"
     inverse = planned(BANDED.replace("banded", "inverse"))
-    assert inverse.correlation == BandedInverse.square_root(4)
+    assert inverse.correlation == BandedInverse.optimised(4, 20, participations=2, separation=10)
     tree = planned('sampling = "full"\ncorrelation = "tree"\nreport_loss = false\n', '"full"')
     assert (tree.correlation, tree.sampling) == (Tree(), FullBatch())
 
@@ -61,7 +63,8 @@ def test_a_run_resumes_and_its_statement_says_it(tmp_path: Path, monkeypatch: py
     Path("run.toml").write_text(TOML.format(privacy=BANDED, batch="144"))
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     statement = json.loads(Path("run/statement.json").read_text())
-    assert statement["mechanism"]["noise_in_time"] == repr(Banded.square_root(4))
+    best = Banded.optimised(4, 20, participations=2, separation=10)
+    assert statement["mechanism"]["noise_in_time"] == repr(best)
     assert statement["event"]["event"] == "MatrixFactorization"
     assert tacit(["verify", "run/statement.json"]) == 0
     assert json.loads(Path("run/evaluation.json").read_text())["score"] > 0.5

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-from tacit.launched import launched
-
 __all__ = ["main"]
 
 
@@ -17,6 +15,7 @@ def main() -> None:
     """Run the command line; errors that Tacit raises itself are one paragraph without a traceback."""
     try:
         from tacit.cli.app import run
+        from tacit.launched import launched
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("tacit"):
             raise  # a broken installation, not one without an extra

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any, cast
 from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, TacitError
 from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.runs.config import Config, PrivacySection
+from tacit.runs.config import Config
 from tacit.sampling import CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
 __all__ = ["check_largest_batch", "make_plan"]
@@ -91,15 +92,22 @@ def _check_cycle(config: Config) -> None:
         )
 
 
-def _correlation(privacy: PrivacySection) -> Correlation | None:
-    match privacy.correlation:
-        case "banded":
-            return Banded.square_root(privacy.bands or 1)
-        case "inverse":
-            return BandedInverse.square_root(privacy.bands or 1)
-        case "tree":
-            return Tree()
-    return None
+def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
+    """With the best coefficients for so many steps, in which a record takes part so often."""
+    privacy, training = config.privacy, config.training
+    kinds: dict[str, type[Banded] | type[BandedInverse]] = {"banded": Banded, "inverse": BandedInverse}
+    if privacy.correlation not in kinds or privacy.bands is None:
+        return Tree() if privacy.correlation == "tree" else None
+    share = 1.0 if batch is None else batch / privacy.records
+    steps = training.steps or max(1, math.ceil((training.epochs or 1.0) / share - 1e-9))
+    times, apart = 1, 1
+    match sampling:
+        case CyclicPoissonSampling(1.0, cycle):
+            times, apart = -(-steps // cycle), cycle
+        case FullBatch():
+            times = steps
+    bands = min(privacy.bands, steps)
+    return kinds[privacy.correlation].optimised(bands, steps, participations=times, separation=apart)
 
 
 def _batch_size(given: int | str, records: int) -> int | None:
@@ -138,7 +146,7 @@ def _plan(config: Config) -> Plan:
         "sampling": sampling,
         "largest_batch": training.largest_batch,
         "views": training.views,
-        "correlation": _correlation(privacy),
+        "correlation": _correlation(config, sampling, batch),
         "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
         "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
