@@ -483,6 +483,12 @@ class Plan:
 
         self._check_correlation()
         match self.sampling:
+            case CyclicPoissonSampling(rate) if rate < 1.0 and self.rows_per_user is not None:
+                raise PrivacyRefusal(
+                    "rows of one person lie in several parts of a cycle, and samples of these have no proven "
+                    "price for all rows together. Draw people (leave rows_per_user out of the plan), or take "
+                    "Poisson samples of all rows."
+                )
             case TruncatedPoissonSampling(_, records, largest):
                 _check_truncation(records, largest, self.records, self.expected_batch_size)
         if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:

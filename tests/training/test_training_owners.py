@@ -19,6 +19,7 @@ from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import GroupPrivacy
 from tacit.plan import LossReport, Plan
+from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession
 from tacit.training import session as session_module
@@ -177,6 +178,11 @@ def test_what_a_user_keeps_is_his_own_matter(counts: list[int], most: int) -> No
     assert data.dropped == len(owners) - len(kept)
     more = OwnedRecords(torch.zeros(len(owners) + 3), [-1, *owners, -1, -1], rows_per_user=most).capped()
     assert [row - 1 for row in more if 0 < row <= len(owners)] == kept.tolist()
+
+
+def test_rows_of_people_in_samples_of_parts_have_no_price() -> None:
+    with pytest.raises(PrivacyRefusal, match="several parts of a cycle"):
+        plan(records=40, batch_size=5, sampling=CyclicPoissonSampling(0.5, 4), rows_per_user=2)
 
 
 def test_plan_and_data_must_agree_on_the_rows_of_a_user() -> None:
