@@ -58,12 +58,7 @@ def prefix_error(correlation: Banded | BandedInverse, steps: int) -> float:
     >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
     """
-    return _prefix_error(np.asarray(correlation.inverse(steps)))
-
-
-def _prefix_error(inverse: NDArray[np.float64]) -> float:
-    steps = len(inverse)
-    sums = np.cumsum(inverse)
+    sums = np.cumsum(correlation.inverse(steps))
     return math.sqrt(float(np.dot(np.arange(steps, 0, -1), sums * sums)) / steps)
 
 

@@ -11,7 +11,7 @@ s_b noise of the count of adaptive clipping, s_l noise of the reported loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -265,10 +265,14 @@ class Plan:
             allow_large_delta=allow_large_delta,
         )
         noise = accounting.calibrate(
-            blank._event_of_noise(), epsilon=epsilon, delta=delta, adjacency=blank.adjacency
+            blank.event_with, epsilon=epsilon, delta=delta, adjacency=blank.adjacency
         )
         rule = clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
         return replace(blank, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
+
+    def event_with(self, noise_multiplier: float) -> Event:
+        """What the whole run would do to the data with another noise multiplier."""
+        return self._event(noise_multiplier, self.steps)
 
     @cached_property
     def event(self) -> Event:
@@ -344,9 +348,6 @@ class Plan:
     def _event(self, noise_multiplier: float, steps: int) -> Event:
         training = self._of_unit(self._training(noise_multiplier, steps))
         return Compose((*self.beside, training)) if self.beside else training
-
-    def _event_of_noise(self) -> Callable[[float], Event]:
-        return lambda noise_multiplier: self._event(noise_multiplier, self.steps)
 
     @cached_property
     def curve(self) -> PrivacyCurve:
@@ -482,6 +483,12 @@ class Plan:
                 )
 
         self._check_correlation()
+        if self.rows_per_user is not None and self.preparation:
+            raise PrivacyRefusal(
+                f"the price of a preparation is that of one record, and one {self.unit} has several rows. "
+                "Leave rows_per_user out of the plan and draw people, with a preparation that counts each "
+                "once; or leave the preparation out."
+            )
         match self.sampling:
             case CyclicPoissonSampling(rate) if rate < 1.0 and self.rows_per_user is not None:
                 raise PrivacyRefusal(

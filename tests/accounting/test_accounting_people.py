@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import mpmath as mp
 import numpy as np
@@ -86,10 +85,8 @@ SETTINGS = [
 @pytest.mark.parametrize(("k", "rate", "sigma", "epsilon"), SETTINGS)
 def test_one_step_is_that_of_the_integral(k: int, rate: float, sigma: float, epsilon: float) -> None:
     truth = one_step(k, rate, sigma, epsilon)
-    start = time.perf_counter()
     curve = account(event(k, rate, sigma, 1), adjacency="add-remove")
     found = curve.delta(epsilon)
-    assert time.perf_counter() - start < 5.0  # a tenth of a second on a quiet machine
     assert truth * (1 - 1e-9) <= found <= truth * (1 + 1e-5) + 1e-25
 
 

@@ -90,3 +90,18 @@ def test_settings_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(kind, match=words):
         planned(privacy, batch)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "batch", "words"),
+    [
+        ('sampling = "cyclic"\ncycle = 10\n', "144", 'sampling = "cyclic"'),
+        ('sampling = "full"\ncorrelation = "tree"\nreport_loss = false\n', '"full"', 'correlation = "tree"'),
+    ],
+)
+def test_a_comparison_of_plans_knows_independent_noise_alone(
+    privacy: str, batch: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(TOML.format(privacy=privacy, batch=batch))
+    assert tacit(["plan", str(tmp_path / "run.toml")]) == 2
+    assert words in capsys.readouterr().err

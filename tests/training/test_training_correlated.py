@@ -214,7 +214,10 @@ def test_one_record_moves_a_run_by_no_more_than_the_price_says(form: str, physic
 
 
 def test_planted_bug_the_noise_of_a_step_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correlated_module.CorrelatedNoise, "_keep", lambda *_: None)
+    def forget(self: Any, step: int, buffers: Any) -> None:
+        self._noise[step] = {name: torch.zeros_like(buffers[name]) for name in buffers}
+
+    monkeypatch.setattr(correlated_module.CorrelatedNoise, "_store", forget)
     made = session(plan(correlation=FORMS["banded"], steps=5), loss=nothing)
     assert np.abs(released(made) - expected_noise(made, 5)).max() > 0.01
 
@@ -316,6 +319,29 @@ def test_a_resumed_run_goes_on_bit_for_bit(form: str, tmp_path: Path) -> None:
         assert np.array_equal(released(resumed), whole[stop:])
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_session_may_go_back(form: str, tmp_path: Path) -> None:
+    whole = released(session(plan(correlation=FORMS[form])))
+    made = session(plan(correlation=FORMS[form]))
+    released(made, 5)
+    made.save(tmp_path / "state")
+    released(made, 2)
+    made.load(tmp_path / "state")
+    assert np.array_equal(released(made)[7:], whole[5:])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_session_may_take_up_a_run_of_another_key(form: str, tmp_path: Path) -> None:
+    whole = released(session(plan(correlation=FORMS[form])))
+    begun = session(plan(correlation=FORMS[form]))
+    released(begun, 5)
+    begun.save(tmp_path / "state")
+    made = session(plan(correlation=FORMS[form]), key=6)
+    released(made, 5)
+    made.load(tmp_path / "state")
+    assert np.array_equal(released(made)[5:], whole[5:])
+
+
 def test_a_step_that_failed_is_begun_again_with_the_same_noise() -> None:
     whole = released(session(plan(correlation=FORMS["banded"])))
     failing = [False]
@@ -414,7 +440,12 @@ def test_wrong_coefficients_are_refused(kind: Any, given: Any) -> None:
 
 def test_slots_test_independent_noise_alone() -> None:
     with pytest.raises(PrivacyRefusal, match="independent noise"):
-        session(plan(correlation=FORMS["banded"]), audit=AuditSlots(2))
+        session(plan(correlation=FORMS["banded"], sampling=None, batch_size=None), audit=AuditSlots(2))
+
+
+def test_slots_test_no_cycles() -> None:
+    with pytest.raises(PrivacyRefusal, match="in a cycle a canary"):
+        session(plan(), audit=AuditSlots(2))
 
 
 def test_per_layer_clipping_and_views_go_with_it() -> None:

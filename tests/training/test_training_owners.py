@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tacit.audits.regression import Recorder
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.events import GroupPrivacy
+from tacit.events import Gaussian, GroupPrivacy
 from tacit.plan import LossReport, Plan
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
@@ -185,6 +185,11 @@ def test_rows_of_people_in_samples_of_parts_have_no_price() -> None:
         plan(records=40, batch_size=5, sampling=CyclicPoissonSampling(0.5, 4), rows_per_user=2)
 
 
+def test_a_preparation_of_rows_has_no_price_for_people() -> None:
+    with pytest.raises(PrivacyRefusal, match="price of a preparation is that of one record"):
+        plan(records=40, rows_per_user=2, preparation=[Gaussian(8.0)])
+
+
 def test_plan_and_data_must_agree_on_the_rows_of_a_user() -> None:
     x, owners = rows_of(COUNTS)
     the_plan = plan(records=len(x), rows_per_user=3)
@@ -327,6 +332,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "missing in pandas": (lambda: pd.Series(["a", pd.NA, "b"]), "1 rows have no owner"),
     "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
+    "mixed types in a list": (lambda: [1.0, "1", 2], r"several types"),
     "fractions": (lambda: [1.5, 2.0, 3.0], "whole numbers or texts"),
     "one owner": (lambda: ["a"] * 3, "all rows have one owner"),
     "too few": (lambda: ["a", "a"], "all rows have one owner"),

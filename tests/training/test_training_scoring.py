@@ -33,7 +33,7 @@ from tacit.report import make_statement
 from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, score_held_out, scoring
+from tacit.training import OwnedRecords, PrivateSession, StepCharges, score_held_out, scoring
 from tacit.training.evaluation import record_scores
 
 N, NOISE, STEPS = 60, 7.0, 4
@@ -228,6 +228,25 @@ def test_the_first_charge_pays_for_the_score_by_its_renyi_divergence(tmp_path: P
         for order, units in zip(RENYI.orders, extra, strict=False):
             assert units == pytest.approx(order / (2 * NOISE**2) * 1e12, rel=1e-9)
         assert ledger.verify("d").ok
+
+
+def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(tmp_path: Path) -> None:
+    owners = [row % 10 for row in range(40)]
+    with closing(opened(tmp_path)) as ledger:
+        which = plan(records=10)
+        x, y = records(40)
+        model = nn.Linear(4, 2)
+        charges = StepCharges(ledger, "d", which, generator=seeded_generator(1))
+        run = PrivateSession(
+            model, torch.optim.SGD(model.parameters(), lr=0.5),
+            OwnedRecords((x, y), owners, rows_per_user=2), which, loss=losses, charges=charges,
+        )  # fmt: skip
+        run.step(next(run.batches()))
+        with pytest.raises(PrivacyRefusal, match="Say whose each test row is"):
+            score_held_out(run, *records(40, 7))
+        with pytest.raises(InvalidInput, match="40 test rows and 39 owners"):
+            score_held_out(run, *records(40, 7), owners=owners[1:])
+        score_held_out(run, *records(40, 7), owners=owners)
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf])

@@ -123,6 +123,7 @@ def _check_plan(plan: Plan) -> None:
     wrong = {
         "clipping": not isinstance(plan.clipping, FlatClipping | AutomaticClipping),
         "views": plan.views != 1,
+        "correlated noise": plan.correlation is not None,
         "loss_report": plan.loss_report is not None,
         "preparation": bool(plan.preparation),
     }

@@ -179,12 +179,14 @@ def command(
                 "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
                 "price of this run before its first step."
             )
-        if privacy.sampling == "shuffled":
-            raise InvalidInput(
-                f'{config}: [privacy] sampling = "{privacy.sampling}" has another price than Poisson samples '
-                "and the full batch, which tacit plan compares. tacit train prints the price of this run "
-                "before its first step."
-            )
+        special_price = {"sampling": privacy.sampling, "correlation": privacy.correlation}
+        for key, value in special_price.items():
+            if value in ("shuffled", "cyclic", "banded", "inverse", "tree"):
+                raise InvalidInput(
+                    f'{config}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
+                    "full batch with independent noise, which tacit plan compares. tacit train prints the "
+                    "price of this run before its first step."
+                )
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
         epsilon, delta = _first(epsilon, privacy.epsilon), _first(delta, privacy.delta)
         adjacency = _first(adjacency, privacy.adjacency)

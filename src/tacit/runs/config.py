@@ -68,7 +68,7 @@ class DataSection(_Section):
     width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
 
     ``user`` names the column or field of the person whom a row or document is of, who may have one; with
-    ``rows_per_user`` a record is a person with all that he has, and a step reads so many of it.  With
+    ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
     ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
     count rows then.
 

@@ -9,7 +9,7 @@ from tacit.datasets import Dataset
 from tacit.datasets.documents import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.training.owners import OwnedRecords
+from tacit.training.owners import OwnedRecords, numbered
 from tacit.training.records import Data
 
 __all__ = ["check_unit_column", "owned_by", "owners_line", "records_of"]
@@ -24,8 +24,9 @@ def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:
     if data.owners is None:
         return data.train
     if config.data.rows_per_user is None:
-        check_users(data.owners, "training")
-        check_users(data.test_owners or (), "testing")
+        for owners, name in ((data.owners, "training"), (data.test_owners, "testing")):
+            numbered(owners)  # refuses rows without an owner
+            check_users(owners or (), name)
         return data.train
     return OwnedRecords(data.train, data.owners, rows_per_user=config.data.rows_per_user)
 

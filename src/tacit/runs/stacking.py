@@ -135,6 +135,7 @@ def _private_fits(plan: Plan, records: int) -> bool:
     return (
         isinstance(plan.clipping, FlatClipping | AutomaticClipping)
         and plan.views == 1
+        and plan.correlation is None
         and not plan.preparation
         and (plan.adjacency is Adjacency.ADD_REMOVE or records % 2 == 0)
     )

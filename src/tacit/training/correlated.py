@@ -31,27 +31,24 @@ class CorrelatedNoise:
 
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
-        self._kept: list[tuple[int, dict[str, Tensor]]] = []  # of the last steps, the latest first
-
-    @property
-    def kept(self) -> int:
-        """Of how many steps before noise is taken back."""
-        return len(self._correlation.feedback)
+        self._noise: dict[int, dict[str, Tensor]] = {}  # by step: the last, and those that it took back
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         """The buffers of a step, by ``draw``, which gives independent noise at an address.
 
-        The steps are begun in order, each as often as one likes.
+        A step may be begun again, as after an error.
         """
-        self._kept = [(at, noise) for at, noise in self._kept if at < step]
-        if self._kept and self._kept[0][0] != step - 1:
-            self._kept.clear()
-        missing = step if not self._kept and self.kept else 0
-        for earlier in range(step - missing, step):  # of a resumed run: drawn again from the beginning
-            self._keep(earlier, self._made(earlier, draw))
+        if any(before not in self._noise for before in self._before(step)):
+            self._noise.clear()
+            for earlier in range(step):  # of a resumed run: drawn again from the beginning
+                self._store(earlier, self._made(earlier, draw))
         buffers = self._made(step, draw)
-        self._keep(step, buffers)
+        self._store(step, buffers)
         return buffers
+
+    def _before(self, step: int) -> range:
+        """The steps whose noise this one takes back, the latest first."""
+        return range(step - 1, max(0, step - len(self._correlation.feedback)) - 1, -1)
 
     def _made(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         (address, weight), *others = self._correlation.terms(step)
@@ -63,12 +60,13 @@ class CorrelatedNoise:
                 further = draw(address)
                 for name in buffers:
                     buffers[name].add_(further[name], alpha=weight)
-            for (_, noise), factor in zip(self._kept, self._correlation.feedback, strict=False):
+            for before, factor in zip(self._before(step), self._correlation.feedback, strict=False):
                 for name in buffers:
-                    buffers[name].sub_(noise[name], alpha=factor)
+                    buffers[name].sub_(self._noise[before][name], alpha=factor)
         return buffers
 
-    def _keep(self, step: int, buffers: Sums) -> None:
-        if self.kept:
-            copies = {name: buffers[name].clone() for name in buffers}
-            self._kept = [(step, copies), *self._kept][: self.kept + 1]  # one more: the step may begin again
+    def _store(self, step: int, buffers: Sums) -> None:
+        if self._correlation.feedback:
+            self._noise[step] = {name: buffers[name].clone() for name in buffers}
+            needed = (*self._before(step), step)
+            self._noise = {at: noise for at, noise in self._noise.items() if at in needed}

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
-from tacit.events import Compose, Event, Gaussian
+from tacit.events import Compose, Event
 from tacit.ledger import (
     Charge,
     ChargedRun,
@@ -178,7 +178,7 @@ class StepCharges:
         steps = f"{low} of its steps would fit" if low else "Not one of its steps would fit"
 
         def noised(noise: float) -> Event:
-            return Compose((*plan.beside, plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)))
+            return plan.event_with(noise)
 
         less, more = plan.noise_multiplier, _MOST_NOISE * plan.noise_multiplier
         if not self._fits(noised(more)):

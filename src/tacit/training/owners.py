@@ -1,13 +1,13 @@
-"""Whose rows are they? Data with an owner for each row, of which one record is all that an owner has.
+"""How does a person with several rows become one record? By data that name an owner for each row.
 
 A step draws owners, not rows.  Of each it reads up to K rows, and the session clips the mean of their
-gradients once; so the guarantee is that of one owner with all his rows (user-level sampling and clipping:
+gradients once; so the guarantee is that of one owner with all rows (user-level sampling and clipping:
 McMahan et al., 1710.06963; Charles et al., 2407.07737).
 
 **Guarantee**
 
-* Which rows of an owner a step reads depends on the key, the step, his name and how many rows he has, and on
-  nothing of another owner.
+* Which rows of an owner a step reads depends on the key, the step, the owner's name and number of rows, and
+  on no other owner.
 
 Letters: M rows; N owners; K rows that a step reads of one.
 """
@@ -29,20 +29,20 @@ from tacit.sampling import Indices
 from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
 from tacit.training.structure import Template
 
-__all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "rows_read"]
+__all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "is_owned", "numbered", "rows_read"]
 
 
 @final
 class OwnedRecords:
-    """Rows with an owner each: a record is an owner with all his rows, and so is the unit of privacy.
+    """Rows with an owner each: a record is an owner with all rows, and so is the unit of privacy.
 
     By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each of them, and
     clips the mean once.  Of a user with more rows it draws so many; of one with fewer it takes some of them
-    once more.  So a user counts the same however many rows he has.  The plan counts users: ``records`` is a
-    public figure for how many there are, ``batch_size`` how many of them a step draws.
+    once more.  So each user counts the same, whatever the number of rows.  The plan counts users: ``records``
+    is a public figure for how many there are, ``batch_size`` how many of them a step draws.
 
     With a plan that has ``rows_per_user`` too, a step draws rows.  Each is clipped by itself, and the price
-    is that of all rows of a user, who keeps so many of them.  The plan counts rows.
+    is that of all rows of a user, of which the run reads so many.  The plan counts rows.
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes.
@@ -62,7 +62,7 @@ class OwnedRecords:
     def __init__(self, data: Data | Records, owners: Any, *, rows_per_user: int) -> None:
         self.data = data
         self.rows_per_user = check_integer("rows_per_user", rows_per_user, low=1)
-        owner, self._salts, self._digest = _numbered(owners)
+        owner, self._salts, self._digest = numbered(owners)
         self._rows = np.argsort(owner, kind="stable")
         self._counts = np.bincount(owner)
         self._starts = np.cumsum(self._counts) - self._counts
@@ -118,7 +118,7 @@ class OwnedRecords:
         """Rows beyond ``rows_per_user``: a figure of the data, for whoever trains; do not publish it."""
         return int(np.maximum(self._counts - self.rows_per_user, 0).sum())
 
-    def digest(self, key: bytes = b"") -> str:
+    def digest(self, key: bytes) -> str:
         """A keyed digest of whose each row is."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
@@ -145,9 +145,9 @@ class OwnersRows(Records):
     def begin(self, step: int) -> None:
         self.inner.begin(step)
 
-    def of_users(self, users: Indices, *, seed: int) -> Indices:
-        """The rows that a step with this seed reads of these users."""
-        return self._owned.chosen(users, seed)
+    def positions(self, indices: Indices) -> Indices:
+        """Some rows of these owners, as positions among all rows."""
+        return self._owned.chosen(indices, 0)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         return self.inner.take(self._owned.chosen(indices, seed), seed=seed)
@@ -164,7 +164,7 @@ class OwnersRows(Records):
 class CappedRows(Records):
     """Rows of :class:`OwnedRecords`, at most ``rows_per_user`` of each owner: each row is a record.
 
-    Which rows of an owner stay depends on his name and on how many he has.
+    Which rows of an owner stay depends on the owner's name and number of rows alone.
     """
 
     def __init__(self, owned: OwnedRecords, inner: Records) -> None:
@@ -182,7 +182,7 @@ class CappedRows(Records):
         self.inner.begin(step)
 
     def positions(self, indices: Indices) -> Indices:
-        """Where the records lie among all rows."""
+        """These records, as positions among all rows."""
         return self._kept[indices]
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
@@ -242,9 +242,12 @@ def rows_read(records: Records, indices: Indices) -> Indices:
     Canaries, which come after the records, have none.
     """
     real = indices[indices < len(records)]
-    if isinstance(records, OwnersRows):
-        return records.of_users(real, seed=0)
-    return records.positions(real) if isinstance(records, CappedRows) else real
+    return records.positions(real) if isinstance(records, OwnersRows | CappedRows) else real
+
+
+def is_owned(records: Records) -> bool:
+    """Whether one unit of privacy may have several rows among them."""
+    return isinstance(records, OwnersRows | CappedRows)
 
 
 def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
@@ -252,7 +255,7 @@ def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
 
     ``owned_by``: the column by which the ledger takes the records to be owned.
     """
-    owned = isinstance(records, OwnersRows | CappedRows)
+    owned = is_owned(records)
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
             f"the charges are for owners, the column {owned_by!r}, and the session's records are rows. Give "
@@ -260,7 +263,7 @@ def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
         )
     if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
-            f"the plan protects one {plan.unit}, and with OwnedRecords a record is an owner with all his "
+            f"the plan protects one {plan.unit}, and with OwnedRecords a record is an owner with all "
             'rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count owners '
             "in records and batch_size."
         )
@@ -269,9 +272,11 @@ def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
 _ROWS = ("row", "record", "example", "sample")
 
 
-def _numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
+def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
     """The owners numbered from 0, (M,), a word for each name, (N,), and a digest of whose each row is."""
-    values = owners.numpy(force=True) if isinstance(owners, Tensor) else np.asarray(owners)
+    values = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
+    # of a list NumPy would make texts where one item is a text: "1.0" and "1" would be two owners
+    values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(f"owners must be one for each row, (M,); got shape {values.shape}.")
     if len(values) == 0:

@@ -29,6 +29,7 @@ from tacit.ledger.chain import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.training.evaluation import Evaluation, measure_of, record_scores
+from tacit.training.owners import numbered
 from tacit.training.session import PrivateSession
 
 __all__ = ["score_held_out", "share_of"]
@@ -58,13 +59,19 @@ def score_held_out(
 
     Raises:
         InvalidInput: the plan has no score report, or the session no charges.
-        PrivacyRefusal: no step was charged yet, or another process released a score meanwhile.
+        PrivacyRefusal: no step was charged yet, or another process released a score meanwhile; or records
+            are people with several rows, and ``owners`` are missing.
     """
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:
         raise InvalidInput(
             "a score on held-out records is part of a plan that is charged to a ledger. Make the plan with "
             "score_report=ScoreReport(noise), and the session with charges."
+        )
+    if session.of_people and owners is None:
+        raise PrivacyRefusal(
+            "the plan's unit is a person with several rows, and a score of rows adds up all rows of one. "
+            "Say whose each test row is: score_held_out(session, inputs, targets, owners=...)."
         )
     noise = report.noise
 
@@ -82,7 +89,9 @@ def _of_people(scores: Tensor, owners: Sequence[str | int] | None) -> Tensor:
     """The mean score of each owner, (N,), from those of rows (M,), which are clamped first."""
     if owners is None:
         return scores
-    _, number = np.unique(np.asarray(owners), return_inverse=True)
+    number, _, _ = numbered(owners)
+    if len(number) != len(scores):
+        raise InvalidInput(f"there are {len(scores)} test rows and {len(number)} owners. Give one for each.")
     rows = scores.double().nan_to_num(0.0).clamp(0.0, 1.0).cpu().numpy()
     return torch.from_numpy(np.bincount(number, weights=rows) / np.bincount(number))
 

@@ -59,7 +59,7 @@ from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
 from tacit.training.noise_reuse import check_release
-from tacit.training.owners import OwnedRecords, as_owned, check_unit, rows_read
+from tacit.training.owners import OwnedRecords, as_owned, check_unit, is_owned, rows_read
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
@@ -246,7 +246,7 @@ class PrivateSession:
         self._thresholds = plan.clipping.initial_thresholds(self._engine.names)
         self._averaged = None if ema_decay is None else AveragedWeights(model, ema_decay)
         self._watch = LossWatch(plan)
-        self._correlated = None if plan.correlation is None else CorrelatedNoise(plan.correlation)
+        self._correlated = self._no_steps_yet()
         self._done = 0
         self._loss: float | None = None  # the noisy one of the last step, for a bar
         self._torn = False
@@ -335,6 +335,11 @@ class PrivateSession:
         """The records in bytes, for the fingerprint by which a ledger knows them; None for a data set whose
         records would each have to be decoded."""
         return self._records.content()
+
+    @property
+    def of_people(self) -> bool:
+        """Whether the records are :class:`~tacit.training.OwnedRecords`, people with several rows."""
+        return is_owned(self._of_data)
 
     @property
     def stopped(self) -> str | None:
@@ -602,7 +607,7 @@ class PrivateSession:
         if self._ranks.first:
             resume_charges(self._charges, state.get("charges"), generator)
         self._name = state.get("name", self._name)
-        self._generator = generator
+        self._generator, self._correlated = generator, self._no_steps_yet()
         self._done, self._torn = state["done"], False
         self._thresholds = state["thresholds"]
         self._engine.measured.clear()
@@ -613,6 +618,10 @@ class PrivateSession:
         if self._slots is not None:
             self._slots.load(state["slots"], generator)
         return dict(state["extra"])
+
+    def _no_steps_yet(self) -> CorrelatedNoise | None:
+        """Noise that is correlated in time, before any step: what is stored is of one key."""
+        return None if self.plan.correlation is None else CorrelatedNoise(self.plan.correlation)
 
     def _identity(self, key: bytes) -> dict[str, Any]:
         """The facts in which a repeated step must agree with its first time."""
