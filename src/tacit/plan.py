@@ -31,6 +31,7 @@ from tacit.events.base import check_event
 from tacit.notebook import facts
 from tacit.rounding import round_up
 from tacit.sampling import (
+    ByDate,
     CyclicPoissonSampling,
     FullBatch,
     PoissonSampling,
@@ -188,13 +189,18 @@ class Plan:
         """A plan from a given noise multiplier.
 
         Args:
-            batch_size: expected records per step; None, or ``records``, is full batch.
+            batch_size: expected records per step; None, or ``records``, is full batch; of batches by date a
+                public figure for how many there are on average.
             epochs, steps: exactly one of them.
             clipping: a rule, or a number C for :class:`FlatClipping`.
             sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
             largest_batch: cuts larger Poisson samples to this many records, kept at random.
         """
         records = check_integer("records", records, low=1)
+        if batch_size is None and isinstance(sampling, ByDate):
+            raise InvalidInput(
+                "batch_size is missing: give a public figure for the records of a step's dates, on average."
+            )
         batch = _batch_size(batch_size, records)
         return cls(
             unit=unit,
@@ -293,9 +299,9 @@ class Plan:
 
     @property
     def charging_unit(self) -> int:
-        """Steps that can only be paid for together: an epoch of shuffled batches, all with correlated noise,
-        else one."""
-        if self.correlation is not None:
+        """Steps that can only be paid for together: an epoch of shuffled batches, all with correlated noise
+        or by date, else one."""
+        if self.correlation is not None or isinstance(self.sampling, ByDate):
             return self.steps
         if isinstance(self.sampling, CyclicPoissonSampling):
             return self.sampling.cycle
@@ -329,16 +335,16 @@ class Plan:
 
     def _training(self, noise_multiplier: float, steps: int) -> Event:
         """The first steps, on records."""
-        if self.correlation is None:
-            return self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
+        independent = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
+        known = self.sampling.participations_in(steps)
+        if self.correlation is None or known is None:
+            return independent
         match self.sampling:
             case CyclicPoissonSampling(rate, cycle) if rate < 1.0:
                 alone = self.correlation.event(noise_multiplier, steps, participations=1, separation=1)
                 return CyclicPoissonSampled(rate, cycle, alone)
-            case CyclicPoissonSampling(_, cycle):
-                times = -(-steps // cycle)
-                return self.correlation.event(noise_multiplier, steps, participations=times, separation=cycle)
-        return self.correlation.event(noise_multiplier, steps, participations=steps, separation=1)
+        times, apart = known
+        return self.correlation.event(noise_multiplier, steps, participations=times, separation=apart)
 
     def _of_unit(self, training: Event) -> Event:
         """Steps on records, from the view of one unit."""
@@ -496,6 +502,12 @@ class Plan:
                     "price for all rows together. Draw people (leave rows_per_user out of the plan), or take "
                     "Poisson samples of all rows."
                 )
+            case ByDate() if self.rows_per_user is not None:
+                raise PrivacyRefusal(
+                    "rows of one person by date are priced by how often the person takes part. Leave "
+                    "rows_per_user out of the plan, and give the session DatedRecords(OwnedRecords(...), "
+                    "...)."
+                )
             case TruncatedPoissonSampling(_, records, largest):
                 _check_truncation(records, largest, self.records, self.expected_batch_size)
         if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:
@@ -516,11 +528,11 @@ class Plan:
             raise PrivacyRefusal(
                 f"correlation must be one of {names}, whose guarantee is known; got {self.correlation!r}."
             )
-        if not isinstance(self.sampling, FullBatch | CyclicPoissonSampling):
+        if self.sampling.participations_in(self.steps) is None:
             raise PrivacyRefusal(
                 "noise that is correlated in time needs to know at which steps a record can take part, and "
                 f"{self.sampling.describe()} leaves that open. Take sampling=CyclicPoissonSampling(rate, "
-                "cycle), or all records in each step."
+                "cycle), or ByDate(), or all records in each step."
             )
         sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
         if sampled and not isinstance(self.correlation, Banded):
@@ -563,7 +575,9 @@ class Plan:
         )
 
 
-_SAMPLINGS = (PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling)
+_SAMPLINGS = (
+    PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling, ByDate,
+)  # fmt: skip
 _RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
 # Large enough that any rule accepts it; replaced by the calibrated value before the plan is used.
 _BLANK_NOISE = 1.0
@@ -624,6 +638,8 @@ def _sampling(
             expected = rate * records
         case CyclicPoissonSampling():
             expected = sampling.expected_share * records
+        case ByDate():
+            expected = float(batch)
         case ShuffledBatches(size, planned):
             expected = float(size)
             if planned != records:

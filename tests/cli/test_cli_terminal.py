@@ -213,7 +213,7 @@ def test_brackets_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("no_pictures")
 def test_a_test_key_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     made = prepare("iris.toml", out="out", generator=seeded_generator(1))
-    assert train.run_to_end(made, Path("iris.toml"), "iris") is not None
+    assert train.run_to_end(made, ["iris.toml", "--resume"], "iris") is not None
     assert "NOT PRIVATE (test key) iris: step 6" in capsys.readouterr().err
 
 

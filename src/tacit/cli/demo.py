@@ -42,7 +42,9 @@ def command(
         path for n in itertools.count(1) if not (path := Path("runs") / f"demo-{n}").exists()
     )
     start = time.perf_counter()
-    outcome = run_to_end(prepare(_CONFIG, out=folder), _CONFIG, "digits")
+    outcome = run_to_end(
+        prepare(_CONFIG, out=folder), [str(_CONFIG), "--out", str(folder), "--resume"], "digits"
+    )
     if outcome is None:
         return INTERRUPTED
     if not as_json:

@@ -15,11 +15,12 @@ import typer
 
 from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console, messages
 from tacit.cli.together import Join, one_voice, torchrun
-from tacit.errors import TacitError, check_integer
+from tacit.errors import InvalidInput, TacitError, check_integer
 
 if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
+    from tacit.runs.checks import CheckedRun
     from tacit.runs.config import LedgerSection
 
 __all__ = ["INTERRUPTED", "as_data", "command", "print_json", "refused_data", "run_to_end", "show_outcome"]
@@ -28,7 +29,9 @@ INTERRUPTED = 130
 
 
 def command(
-    config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", show_default=False)],
+    config: Annotated[
+        Path | None, typer.Argument(help="The configuration, a TOML file.", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the run; else the configuration's, or runs/NAME.", show_default=False),
@@ -49,6 +52,20 @@ def command(
         Path | None,
         typer.Option(help="The folder that `tacit batches` wrote.", show_default=False),
     ] = None,
+    further: Annotated[
+        Path | None,
+        typer.Option(
+            "--continue", metavar="RUN", help="Go on with a run by date: its next days.", show_default=False
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="With --continue: the first day that is not there yet.  [default: today]"),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="With --continue: where the rows are, if in another file.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Train a model with differential privacy.
@@ -62,6 +79,9 @@ def command(
     to the budget of the data set before it is done. A plan that does not fit is refused before it starts;
     when others have used up the budget meanwhile, the run ends with the model so far, and exit code 1.
 
+    A run by date, [privacy] sampling = "dates", ends at the days that are there. With --continue RUN and no
+    configuration, the run in that folder takes the next days into the same statement.
+
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
 
     torchrun --nproc-per-node 2 -m tacit train FILE trains in two processes: one run,
@@ -69,25 +89,67 @@ def command(
 
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
+    started = _Started(config, out, resume, further, until, table)
     with one_voice() as join:
         charged = _Charged(ledger, dataset, chunk)
-        return _train(config, join, out, resume, charged, batches, as_json=as_json)
+        return _train(started, join, charged, batches, as_json=as_json)
 
 
-def _train(
-    config: Path,
-    join: Join,
-    out: Path | None,
-    resume: bool,
-    charged: _Charged,
-    batches: Path | None,
-    *,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True)
+class _Started:
+    """What the command line says of where the run begins: from a configuration, or from its folder."""
+
+    config: Path | None
+    out: Path | None
+    resume: bool
+    further: Path | None
+    until: str | None
+    table: Path | None
+
+    def __post_init__(self) -> None:
+        if self.further is None and (self.until, self.table) != (None, None):
+            raise InvalidInput("--until and --table go with --continue RUN. Say them in [data] otherwise.")
+        if (self.further is None) == (self.config is None):
+            raise InvalidInput(
+                "give a configuration, or --continue and the folder of a run by date, which has its own."
+            )
+        if self.further is not None and (self.out is not None or self.resume):
+            raise InvalidInput("--continue RUN names the folder of the run: leave out --out and --resume.")
+
+    def checked(self, charged: _Charged, batches: Path | None) -> CheckedRun:
+        """The run, as far as it can be checked without torch."""
+        from tacit.runs.checks import FurtherDays, check_run
+
+        section = charged.section()
+        if self.further is None:
+            return check_run(self.path, out=self.out, resume=self.resume, ledger=section, batches=batches)
+        days = FurtherDays(self.until, self.table)
+        return check_run(
+            self.path, out=self.further, resume=True, ledger=section, batches=batches, further=days
+        )
+
+    @property
+    def path(self) -> Path:
+        """The configuration."""
+        return self.config or Path(self.further or ".") / "config.toml"
+
+    @property
+    def title(self) -> str:
+        """What the bar says."""
+        return self.path.stem if self.further is None else self.further.name
+
+    def again(self, folder: Path) -> list[str]:
+        """The words of a command that goes on after an interruption."""
+        if self.further is None:
+            return [str(self.path), "--out", str(folder), "--resume"]
+        given = (("--until", self.until), ("--table", self.table))
+        said = [word for name, value in given if value is not None for word in (name, str(value))]
+        return ["--continue", str(self.further), *said]
+
+
+def _train(started: _Started, join: Join, charged: _Charged, batches: Path | None, *, as_json: bool) -> int:
     """Train in this process, together with those that ``join`` gives; returns the exit code."""
-    from tacit.runs.checks import check_run
-
-    checked = check_run(config, out=out, resume=resume, ledger=charged.section(), batches=batches)
+    checked = started.checked(charged, batches)
     ranks = join(checked.config.run.device)
     from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
@@ -96,7 +158,8 @@ def _train(
     if not as_json:
         _announce(run)
     streamed = [] if batches is None else ["--batches", str(batches)]
-    outcome = run_to_end(run, config, config.stem, [*charged.options(), *streamed])
+    again = [*started.again(run.folder), *charged.options(), *streamed]
+    outcome = run_to_end(run, again, started.title)
     first = run.session.ranks.first
     if not run.ended:
         if as_json and first:
@@ -169,18 +232,17 @@ def _show_balance(run: Run, when: str) -> None:
         )
 
 
-def run_to_end(run: Run, config: Path, title: str, options: Sequence[str] = ()) -> Outcome | None:
-    """Train with a bar; None if Ctrl-C ended it, after a message on how to go on, with what ``options``."""
+def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
+    """Train with a bar; None if Ctrl-C ended it, after a message on how to go on: by train and ``again``."""
     done = run.session.steps_done
     bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
         outcome = run.start((bar,), stop)
     if not run.ended:
-        words = [*torchrun(), "train", str(config), "--out", str(run.folder), "--resume", *options]
-        again = shlex.join(words)
+        command = shlex.join([*torchrun(), "train", *again])
         messages.print(
             f"Stopped after step {run.session.steps_done} of {run.plan.steps}; the state is saved in "
-            f"{run.folder}. Go on with:\n  {again}",
+            f"{run.folder}. Go on with:\n  {command}",
             soft_wrap=True,
         )
     return outcome
@@ -219,6 +281,11 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(outcome.statement.to_text(), soft_wrap=True)
     if outcome.stopped is not None:
         console.print(f"The ledger ended the run early: {outcome.stopped}", soft_wrap=True)
+    if outcome.days_left:
+        folder = shlex.quote(str(outcome.folder))
+        console.print(
+            f"{outcome.days_left} Go on with them by:\n  tacit train --continue {folder}", soft_wrap=True
+        )
     cost = f" at ε = {round_up(outcome.statement.epsilon)}"
     console.print(score_line(figures, cost), style="bold red" if figures["useless"] else "bold")
     for remark in _about_score(outcome):
@@ -273,7 +340,8 @@ def as_data(outcome: Outcome) -> dict[str, object]:
     """The outcome as plain data, for JSON."""
     return {
         "folder": str(outcome.folder),
-        "finished": outcome.stopped is None,
+        "finished": outcome.stopped is None and not outcome.days_left,
+        "days_left": outcome.days_left,
         "stopped": outcome.stopped,
         "files": [str(outcome.folder / name) for name in outcome.files],
         "test_score": outcome.evaluation.score,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class Dataset:
     * ``encoder``: what encoded a table, and encodes new rows in the same way; else None.
     * ``owners``, ``test_owners``: whose each record of ``train`` and ``test`` is, where a person may have
       several, and the unit is a person; else None.
+    * ``dates``: when each record of ``train`` arrived, where they are trained on in this order; else None.
     * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
 
     Errors: :class:`InvalidInput` where the tensors do not fit together.
@@ -75,6 +76,7 @@ class Dataset:
     spelling: Spelling | None = None
     owners: Owners | None = None
     test_owners: Owners | None = None
+    dates: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):

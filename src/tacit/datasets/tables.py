@@ -10,6 +10,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ def load_table(
     test_path: Path | None = None,
     missing: str | None = None,
     user: str | None = None,
+    date: str | None = None,
     unit: str = "row",
     name: str | None = None,
 ) -> Dataset:
@@ -77,6 +79,7 @@ def load_table(
         missing: the old form of the columns' own ``missing``.
         user: the column that says whose a row is.  Test rows are then those of other people, chosen by a hash
             of ``user`` alone.
+        date: the column that says when a row arrived, for training by date.
 
     Returns:
         The data set, with the ``encoder`` that made it; inputs (n, d) float32.
@@ -111,19 +114,20 @@ def load_table(
             f"the column {user!r} says whose a row is, and is trained on too: the model would learn who is "
             f"who. Take {user} out of the columns."
         )
-    train, owners = _encode(Path(path), encoder, user)
+    if date is not None and (date in (*encoder.inputs_of, target) or date == user):
+        raise InvalidInput(
+            f"the column {date!r} says in which step a row is trained on, and has another part too. Give "
+            "the table one column for each."
+        )
+    train, (owners, dates) = _encode(Path(path), encoder, (user, date))
     test_owners: Owners | None = None
     if test_path is not None:
-        test, test_owners = _encode(Path(test_path), encoder, user)
-    elif test_fraction is not None and owners is None:
-        train, test = _cut(train, _marks(_bytes_of(train), test_fraction, "row"))
-    elif test_fraction is not None and owners is not None:
-        marks = _marks((str(owner).encode() for owner in owners), test_fraction, f"value of {user}")
+        test, (test_owners,) = _encode(Path(test_path), encoder, (user,))
+    elif test_fraction is not None:
+        keys = _bytes_of(train) if owners is None else (str(owner).encode() for owner in owners)
+        marks = _marks(keys, test_fraction, "row" if owners is None else f"value of {user}")
         train, test = _cut(train, marks)
-        owners, test_owners = (
-            [owner for owner, mark in zip(owners, marks.tolist(), strict=True) if mark is tests]
-            for tests in (False, True)
-        )
+        (owners, test_owners), (dates, _) = _cut_column(owners, marks), _cut_column(dates, marks)
     read = len(encoder.inputs_of)
     return Dataset(
         name or Path(path).name.split(".")[0],
@@ -137,6 +141,7 @@ def load_table(
         encoder=encoder,
         owners=owners,
         test_owners=test_owners,
+        dates=dates,
     )
 
 
@@ -185,12 +190,22 @@ def _cut(pair: TensorPair, marks: Tensor) -> tuple[TensorPair, TensorPair]:
     return train, test
 
 
-def _encode(path: Path, encoder: Encoder, user: str | None) -> tuple[TensorPair, Owners | None]:
-    """Rows of one file as tensors, and whose they are."""
+def _cut_column(cells: list[Any] | None, marks: Tensor) -> tuple[list[Any] | None, list[Any] | None]:
+    if cells is None:
+        return None, None
+    marked = marks.tolist()
+    train, test = ([c for c, m in zip(cells, marked, strict=True) if m is tests] for tests in (False, True))
+    return train, test
+
+
+def _encode(
+    path: Path, encoder: Encoder, apart: Sequence[str | None]
+) -> tuple[TensorPair, list[list[Any] | None]]:
+    """Rows of one file as tensors, and the cells of the columns ``apart``, such as whose the rows are."""
     assert encoder.target is not None, "a table is loaded with a target"
-    read = [*encoder.inputs_of, encoder.target, *([] if user is None else [user])]
+    read = [*encoder.inputs_of, encoder.target, *(name for name in apart if name is not None)]
     table = whole_table(path, read, encoder.dialect)
-    owners = None if user is None else table.pop(user)
+    cells = [None if name is None else [*table.pop(name)] for name in apart]
     inputs = encoder.inputs(table, source=str(path))
     targets = torch.from_numpy(encoder.targets(table, source=str(path)))
-    return TensorPair(torch.from_numpy(inputs), targets), None if owners is None else [*owners]
+    return TensorPair(torch.from_numpy(inputs), targets), cells

@@ -9,6 +9,7 @@
 * ``language_section``, ``hub_layout``: language models, checked without torch; ``tokens``: documents as
   tokens; ``language_model``: the model.
 * ``result``: the form in which a run leaves its model; ``language_result``: that of language models.
+* ``owners``: records that are people; ``stream``: records by date; ``notes``: what a statement says of them.
 * ``charging``: what the run charges to a ledger.
 * ``canaries``: planted lines of text; ``canary_section``: what the configuration says of them.
 * ``train``: one run from its configuration to its folder.

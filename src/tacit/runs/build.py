@@ -17,6 +17,7 @@ from tacit.runs.losses import losses_of
 from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer
 from tacit.runs.owners import records_of
 from tacit.runs.plan import make_plan
+from tacit.runs.stream import in_order_of_dates
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.ledger_charges import StepCharges
@@ -110,7 +111,7 @@ def session_on(
     session = PrivateSession(
         model,
         new_optimizer(config, model),
-        records_of(config, data) if records is None else records,
+        in_order_of_dates(config, data, records_of(config, data)) if records is None else records,
         plan,
         loss=losses_of(data, config.training.loss, config.training.class_weights),
         engine=config.training.engine,

@@ -39,6 +39,7 @@ from tacit.runs.plan import make_plan
 
 __all__ = [
     "CheckedRun",
+    "FurtherDays",
     "check_class_weights",
     "check_data",
     "check_ledger",
@@ -71,6 +72,26 @@ class CheckedRun:
     ledger: LedgerSection
     resume: bool
     batches: Path | None = None
+    continued: bool = False
+
+
+@dataclass(frozen=True)
+class FurtherDays:
+    """What ``tacit train --continue`` says of a run by date: up to which day, and where the rows are."""
+
+    until: str | None = None
+    table: Path | None = None
+
+    def applied_to(self, config: Config, folder: Path) -> Config:
+        """The configuration of the run in ``folder`` with these in place of its own."""
+        if config.data.date is None:
+            raise InvalidInput(
+                f"the run in {folder} does not take its records by date, so there are no further days for "
+                "it. An interrupted run goes on by --resume."
+            )
+        given = {"until": self.until, "table": None if self.table is None else str(self.table)}
+        said = {"until": None} | {name: value for name, value in given.items() if value is not None}
+        return config.model_copy(update={"data": config.data.model_copy(update=said)})
 
 
 def check_run(
@@ -80,6 +101,7 @@ def check_run(
     resume: bool = False,
     ledger: LedgerSection | None = None,
     batches: Path | None = None,
+    further: FurtherDays | None = None,
 ) -> CheckedRun:
     """Read a configuration and check all of it that can be checked without torch and without records.
 
@@ -89,6 +111,7 @@ def check_run(
         resume: whether the run in that folder is to go on.
         ledger: where the run is charged; the configuration gives what it leaves open.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
+        further: the run by date in that folder is to go on with these days.
 
     Raises:
         InvalidInput: a mistake in the configuration; a file that does not exist; a folder that holds a run.
@@ -98,6 +121,8 @@ def check_run(
     text = read_text(path)
     config = parse_config(text, str(path))
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
+    if further is not None:
+        config = further.applied_to(config, folder)
     if resume:
         check_resumable(folder)
         _check_same(folder, config)
@@ -123,7 +148,7 @@ def check_run(
     charged = _merged(config.ledger, ledger)
     check_ledger(charged)
     check_scores(config, plan, charged=charged.url is not None)
-    return CheckedRun(config, text, folder, plan, charged, resume, batches)
+    return CheckedRun(config, text, folder, plan, charged, resume, batches, further is not None)
 
 
 def check_data(section: DataSection) -> None:

@@ -49,6 +49,7 @@ _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
+    "data.until",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
     "privacy.test_baseline",
 )  # fmt: skip
@@ -71,6 +72,11 @@ class DataSection(_Section):
     ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
     ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
     count rows then.
+
+    ``date`` names the column of a table that says on which day a row arrived, for ``sampling = "dates"``: a
+    step takes the rows of ``days_per_step`` days, the first those from ``first_day`` on.  Days before
+    ``until``, by default today, are there in full.  Where people would take part too often, the data are
+    refused, or, with ``too_often = "skip"``, these rows skipped.
 
     ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
     is in tokens.  ``documents`` says what becomes of a document: "first", its first sequence, or "split",
@@ -101,6 +107,11 @@ class DataSection(_Section):
     test_parquet: str | None = None
     user: str | None = None
     rows_per_user: _Count | None = None
+    date: str | None = None
+    first_day: str | None = None
+    until: str | None = None
+    days_per_step: _Count = 1
+    too_often: Literal["refuse", "skip"] = "refuse"
     draw: Literal["users", "rows"] = "users"
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     documents: Literal["first", "split"] | None = None
@@ -164,7 +175,9 @@ class PrivacySection(_Section):
     over the number of classes.
 
     With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
-    samples of them, or the parts themselves.  ``correlation`` of the noise in time has so many ``bands``.
+    samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
+    days; a person takes part in at most so many steps (``participations``), so many steps apart
+    (``separation``).  ``correlation`` of the noise in time has so many ``bands``.
     """
 
     epsilon: float | None = None
@@ -173,8 +186,10 @@ class PrivacySection(_Section):
     unit: str
     adjacency: Literal["add-remove", "replace-one", "zero-out"]
     records: int
-    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic"] = "poisson"
+    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic", "dates"] = "poisson"
     cycle: _Count | None = None
+    participations: _Count = 1
+    separation: _Count = 1
     correlation: Literal["independent", "banded", "inverse", "tree"] = "independent"
     bands: _Count | None = None
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"

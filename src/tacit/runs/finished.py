@@ -81,6 +81,11 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
             f"with all their rows ({config.data.user!r}), so its limits say nothing of rows. [audit] slots "
             "plants made-up people in a run; tacit.runs.slots.audit_folder says in Python what they prove."
         )
+    if config.data.date is not None:
+        raise InvalidInput(
+            "attacks train further models on random halves of the records, and this run took them by date "
+            f"({config.data.date!r}). Attack a run of the same model on samples of them."
+        )
     plan = _performed(make_plan(config), statement["mechanism"]["steps"])
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(

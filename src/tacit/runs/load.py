@@ -54,6 +54,7 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
             test_path=None if section.test_table is None else Path(section.test_table),
             missing=section.missing,
             user=section.user,
+            date=section.date,
             unit=unit,
         )
     if section.images is not None:

@@ -12,7 +12,7 @@ from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, TacitError
 from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.runs.config import Config
-from tacit.sampling import CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
+from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
 __all__ = ["check_largest_batch", "make_plan"]
 
@@ -20,7 +20,7 @@ _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
     "privacy": (
         "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "cycle",
-        "correlation", "bands", "clipping",
+        "participations", "separation", "correlation", "bands", "clipping",
         "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
     ),
     "training": ("batch_size", "largest_batch", "epochs", "steps", "views"),
@@ -54,6 +54,7 @@ def make_plan(config: Config) -> Plan:
         raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
     check_largest_batch(config)
     _check_cycle(config)
+    _check_dates(config)
     with _errors_in_keys():
         return _plan(config)
 
@@ -92,6 +93,33 @@ def _check_cycle(config: Config) -> None:
         )
 
 
+def _check_dates(config: Config) -> None:
+    """Refuse dates that would not be used, or are missing, before the records are read."""
+    data, privacy, training = config.data, config.privacy, config.training
+    by_date = privacy.sampling == "dates"
+    if by_date != (data.date is not None):
+        raise InvalidInput(
+            '[privacy] sampling = "dates" and [data] date, the column that says on which day a row arrived, '
+            "go together, and only one of them is set. Set both, or neither."
+        )
+    if not by_date:
+        return
+    if data.table is None:
+        raise InvalidInput("[data] date names a column of a table, and this run reads none. Leave it out.")
+    if data.first_day is None:
+        raise InvalidInput('[data] first_day is missing: the day on which the stream begins, "2026-01-01".')
+    if training.steps is None or training.batch_size == "full":
+        raise InvalidInput(
+            "[training] needs steps, for how many the whole stream is planned, and a batch_size, the rows "
+            'or people of a step on average (or "auto": records over steps), which cannot be "full".'
+        )
+    if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
+        raise InvalidInput(
+            "[privacy] participations and separation say how often a person takes part; a row has one date. "
+            "Name the column of people by [data] user, with rows_per_user, or leave them out."
+        )
+
+
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
     """With the best coefficients for so many steps, in which a record takes part so often."""
     privacy, training = config.privacy, config.training
@@ -101,13 +129,15 @@ def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -
     share = 1.0 if batch is None else batch / privacy.records
     steps = training.steps or max(1, math.ceil((training.epochs or 1.0) / share - 1e-9))
     times, apart = 1, 1
-    match sampling:
-        case CyclicPoissonSampling(1.0, cycle):
-            times, apart = -(-steps // cycle), cycle
-        case FullBatch():
-            times = steps
+    if sampling is not None and not _sampled(sampling):
+        times, apart = sampling.participations_in(steps) or (1, 1)
     bands = min(privacy.bands, steps)
     return kinds[privacy.correlation].optimised(bands, steps, participations=times, separation=apart)
+
+
+def _sampled(sampling: Sampling) -> bool:
+    """Whether cyclic batches are samples, whose price has each participation by itself."""
+    return isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
 
 
 def _batch_size(given: int | str, records: int) -> int | None:
@@ -125,6 +155,8 @@ def _batch_size(given: int | str, records: int) -> int | None:
 def _plan(config: Config) -> Plan:
     privacy, training = config.privacy, config.training
     batch = _batch_size(training.batch_size, privacy.records)
+    if privacy.sampling == "dates" and training.batch_size == "auto":
+        batch = max(1, round(privacy.records * privacy.participations / (training.steps or 1)))
     sampling: Sampling | None = None
     if privacy.sampling == "shuffled" and batch is not None:
         sampling = ShuffledBatches(batch, privacy.records)
@@ -134,6 +166,8 @@ def _plan(config: Config) -> Plan:
         part = privacy.records / privacy.cycle
         rate = 1.0 if batch is None or batch > part - 0.5 else batch / part
         sampling = CyclicPoissonSampling(rate, privacy.cycle)
+    elif privacy.sampling == "dates":
+        sampling = ByDate(privacy.participations, privacy.separation)
     common: dict[str, Any] = {
         "delta": privacy.delta,
         "records": privacy.records,

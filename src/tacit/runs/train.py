@@ -20,7 +20,7 @@ The folder of a run::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,8 +55,10 @@ from tacit.runs.evaluated import (
 )
 from tacit.runs.folder import canary_file, check_empty, resume_state, slot_files, sole_user
 from tacit.runs.load import Progress
-from tacit.runs.owners import owned_by, owners_line
+from tacit.runs.notes import notes_on
+from tacit.runs.owners import owned_by
 from tacit.runs.result import Result, result_of
+from tacit.runs.stream import check_days, days_left
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
 from tacit.training.checkpointing import saved_generator
@@ -89,6 +91,7 @@ class Outcome:
     :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
     ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
     its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
+    ``days_left`` says how a stream of days goes on.
     ``factory`` is what made a model of the user's own; ``used_by`` says how the model is used, where ``tacit
     predict`` does not take it.
     """
@@ -103,6 +106,7 @@ class Outcome:
     stopped: str | None = None
     factory: str | None = None
     used_by: str | None = None
+    days_left: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,8 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether all steps are taken, or the ledger allows no more."""
-        return self.session.steps_done == self.plan.steps or self.session.stopped is not None
+        """Whether all steps are taken, or the ledger or the days so far allow no more."""
+        return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
 
     @cached_property
     def result(self) -> Result:
@@ -208,13 +212,7 @@ class Run:
             randomness=session.randomness,
             private=session.private,
             data_source=self.data.source,
-            notes=(
-                *notes,
-                *owners_line(self.config),
-                *_slots_line(self.config),
-                *_canaries_line(self.canaries),
-                *_processes_line(session.ranks),
-            ),
+            notes=(*notes, *notes_on(self.config, session, self.canaries)),
             owned_by=owned_by(self.config),
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,
@@ -257,6 +255,7 @@ class Run:
             session.stopped,
             self.config.model.factory,
             self.result.used_by,
+            days_left(self.config, plan, session.steps_done),
         )
 
     def _draw(self, rows: list[Row], figures: dict[str, Any]) -> None:
@@ -348,6 +347,7 @@ def prepare_checked(
             progress=progress,
         )
         history = History.from_plain(session.load(resume_state(folder))) if resume else History()
+        check_days(config, data, session, continued=checked.continued)
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)
@@ -374,26 +374,6 @@ def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> 
         "the preparation, which may have read the records: the charge stays. Nothing was saved, so "
         "there is nothing to resume; a new run is charged anew."
     )
-
-
-def _slots_line(config: Config) -> tuple[str, ...]:
-    """That there were canaries is a public fact: they belong to no person."""
-    if not config.audit.slots:
-        return ()
-    return (f"{config.audit.slots} audit slots: canary records without data were planted for half of them",)
-
-
-def _canaries_line(canaries: Sequence[Canary]) -> tuple[str, ...]:
-    """The same for the canaries in text; it does not say which of them took part."""
-    if not canaries:
-        return ()
-    return (f"{len(canaries)} made-up lines with random secrets were planted, each by a secret coin",)
-
-
-def _processes_line(ranks: Ranks) -> tuple[str, ...]:
-    if ranks.ranks == 1:
-        return ()
-    return (f"{ranks.ranks} processes that trust each other took each step together and released it once",)
 
 
 def _write(path: Path, text: str) -> None:

@@ -30,6 +30,11 @@ class Sampling(ABC):
             PrivacyRefusal: this sampler has no proven guarantee under this adjacency.
         """
 
+    def participations_in(self, steps: int) -> tuple[int, int] | None:
+        """In how many of ``steps`` steps a record takes part, at most, and how far apart any two of them are,
+        at least; None where the sampler leaves it open."""
+        return None
+
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         """The participants of step ``step`` (from 0), as sorted positions in ``[0, records)``."""

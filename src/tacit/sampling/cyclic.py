@@ -60,6 +60,9 @@ class CyclicPoissonSampling(Sampling):
         """The expected part of the records that takes part in a step."""
         return self.sampling_rate / self.cycle
 
+    def participations_in(self, steps: int) -> tuple[int, int]:
+        return -(-steps // self.cycle), self.cycle
+
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if self.sampling_rate == 1.0:
             return Repeat(Partitioned(self.cycle, mechanism), -(-steps // self.cycle))

@@ -22,6 +22,9 @@ class FullBatch(Sampling):
     [0, 1, 2]
     """
 
+    def participations_in(self, steps: int) -> tuple[int, int]:
+        return steps, 1
+
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         return Repeat(mechanism, steps)
 

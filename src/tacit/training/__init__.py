@@ -7,7 +7,7 @@
 * ``records``: batches from arrays, data frames, memory maps and data sets; ``columns``, ``frames``,
   ``arrays``: what becomes a tensor; ``structure``: what a record is made of; ``batching``: items of one
   batch; ``prefetch``: worker processes read batches early.
-* ``owners``: records that are people with several rows each.
+* ``owners``: records that are people with several rows each; ``dated``: records that arrive in time.
 * ``items``: checks that each item of a data set depends on its own record alone.
 * ``augmentation``: several views of a record before the one clip.
 * ``guarded_optimizer``: only noisy gradients change the model.
@@ -30,6 +30,7 @@
 from tacit.training.audit_slots import AuditSlots, SlotEvidence
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.averaging import AveragedWeights
+from tacit.training.dated import DatedRecords
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
@@ -45,6 +46,7 @@ __all__ = [
     "Augmentation",
     "AveragedWeights",
     "Batch",
+    "DatedRecords",
     "Evaluation",
     "FlipAndCrop",
     "History",

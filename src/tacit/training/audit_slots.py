@@ -33,7 +33,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.sampling import CyclicPoissonSampling, Indices, TruncatedPoissonSampling
+from tacit.sampling import ByDate, CyclicPoissonSampling, Indices, TruncatedPoissonSampling
 from tacit.training.drawn import DrawnRecords
 from tacit.training.files import write_atomically
 from tacit.training.records import Records
@@ -77,10 +77,10 @@ class AuditSlots:
                 f"audit slots add and remove records, and under {plan.adjacency} the number of records is "
                 'public and fixed. Audit a plan with adjacency="add-remove" and the same noise.'
             )
-        if isinstance(plan.sampling, CyclicPoissonSampling):
+        if isinstance(plan.sampling, CyclicPoissonSampling | ByDate):
             raise PrivacyRefusal(
-                "audit slots test samples of all records, and in a cycle a canary is in one part alone. "
-                "Audit a plan with Poisson samples or full batches, with the same noise."
+                "audit slots test samples of all records, and in a cycle a canary is in one part alone, by "
+                "date in one step. Audit a plan with Poisson samples or full batches, with the same noise."
             )
         if isinstance(plan.sampling, TruncatedPoissonSampling):
             raise PrivacyRefusal(

@@ -101,7 +101,7 @@ def train(
     """Take all steps that are left; return the lines of metrics, those of ``history`` first.
 
     Where the ledger refuses the next chunk, the run ends: the last line is of the steps taken, and
-    ``session.stopped`` gives the reason.
+    ``session.stopped`` gives the reason.  A stream ends at the days that are there.
 
     Of several ranks, the first alone evaluates, calls the watchers and returns lines of metrics.
 
@@ -142,7 +142,7 @@ def train(
             session.save(checkpoint, extra=lines.to_plain())
         if stop:
             break
-    if session.stopped is not None:
+    if session.stopped is not None or session.steps_done == session.steps_there < plan.steps:
         _finish_early(session, lines, evaluate, watchers, checkpoint)
     return lines
 

@@ -14,6 +14,7 @@ Letters: M rows; N owners; K rows that a step reads of one.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from typing import Any, final
@@ -112,6 +113,24 @@ class OwnedRecords:
         counts = np.minimum(self._counts, self.rows_per_user)
         first = np.arange(self.rows_per_user) < counts[:, None]  # what comes after them comes again
         return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
+
+    def split(self, parts: NDArray[np.int64]) -> tuple[OwnedRecords, NDArray[np.uint64], NDArray[np.int64]]:
+        """Of each owner one for each of the ``parts`` (M,) that the rows are in.
+
+        Returns:
+            The records of the new owners, and for each of these the old one, by a word for the name, and the
+            part.
+        """
+        owner = np.empty(self.rows, dtype=np.int64)
+        owner[self._rows] = np.repeat(np.arange(len(self)), self._counts)
+        pairs, number = np.unique(np.stack([owner, parts], axis=1), axis=0, return_inverse=True)
+        number = number.ravel()
+        split = copy.copy(self)
+        split._salts = self._salts[pairs[:, 0]]
+        split._rows = np.argsort(number, kind="stable")
+        split._counts = np.bincount(number)
+        split._starts = np.cumsum(split._counts) - split._counts
+        return split, split._salts, pairs[:, 1]
 
     @property
     def dropped(self) -> int:

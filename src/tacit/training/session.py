@@ -11,7 +11,8 @@ tickets, which hold no data: neither records nor values before noise pass throug
   it does not take itself, and those of a second optimizer: only noisy gradients change the model.
 * In one of several processes the session reads and releases nothing, except for ``ranks``: by these the
   processes take each step together, and release it once (:mod:`tacit.training.ranks`).
-* A resumed session draws the same participants and the same noise as the interrupted one would have.
+* A resumed session draws the same participants and the same noise as the interrupted one would have.  With
+  the next days of a stream it goes on only where all steps of the days before were taken and saved.
 * The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
   would release something else; to go on after a step that was cut short while it changed the weights; and to
   go on from the state of a run with another loss.
@@ -52,6 +53,7 @@ from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.averaging import AveragedWeights
 from tacit.training.checkpointing import check_same_run, load_state, save_state
 from tacit.training.correlated import CorrelatedNoise
+from tacit.training.dated import DatedRecords, participants, records_and_dates
 from tacit.training.diverging import LossWatch, check_weights
 from tacit.training.drawn import DrawnRecords
 from tacit.training.guarded_optimizer import GuardedOptimizer
@@ -109,8 +111,9 @@ class PrivateSession:
     Args:
         model: any module that does not mix records; the session refuses others and names the part.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: :class:`~tacit.training.OwnedRecords` where several rows may be of one person.  Else records,
-            of which no person has two: arrays, tensors or lists (N, ...), memory maps among them, mappings
+        data: :class:`~tacit.training.OwnedRecords` where several rows may be of one person;
+            :class:`~tacit.training.DatedRecords`, of rows or of these, for a plan by date.  Else records, of
+            which no person has two: arrays, tensors or lists (N, ...), memory maps among them, mappings
             and tuples of them, data frames, a list of records, or a map-style data set; ``docs/records.md``
             lists them.  Row i is record i, and item i depends on record i alone.  To check that, the session
             reads four items of a data set up to ten times before the first step.  Floating numbers are cast
@@ -161,7 +164,7 @@ class PrivateSession:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: Data | OwnedRecords | Records,
+        data: Data | OwnedRecords | DatedRecords | Records,
         plan: Plan,
         *,
         loss: PerExampleLoss | nn.Module,
@@ -197,9 +200,12 @@ class PrivateSession:
         self.model = model
         self.plan = plan
         loss = per_record(loss, model)
+        data, self._dates = records_and_dates(data, plan)
         self._records, self._unchecked = as_owned(data, plan, collate=collate, floating=floating_type(model))
         check_unit(plan, self._records, None if charges is None else charges.owned_by)
         self._of_data = self._records  # before canaries come to them
+        if self._dates is not None:
+            self._dates.check_length(len(self._records))
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
         self._augmentation_is_checked = augmentation is None
@@ -248,6 +254,7 @@ class PrivateSession:
         self._watch = LossWatch(plan)
         self._correlated = self._no_steps_yet()
         self._done = 0
+        self._unsaved = False  # whether a state of these records, of further days, is still to be saved
         self._loss: float | None = None  # the noisy one of the last step, for a bar
         self._torn = False
         if check_integer("workers", workers, low=0) > 0:
@@ -282,6 +289,12 @@ class PrivateSession:
     def steps_done(self) -> int:
         """Steps performed so far."""
         return self._done
+
+    @property
+    def steps_there(self) -> int:
+        """Steps that can be taken with these data: all of the plan's, or of a stream those of its days so
+        far."""
+        return self.plan.steps if self._dates is None else self._dates.steps
 
     @property
     def epsilon(self) -> float:
@@ -355,7 +368,7 @@ class PrivateSession:
         return self._refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """The tickets of the steps that are left, to the end of the plan.
+        """The tickets of the steps that are left, to the end of the plan, or of the days of a stream so far.
 
         With ``charges`` they end where the ledger refuses the next chunk: see :attr:`stopped`.
 
@@ -365,7 +378,7 @@ class PrivateSession:
         Raises:
             BudgetExceeded: the ledger refuses the first chunk.
         """
-        yield from self._tickets(self.plan.steps, "private training", progress)
+        yield from self._tickets(self.steps_there, "private training", progress)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
         """The tickets of about one pass over the records, fewer at the end of the plan.
@@ -375,7 +388,7 @@ class PrivateSession:
         """
         each = self.plan.steps_per_epoch
         title = f"epoch {self._done // each + 1} of {-(-self.plan.steps // each)}"
-        yield from self._tickets(min(self._done + each, self.plan.steps), title, progress)
+        yield from self._tickets(min(self._done + each, self.steps_there), title, progress)
 
     def _tickets(self, stop: int, title: str, progress: bool | None) -> Iterator[StepTicket]:
         shown = progress if self._ranks.first else False
@@ -450,7 +463,7 @@ class PrivateSession:
             self._ranks.from_first(self._pay)
         if self._ranks.ranks > 1 and not self._agreed:
             self._agree()
-        indices = self.plan.sampling.indices(self._generator, self._done, len(self._records))
+        indices = participants(self.plan, self._generator, len(self._records), self._dates)(self._done)
         self._ranks.each(lambda: self._check_reading(indices))
         released = noisy_step(
             self._engine,
@@ -533,10 +546,9 @@ class PrivateSession:
 
     def _requests(self) -> Iterator[Request]:
         return requests(
-            self.plan,
+            participants(self.plan, self._generator, len(self._records), self._dates),
+            range(self._done, self.steps_there),
             self._generator,
-            len(self._records),
-            first=self._done,
             physical_batch_size=self._physical,
             ranks=self._ranks,
         )
@@ -573,10 +585,12 @@ class PrivateSession:
                 "slots": None if self._slots is None else self._slots.state(),
                 "charges": None if self._charges is None else self._charges.state(),
                 "name": self._name,
+                "dates": None if self._dates is None else self._dates.state(self._done),
                 "extra": extra or {},
             },
         )
         self._layout.clean(path, saved)
+        self._unsaved = False
 
     def load(self, path: Path | str) -> dict[str, Any]:
         """Go on exactly where :meth:`save` stopped; returns its ``extra``.
@@ -603,7 +617,17 @@ class PrivateSession:
     def _load(self, path: Path | str) -> dict[str, Any]:
         state = load_state(Path(path))
         generator = Generator(state["key"], secure=state["secure"])
-        check_same_run(path, json.loads(state["run"]), self._identity(state["key"]))
+        before = json.loads(state["run"])
+        there = before.get("steps there")
+        if self._dates is not None and there is not None and state["done"] < there < self._dates.steps:
+            self._dates.steps = there  # the days that were begun are finished first
+        now = self._identity(state["key"])
+        if self._dates is not None and state["done"] == there:
+            self._unsaved = before != now
+            for facts in (before, now):  # nothing of later days has been released
+                for name in ("records", "steps there"):
+                    facts.pop(name, None)
+        check_same_run(path, before, now)
         if self._ranks.first:
             resume_charges(self._charges, state.get("charges"), generator)
         self._name = state.get("name", self._name)
@@ -613,6 +637,8 @@ class PrivateSession:
         self._engine.measured.clear()
         self._engine.measured.update(state["measured"])
         self._optimizer.restore(self._layout.load(Path(path), state, self.model, self.optimizer))
+        if self._dates is not None:
+            self._dates.load(state["dates"])
         if self._averaged is not None:
             self._averaged.load(state["averaged"])
         if self._slots is not None:
@@ -640,6 +666,10 @@ class PrivateSession:
             "ema": None if self._averaged is None else self._averaged.decay,
             "slots": None if self._slots is None else repr(self._slots.request),
         }
+        if self._dates is not None:
+            facts["records"] += f", {self._dates.fingerprint(key)}"
+            facts["steps there"] = self.steps_there
+            facts["stream"] = self._dates.describe()
         if self._noise_on_device:
             facts["noise"] = "ChaCha20"
         if self._layout.sharded:
@@ -674,6 +704,17 @@ class PrivateSession:
             raise BudgetExceeded(
                 f"the plan's {self.plan.steps} steps are done and its epsilon of {self.plan.epsilon:.4g} is "
                 "spent. Make a plan with more steps before the run starts."
+            )
+        if self._unsaved:
+            raise PrivacyRefusal(
+                "these are the records of further days. Call session.save(path) before their first step, so "
+                "that the state belongs to them: resumed from the old one with yet other records, the same "
+                "noise would be added to different sums."
+            )
+        if self._done >= self.steps_there:
+            raise InvalidInput(
+                f"the days of the first {self.steps_there} of the plan's {self.plan.steps} steps are done. "
+                "Save the state, and go on from it in a session with the next days' records."
             )
         if not isinstance(ticket, StepTicket):
             raise InvalidInput(

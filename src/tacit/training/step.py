@@ -26,7 +26,7 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -153,11 +153,16 @@ def _reading_seed(generator: Generator, step: int) -> int:
 
 
 def requests(
-    plan: Plan, generator: Generator, records: int, *, first: int, physical_batch_size: int, ranks: Ranks
+    participants: Callable[[int], Indices],
+    steps: range,
+    generator: Generator,
+    *,
+    physical_batch_size: int,
+    ranks: Ranks,
 ) -> Iterator[Request]:
-    """The batches that this rank will read in the steps from ``first`` to the end of the plan, in order."""
-    for step in range(first, plan.steps):
-        indices = plan.sampling.indices(generator, step, records)
+    """The batches that this rank will read in these ``steps``, in order."""
+    for step in steps:
+        indices = participants(step)
         for part in _parts(len(indices), physical_batch_size, ranks):
             yield Request(indices[part.rows], _reading_seed(generator, step))
 

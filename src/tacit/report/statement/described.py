@@ -37,6 +37,7 @@ from tacit.events import (
 )
 from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.sampling import (
+    ByDate,
     CyclicPoissonSampling,
     FullBatch,
     PoissonSampling,
@@ -170,7 +171,8 @@ def _plan(data: Mapping[str, Any], event: Event, adjacency: Adjacency) -> Plan:
         score_report=None if scored == "none" else _call(scored, (ScoreReport,)),
         allow_large_delta=True,
     )
-    if abs(_expected(plan.sampling, plan.records) - plan.expected_batch_size) > 0.5:
+    by_date = isinstance(plan.sampling, ByDate)  # whose batch size is a figure by itself
+    if not by_date and abs(_expected(plan.sampling, plan.records) - plan.expected_batch_size) > 0.5:
         raise InvalidInput(
             f"the sampler draws {_expected(plan.sampling, plan.records):g} of {plan.records} records a step, "
             f"and the expected batch size is {plan.expected_batch_size:g}."
@@ -214,6 +216,8 @@ def _sampling(mechanism: Mapping[str, Any], event: Event) -> Sampling:
         exact = [rate for rate in _cyclic_rates(event) if rate > 0.0]
         rates = (1.0, *exact, min(1.0, cycle * batch / records))
         candidates += [CyclicPoissonSampling(rate, cycle) for rate in rates]
+    if found := re.search(r"at most (\d{1,18}) times?(?:, (\d{1,18}) steps apart)?", described):
+        candidates.append(ByDate(int(found[1]), int(found[2] or 1)))
     for sampling in candidates:
         if sampling.describe() == described:
             return sampling

@@ -1,0 +1,262 @@
+"""How do records that arrive in time become steps? Each has a date, and a step takes those of its days.
+
+**Guarantee**
+
+* The steps in which a record takes part depend on its own dates alone; those of a person on the dates of the
+  person's rows.
+* A person takes part no more often, and no closer together, than the plan was priced for: other data are
+  refused before a step, or the rows that come too often are skipped.  What a resume state knows of people
+  counts, so that the days of a stream may come in several files.
+
+Letters: M rows; N records, rows or people; T steps of the plan.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.sampling import ByDate, Indices
+from tacit.training.owners import OwnedRecords
+from tacit.training.records import Data, Records
+
+__all__ = ["DatedRecords", "Dates", "day_of", "participants", "records_and_dates"]
+
+_DAY = "datetime64[D]"
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # of other numbers NumPy would make years
+_MISSING = ("", "NaT", "nan", "None", "<NA>")
+
+
+@final
+class DatedRecords:
+    """Records with a date each, for a plan with :class:`tacit.sampling.ByDate`.
+
+    Step t takes the records of ``days`` days, the first step those from ``first`` on.  A session takes the
+    steps whose days are all before ``until``; with more data, it goes on from its state.
+
+    Args:
+        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes; or
+            :class:`~tacit.training.OwnedRecords`, of which a person takes part in each step that one of the
+            person's rows belongs to.
+        dates: M dates: texts such as "2026-03-01", dates of Python, or ``datetime64``.
+        first: the day on which the stream begins.
+        until: the first day that has not been recorded in full, by default today: a public fact, which is
+            not read from the data.
+        days: how many days a step takes.
+        too_often: what becomes of people who would take part more often, or closer together, than the plan
+            allows: "refuse" the data, or "skip" the rows that come too often or too early.
+
+    Raises:
+        InvalidInput: a date is missing or unreadable, or ``until`` is before ``first``.
+
+    >>> data = DatedRecords(
+    ...     (np.zeros((3, 2)), np.zeros(3)), ["2026-03-01", "2026-03-04", "2026-03-09"],
+    ...     first="2026-03-01", until="2026-03-09", days=2)
+    >>> data.steps  # the days from the 1st to the 8th
+    4
+    """
+
+    def __init__(
+        self,
+        data: Data | Records | OwnedRecords,
+        dates: Any,
+        *,
+        first: str | datetime.date,
+        until: str | datetime.date | None = None,
+        days: int = 1,
+        too_often: str = "refuse",
+    ) -> None:
+        self.data = data
+        self.too_often = check_in("too_often", too_often, ("refuse", "skip"))
+        self.days = check_integer("days", days, low=1)
+        self.first = day_of("first", first)
+        self.until = day_of("until", datetime.date.today() if until is None else until)
+        if self.until < self.first:
+            raise InvalidInput(f"until is {self.until}, before the stream begins, on {self.first}.")
+        self._given = _as_days(dates)
+        self.step_of: NDArray[np.int64] = (self._given - self.first).astype(np.int64) // self.days
+
+    @property
+    def steps(self) -> int:
+        """Steps whose days have all been recorded."""
+        return int((self.until - self.first).astype(np.int64)) // self.days
+
+    @property
+    def left_out(self) -> int:
+        """Rows from before the stream, or after these steps: for whoever trains; do not publish it."""
+        return int(((self.step_of < 0) | (self.step_of >= self.steps)).sum())
+
+    def digest(self, key: bytes) -> str:
+        """A keyed digest of the dates."""
+        return hashlib.blake2b(self._given.tobytes(), key=key, digest_size=16).hexdigest()
+
+
+@final
+class Dates:
+    """Which records take part in the steps of a session, and how often people have done so before."""
+
+    def __init__(self, given: DatedRecords, plan: Plan) -> None:
+        if not isinstance(plan.sampling, ByDate):
+            raise InvalidInput(
+                "the records have dates, and the plan draws them in another way: "
+                f"{plan.sampling.describe()}. Plan with sampling=tacit.sampling.ByDate(), or give the "
+                "session the records without dates."
+            )
+        self._given, self._rule, self._unit = given, plan.sampling, plan.unit
+        self.steps = min(given.steps, plan.steps)
+        self._past: dict[int, tuple[int, int]] = {}  # by person: how often so far, and the last step
+        self._begun = 0  # steps that the past covers
+        self.records: Any = given.data
+        self._step_of, self._person = given.step_of, None
+        if isinstance(given.data, OwnedRecords):
+            _check_length(len(given.step_of), given.data.rows)
+            self.records, self._person, self._step_of = given.data.split(given.step_of)
+        self._taken = self._steps_taken()
+
+    def check_length(self, records: int) -> None:
+        """Refuse another number of dates than of records."""
+        if self._person is None:
+            _check_length(len(self._step_of), records)
+
+    def of_step(self, step: int) -> Indices:
+        """The records of a step, as sorted positions."""
+        return np.flatnonzero(self._taken == step).astype(np.int64)
+
+    def fingerprint(self, key: bytes) -> str:
+        """A keyed digest by which a resumed run recognises the same dates."""
+        return f"by date {self._given.digest(key)}"
+
+    def describe(self) -> str:
+        """What stays the same in all days of a stream."""
+        given = self._given
+        return f"from {given.first} on, {given.days} days a step"
+
+    def state(self, done: int) -> dict[str, Any] | None:
+        """How often people have taken part in the steps before ``done``, for the resume state."""
+        if self._person is None:
+            return None
+        past = dict(self._past)
+        self._kept(past, self._begun, done)
+        return {"begun": done, "past": past}
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Go on from what :meth:`state` gave."""
+        if state is not None:
+            self._begun = state["begun"]
+            self._past = dict(state["past"])
+        self._taken = self._steps_taken()
+
+    def _steps_taken(self) -> NDArray[np.int64]:
+        """The step of each record, or -1 for those that are skipped."""
+        if self._person is None:
+            return self._step_of
+        kept = self._kept(dict(self._past), self._begun, self.steps)
+        inside = (self._step_of >= self._begun) & (self._step_of < self.steps)
+        skipped = int((inside & ~kept).sum())
+        if skipped and self._given.too_often == "refuse":
+            raise PrivacyRefusal(
+                f"{skipped} times a {self._unit} would take part more often than {self._rule.participations} "
+                f"times, or less than {self._rule.separation} steps after the last time, for which the plan "
+                "has no price. Plan with more participations or a smaller separation, or say "
+                'too_often="skip". This number is of the data: do not publish it.'
+            )
+        return np.where(kept, self._step_of, -1)
+
+    def _kept(self, past: dict[int, tuple[int, int]], begun: int, stop: int) -> NDArray[np.bool_]:
+        """Which of the people's steps from ``begun`` to ``stop`` the plan allows, early ones first; counts
+        them in ``past``."""
+        assert self._person is not None
+        kept = np.zeros(len(self._step_of), dtype=np.bool_)
+        order = np.argsort(self._step_of, kind="stable")
+        people, steps = self._person[order].tolist(), self._step_of[order].tolist()
+        never = (0, -self._rule.separation)
+        for place, person, step in zip(order.tolist(), people, steps, strict=True):
+            if not begun <= step < stop:
+                continue
+            times, last = past.get(person, never)
+            if times < self._rule.participations and step - last >= self._rule.separation:
+                kept[place] = True
+                past[person] = (times + 1, step)
+        return kept
+
+
+def participants(
+    plan: Plan, generator: Generator, records: int, dates: Dates | None
+) -> Callable[[int], Indices]:
+    """Which records take part in a step, by its number: those of its days, or those that the plan draws."""
+    if dates is not None:
+        return dates.of_step
+    return lambda step: plan.sampling.indices(generator, step, records)
+
+
+def records_and_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
+    """The data without dates, and these, where a plan is by date.
+
+    Raises:
+        PrivacyRefusal: people would take part too often.
+        InvalidInput: dates without a plan by date, or the other way round.
+    """
+    if isinstance(data, DatedRecords):
+        dates = Dates(data, plan)
+        return dates.records, dates
+    if isinstance(plan.sampling, ByDate):
+        raise InvalidInput(
+            "the plan takes records by date, and the data have no dates. Give the session "
+            "tacit.training.DatedRecords(data, dates, first=...)."
+        )
+    return data, None
+
+
+def day_of(name: str, given: object) -> np.datetime64:
+    """One day, from a text such as "2026-03-01" or a date of Python."""
+    try:
+        day: np.datetime64 = _read(np.array([given], dtype=object))[0]
+    except InvalidInput:
+        day = np.datetime64("NaT")
+    if np.isnat(day):
+        raise InvalidInput(f'{name} must be a day, such as "2026-03-01"; got {given!r}.')
+    return day
+
+
+def _as_days(dates: Any) -> NDArray[np.datetime64]:
+    """Dates of rows as days; times of day are left out."""
+    values = np.asarray(dates, dtype=object if isinstance(dates, list | tuple) else None)
+    if values.ndim != 1:
+        raise InvalidInput(f"dates must be one for each row, (M,); got shape {values.shape}.")
+    if values.dtype.kind not in "OUM":
+        raise InvalidInput(f'dates must be days, such as "2026-03-01"; got {values.dtype}.')
+    days = values.astype(_DAY) if values.dtype.kind == "M" else _read(values)
+    if missing := int(np.isnat(days).sum()):
+        raise InvalidInput(
+            f"{missing} rows have no date, so nothing says in which step they take part. Leave them out."
+        )
+    return days
+
+
+def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
+    """Texts and dates of Python as days; what stands for a missing one as NaT."""
+    texts = ["" if value is None else str(value).strip() for value in values.tolist()]
+    texts = ["NaT" if text in _MISSING else text for text in texts]
+    try:
+        if not all(text == "NaT" or _ISO.match(text) for text in texts):
+            raise ValueError
+        return np.array([text[:10] for text in texts], dtype=_DAY)
+    except ValueError:
+        raise InvalidInput(
+            "a date cannot be read. Dates are days such as 2026-03-01, with the year first; convert others "
+            "before. (The value is left out, as it is one of a record.)"
+        ) from None
+
+
+def _check_length(dates: int, rows: int) -> None:
+    if dates != rows:
+        raise InvalidInput(f"there are {rows} rows and {dates} dates. Give one date for each row.")

@@ -1,0 +1,201 @@
+"""``[privacy] sampling = "dates"``: a run takes the days of a table, and goes on with the next ones."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacit.cli.app import run as tacit
+from tacit.sampling import ByDate
+
+TOML = """
+[data]
+table = "january.csv"
+test_table = "test.csv"
+target = "late"
+date = "day"
+first_day = "2026-01-01"
+until = "2026-02-01"
+{data}
+[columns.amount]
+kind = "number"
+lower = 0.0
+upper = 1.0
+[columns.late]
+kind = "boolean"
+[model]
+name = "logistic"
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+unit = "{unit}"
+adjacency = "add-remove"
+records = 1200
+sampling = "dates"
+correlation = "inverse"
+bands = 3
+report_loss = false
+{privacy}
+[optimizer]
+learning_rate = 2.0
+[training]
+batch_size = "auto"
+steps = 60
+[run]
+rows = 4
+"""
+
+
+def table(path: str, first: int, stop: int, seed: int) -> None:
+    """Twenty rows a day; large amounts are late."""
+    rng = np.random.default_rng(seed)
+    lines = ["day,who,amount,late"]
+    for number in range(first, stop):
+        day = datetime.date(2026, 1, 1) + datetime.timedelta(days=number)
+        for who, amount in enumerate(rng.random(20)):
+            lines.append(f"{day},p{number % 20}-{who},{amount:.4f},{str(bool(amount > 0.5)).lower()}")
+    Path(path).write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    table("january.csv", 0, 31, 1)
+    table("february.csv", 31, 60, 2)
+    table("test.csv", 0, 20, 3)
+    write()
+    return tmp_path
+
+
+def write(
+    data: str = "", privacy: str = "", unit: str = "payment", changes: dict[str, str] | None = None
+) -> None:
+    text = TOML.format(data=data, privacy=privacy, unit=unit)
+    for old, new in (changes or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    Path("run.toml").write_text(text)
+
+
+def statement(folder: str = "run") -> dict[str, object]:
+    return json.loads(Path(folder, "statement.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_a_run_goes_on_with_the_days_of_another_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "The days before 2026-02-01 are trained on, 31 of 60 steps. The next step needs those before"
+        in printed
+    )
+    assert "tacit train --continue run" in printed
+    first = statement()
+    assert first["mechanism"]["steps"] == 31  # type: ignore[index]
+    assert "31 of 60 steps" in json.dumps(first)
+    assert tacit(["verify", "run/statement.json"]) == 0
+    further = ["train", "--continue", "run", "--table", "february.csv", "--until", "2026-03-02"]
+    assert tacit(further) == 0
+    last = statement()
+    assert last["mechanism"]["steps"] == 60  # type: ignore[index]
+    assert last["guarantee"]["epsilon"] <= 4.0  # type: ignore[index]
+    assert last["mechanism"]["sampler"] == ByDate().describe()  # type: ignore[index]
+    assert tacit(["verify", "run/statement.json"]) == 0
+    assert json.loads(Path("run/evaluation.json").read_text())["score"] > 0.8
+    assert "--continue" not in capsys.readouterr().out.replace(" ".join(further), "")
+    assert tacit(further) == 2  # all is done
+
+
+def test_days_are_waited_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    before = Path("run/model.safetensors").read_bytes()
+    assert tacit(["train", "--continue", "run", "--until", "2026-02-01"]) == 2
+    assert "Wait until they are recorded, and say --until 2026-02-02" in capsys.readouterr().err
+    assert Path("run/model.safetensors").read_bytes() == before
+    assert tacit(["train", "--continue", "run"]) == 2  # today, with the table of January
+    assert "january.csv has no row of the days from 2026-02-01" in capsys.readouterr().err
+    assert Path("run/model.safetensors").read_bytes() == before
+
+
+def test_a_whole_table_does_the_same_as_its_parts(here: Path) -> None:
+    both = Path("january.csv").read_text() + Path("february.csv").read_text().partition("\n")[2]
+    assert tacit(["train", "run.toml", "--out", "parts", "--json"]) == 0
+    Path("all.csv").write_text(both)
+    further = ["train", "--continue", "parts", "--until", "2026-03-02", "--table"]
+    assert tacit([*further, "all.csv"]) == 0
+    table_of = np.genfromtxt("parts/metrics.csv", delimiter=",", names=True)
+    assert table_of["steps"].tolist() == [15, 30, 31, 45, 60]
+
+
+def test_people_in_a_stream(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    people = 'user = "who"\nrows_per_user = 1'
+    write(people, "participations = 3\nseparation = 20", unit="person")
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0  # each comes every 20 days
+    text = json.dumps(statement())
+    assert "each at most 3 times, 20 steps apart" in text
+    assert tacit(["verify", "run/statement.json"]) == 0
+    assert tacit(["train", "--continue", "run", "--table", "february.csv", "--until", "2026-03-02"]) == 0
+    write(people, "participations = 3\nseparation = 21", unit="person")
+    assert tacit(["train", "run.toml", "--out", "other"]) == 1
+    assert "less than 21 steps after the last time" in capsys.readouterr().err
+    assert not Path("other/statement.json").exists()
+    write(people + '\ntoo_often = "skip"', "participations = 3\nseparation = 21", unit="person")
+    assert tacit(["train", "run.toml", "--out", "other"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "words"),
+    [
+        ("", {'date = "day"': ""}, "go together"),
+        ("", {'sampling = "dates"': ""}, "go together"),
+        ("", {'first_day = "2026-01-01"': ""}, "first_day is missing"),
+        ("", {"steps = 60": "epochs = 1"}, "needs steps"),
+        ("", {'"auto"': '"full"'}, "needs steps"),
+        ("", {'date = "day"': 'date = "late"'}, "has another part too"),
+        ("", {'date = "day"': 'date = "week"'}, "week"),
+        ("", {'date = "day"': 'date = "amount"'}, "has another part too"),
+        ("", {'date = "day"': 'date = "who"'}, "a date cannot be read"),
+        ("", {'until = "2026-02-01"': 'until = "1.2.2026"'}, "until must be a day"),
+        ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the stream begins"),
+        ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Name the column of people"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], data: str, changes: dict[str, str], words: str
+) -> None:
+    write(data, changes=changes)
+    assert tacit(["train", "run.toml", "--out", "run"]) in (1, 2)
+    assert words in capsys.readouterr().err
+    assert not Path("run/model.safetensors").exists()
+
+
+def test_the_options_of_continue_are_its_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["run.toml", "--until", "2026-02-01"], "go with --continue"),
+        (["run.toml", "--continue", "run"], "give a configuration, or --continue"),
+        ([], "Usage: tacit train"),
+        (["--continue", "run", "--resume"], "leave out --out and --resume"),
+        (["--continue", "nowhere"], "nowhere"),
+    ):
+        assert tacit(["train", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_only_runs_by_date_have_further_days(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {
+        'date = "day"\nfirst_day = "2026-01-01"\nuntil = "2026-02-01"': "",
+        'sampling = "dates"\ncorrelation = "inverse"\nbands = 3': "",
+    }  # fmt: skip
+    write(changes=changes)
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    assert tacit(["train", "--continue", "run"]) == 2
+    assert "does not take its records by date" in capsys.readouterr().err
+
+
+def test_attacks_on_a_stream_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    assert tacit(["attack", "run"]) == 2
+    assert "took them by date" in capsys.readouterr().err
