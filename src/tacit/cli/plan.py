@@ -15,13 +15,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.plan_in_time import show_in_time
 from tacit.cli.plan_language_model import LanguageModelOptions, plan_language_model, whole
 from tacit.cli.show import Preparations, console
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
+from tacit.noise_in_time import Ways, compare_in_time
 from tacit.people import Comparison, compare_ways
-from tacit.planner import Advice, Option, Question, advise
+from tacit.planner import Advice, Option, Progress, Question, advise
 from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
 from tacit.runs.config import read_config
@@ -55,6 +57,9 @@ def command(
         float | None,
         typer.Option(help="Rows of one of them: compare ways to train on people.", show_default=False),
     ] = None,
+    correlated: Annotated[
+        bool, typer.Option("--correlated", help="Also compare noise that is correlated in time.")
+    ] = False,
     unit: Annotated[
         str | None, typer.Option(help="What one record is: image, patient.", show_default=False)
     ] = None,
@@ -136,6 +141,10 @@ def command(
     With --users and --rows-per-user, the records are people, and the last lines compare drawing people, with
     the mean of so many rows clipped once, with drawing their rows at the price of all of them.
 
+    With --correlated, further lines compare ways to correlate the noise in time, at the recommended batch, or
+    the one --batch-size: the noise of sums of many steps, relative to independent noise, and what a run keeps
+    of it between steps.
+
     With a run file, its [privacy] and its epochs or steps are taken where no option gives them.
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
@@ -162,6 +171,7 @@ def command(
                 "--preparation": preparation,
                 "--users": users,
                 "--rows-per-user": rows_per_user,
+                "--correlated": correlated,
             },
         )
         return plan_language_model(
@@ -221,13 +231,18 @@ def command(
     with Preparations() as progress:
         advice = advise(question, batch_sizes=sizes, progress=progress)
         ways = _ways(advice, rows_per_user)
+        in_time = _in_time(advice, sizes, progress) if correlated else None
     if target is not None:
         plot_advice(advice, target)
     if as_json:
-        print_json(advice.as_data() | ({} if ways is None else {"ways": ways.as_data()}))
+        compared = {"ways": ways, "in_time": in_time}
+        print_json(
+            advice.as_data() | {name: one.as_data() for name, one in compared.items() if one is not None}
+        )
     else:
         _show(advice)
         _show_ways(ways)
+        show_in_time(in_time)
         if target is not None:
             console.print(f"\nFigure: {figure}", soft_wrap=True)
     return 0
@@ -287,6 +302,12 @@ def _ways(advice: Advice, rows_per_user: float | None) -> Comparison | None:
         return None
     rows = whole("--rows-per-user", rows_per_user)
     return compare_ways(advice.question, advice.recommended.batch_size, rows)
+
+
+def _in_time(advice: Advice, sizes: list[int], progress: Progress) -> Ways:
+    """Ways to correlate the noise, at the one batch size that is given, else the recommended one."""
+    batch = sizes[0] if len(sizes) == 1 else advice.recommended.batch_size
+    return compare_in_time(advice.question, batch, progress)
 
 
 def _show_ways(ways: Comparison | None) -> None:

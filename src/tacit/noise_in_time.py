@@ -1,0 +1,207 @@
+"""Which noise in time does a budget allow, and does it pay? Ways to correlate it, at one promise (no torch).
+
+All ways release T noisy sums of B expected records.  What training makes of them are sums over many steps, so
+they compare by the noise of these: sigma times the prefix error of the form (:mod:`tacit.correlation`), over
+B.  Samples hide a record, and let only bands go with them, of a cycle as long as they are; whole parts in a
+fixed order, and streams, hide nothing, and let any form go.
+
+Symbols: N records, B batch size, T steps, b bands or buffers, sigma noise multiplier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tacit.correlation import Banded, BandedInverse, Correlation, Tree, prefix_error
+from tacit.errors import check_integer
+from tacit.plan import Plan
+from tacit.planner import Question
+from tacit.sampling import CyclicPoissonSampling, FullBatch, PoissonSampling, Sampling
+
+__all__ = ["InTime", "Ways", "compare_in_time"]
+
+_BANDS = (2, 4, 8, 16, 32, 64)
+_DRAWS = (2, 4, 8)
+_NO_GAIN = 0.97  # less is not worth another sampler
+
+
+@dataclass(frozen=True)
+class InTime:
+    """One way to add noise in time.
+
+    Attributes:
+        noise: "independent", "banded", "inverse" or "tree", as ``[privacy] correlation`` says it.
+        size: b of bands, or draws of a step; 1 for independent noise.
+        batches: "poisson", "cyclic", "parts" (a whole part of the records each) or "full".
+        cycle: of how many parts; 1 where there are none.
+        noise_multiplier: sigma, the least that keeps the promise.
+        noise_of_sums: sigma times prefix error over B: the noise of sums of mean gradients, the root of the
+            mean of its squares over all steps, in clipping norms.
+        relative: the same, over that of independent noise on Poisson samples.
+        kept: noise that is kept between steps, in multiples of the trained weights.
+    """
+
+    noise: str
+    size: int
+    batches: str
+    cycle: int
+    noise_multiplier: float
+    noise_of_sums: float
+    relative: float
+    kept: int
+
+
+@dataclass(frozen=True)
+class Ways:
+    """All ways, those with the least noise first.
+
+    Attributes:
+        batch_size: B.
+        steps: T.
+        samples: ways that draw the records of a step at random; independent noise is among them.
+        parts: ways that take the records in a fixed order, as a stream must.
+    """
+
+    batch_size: int
+    steps: int
+    samples: tuple[InTime, ...]
+    parts: tuple[InTime, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON."""
+        return asdict(self)
+
+    def in_words(self) -> str:
+        """Which way has least noise, where records may be drawn at random and where not."""
+        drawn, ordered = self.samples[0], self.parts[0]
+        least = min(drawn, ordered, key=lambda way: way.relative)
+        base = next(way for way in self.samples if way.noise == "independent")
+        plain = next(way for way in self.parts if way.noise == "independent")
+        if least.relative > _NO_GAIN:
+            first = f"Take {_named(base)}: no way has much less."
+        else:
+            first = f"Take {_named(least)}: {least.relative:.2f} of the noise of {_named(base)}."
+        return (
+            f"{first} Where records come in a fixed order, as in a stream, take {_named(ordered)}: "
+            f"{ordered.relative:.2f}, and independent noise there {plain.relative:.2f}."
+        )
+
+    def as_toml(self, *, stream: bool = False) -> str:
+        """The lines of ``[privacy]`` for the way with least noise."""
+        way = self.parts[0] if stream else min(self.samples[0], self.parts[0], key=lambda w: w.relative)
+        lines = ["[privacy]"]
+        if way.batches in ("cyclic", "parts"):
+            lines += ['sampling = "cyclic"', f"cycle = {way.cycle}"]
+        if way.noise != "independent":
+            lines.append(f'correlation = "{way.noise}"')
+            lines += [f"bands = {way.size}"] if way.noise in ("banded", "inverse") else []
+            lines.append("report_loss = false")
+        return "\n".join(lines)
+
+
+def _named(way: InTime) -> str:
+    sizes = {"banded": f"{way.size} bands", "inverse": f"{way.size} draws a step (inverse)"}
+    noise = sizes.get(way.noise, {"tree": "a tree"}.get(way.noise, "independent noise"))
+    batches = {
+        "poisson": "Poisson samples",
+        "cyclic": f"samples of {way.cycle} parts that take turns",
+        "parts": f"{way.cycle} whole parts that take turns",
+        "full": "all records",
+    }
+    return f"{noise} on {batches[way.batches]}"
+
+
+def compare_in_time(
+    question: Question, batch_size: int, progress: Callable[[str, int, int], None] | None = None
+) -> Ways:
+    """Compare ways to correlate the noise of a run, at the same promise, batch and steps.
+
+    Args:
+        question: the budget; without a preparation.
+        batch_size: B, at most N.
+        progress: called with (title, done, total).
+
+    Raises:
+        InvalidInput: the batch size is out of range.
+
+    >>> question = Question(
+    ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", steps=50)
+    >>> found = compare_in_time(question, 600)
+    >>> found.samples[0].noise, found.samples[0].relative < 0.9
+    ('banded', True)
+    """
+    B = check_integer("batch_size", batch_size, low=1, high=question.records)
+    T = question.steps_of(B)
+    ways = list(_ways(question.records, B, T))
+    found: list[InTime] = []
+    for done, (noise, size, sampling) in enumerate(ways):
+        if progress is not None:
+            progress("noise in time", done, len(ways))
+        found.append(_priced(question, B, T, noise, size, sampling))
+    plain = found[0].noise_of_sums
+    found = [_relative_to(plain, way) for way in found]
+    ordered = sorted(found, key=lambda way: way.relative)
+    samples = tuple(way for way in ordered if way.batches in ("poisson", "cyclic"))
+    parts = tuple(way for way in ordered if way.batches in ("parts", "full"))
+    return Ways(B, T, samples or parts, parts)
+
+
+def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
+    """What is compared; independent noise on Poisson samples first."""
+    cycle = max(1, round(records / B))
+    whole: Sampling = CyclicPoissonSampling(1.0, cycle) if cycle > 1 else FullBatch()
+    if records > B:
+        yield "independent", 1, PoissonSampling(B / records)
+    for b in _BANDS:
+        if b < cycle and b <= T:
+            yield "banded", b, CyclicPoissonSampling(b * B / records, b)
+    yield "independent", 1, whole
+    for b in _BANDS:
+        if b <= T:
+            yield "banded", b, whole
+    for b in _DRAWS:
+        if b <= T:
+            yield "inverse", b, whole
+    yield "tree", 1, whole
+
+
+def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling: Sampling) -> InTime:
+    sampled = isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
+    times, apart = (1, 1) if sampled else sampling.participations_in(T) or (1, 1)
+    form: Correlation | None = None
+    if noise in ("banded", "inverse"):
+        kind = Banded if noise == "banded" else BandedInverse
+        form = kind.optimised(size, T, participations=times, separation=apart)
+    elif noise == "tree":
+        form = Tree()
+    cycle = sampling.cycle if isinstance(sampling, CyclicPoissonSampling) else 1
+    plan = Plan.calibrate(
+        epsilon=question.epsilon, delta=question.delta, records=question.records, unit=question.unit,
+        batch_size=max(1, round(question.records / cycle)) if cycle > 1 and not sampled else B, steps=T,
+        clipping=1.0, adjacency=question.adjacency, sampling=sampling, correlation=form,
+        preparation=question.preparation, allow_large_delta=question.allow_large_delta,
+    )  # fmt: skip
+    batches = {PoissonSampling: "poisson", FullBatch: "full"}.get(
+        type(sampling), "cyclic" if sampled else "parts"
+    )
+    return InTime(
+        noise, size, batches, cycle, plan.noise_multiplier,
+        plan.noise_multiplier * _error(form, T) / plan.expected_batch_size,
+        relative=1.0, kept=0 if form is None else len(form.feedback),
+    )  # fmt: skip
+
+
+def _relative_to(plain: float, way: InTime) -> InTime:
+    return InTime(**(asdict(way) | {"relative": way.noise_of_sums / plain}))
+
+
+def _error(form: Correlation | None, T: int) -> float:
+    """The prefix error of a form; of the tree, the number of nodes that make up the sum of t steps."""
+    if isinstance(form, Banded | BandedInverse):
+        return prefix_error(form, T)
+    if form is None:
+        return math.sqrt((T + 1) / 2)
+    return math.sqrt(sum(t.bit_count() for t in range(1, T + 1)) / T)

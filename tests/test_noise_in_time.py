@@ -1,0 +1,136 @@
+"""``tacit plan --correlated``: each way keeps the promise in a run of its own, and words follow figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacit.cli.app import run as tacit
+from tacit.correlation import Banded, BandedInverse, Tree
+from tacit.errors import InvalidInput
+from tacit.noise_in_time import InTime, Ways, compare_in_time
+from tacit.plan import Plan
+from tacit.planner import Question
+from tacit.runs.config import parse_config
+from tacit.runs.plan import make_plan
+
+QUESTION = Question(records=2000, unit="image", epsilon=2, delta=1e-5, adjacency="add-remove", steps=60)
+RUN = """
+[data]
+name = "digits"
+[model]
+name = "logistic"
+{privacy}
+epsilon = 2.0
+delta = 1e-5
+unit = "image"
+adjacency = "add-remove"
+records = 2000
+[optimizer]
+learning_rate = 0.1
+[training]
+batch_size = {batch}
+steps = 60
+"""
+
+
+@pytest.fixture(scope="module")
+def ways() -> Ways:
+    return compare_in_time(QUESTION, 100)
+
+
+def simulated(plan: Plan, draws: int = 4000) -> float:
+    """The noise of the sums of the first t steps, from draws and the dense matrix; with another generator."""
+    T, form = plan.steps, plan.correlation
+    z = np.random.default_rng(0).normal(size=(T, draws))
+    if form is None:
+        w = z
+    elif isinstance(form, Tree):
+        w = np.zeros_like(z)
+        for t in range(T):
+            for address, weight in form.terms(t):
+                w[t] += weight * np.random.default_rng(address).normal(size=draws)
+    else:
+        c = np.zeros(T)
+        given = form.coefficients[:T]
+        c[: len(given)] = given
+        matrix = sum(np.diag(np.full(T - i, c[i]), -i) for i in range(T))
+        w = matrix @ z if isinstance(form, BandedInverse) else np.linalg.solve(matrix, z)
+    sums = np.cumsum(w, axis=0)
+    return plan.noise_multiplier * math.sqrt(float(np.mean(sums**2))) / plan.expected_batch_size
+
+
+def test_the_run_of_each_way_has_its_noise_and_keeps_the_promise(ways: Ways) -> None:
+    for way in (*ways.samples, *ways.parts):
+        lines = Ways(100, 60, (way,), (way, *ways.parts)).as_toml(stream=True)
+        batch = '"full"' if way.batches == "full" else "100"
+        plan = make_plan(parse_config(RUN.format(privacy=lines, batch=batch), "run.toml"))
+        assert plan.epsilon <= 2.0
+        assert math.isclose(plan.noise_multiplier, way.noise_multiplier, rel_tol=1e-6), way
+        assert simulated(plan) == pytest.approx(way.noise_of_sums, rel=0.03), way
+        kinds = {"independent": type(None), "banded": Banded, "inverse": BandedInverse, "tree": Tree}
+        assert isinstance(plan.correlation, kinds[way.noise])
+
+
+def test_ways_are_in_order_and_relative_to_independent_noise_on_samples(ways: Ways) -> None:
+    for some in (ways.samples, ways.parts):
+        assert [way.relative for way in some] == sorted(way.relative for way in some)
+    plain = next(way for way in ways.samples if way.noise == "independent")
+    assert plain.relative == 1.0
+    for way in ways.parts:
+        assert way.relative == pytest.approx(way.noise_of_sums / plain.noise_of_sums)
+
+
+def test_the_known_figure() -> None:
+    question = Question(
+        records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", steps=1000
+    )
+    best = compare_in_time(question, 600).samples[0]
+    assert (best.noise, best.size, best.cycle) == ("banded", 8, 8)
+    assert best.relative == pytest.approx(0.70, abs=0.005)
+
+
+def test_all_records_in_each_step(ways: Ways) -> None:
+    full = compare_in_time(QUESTION, 2000)
+    assert {way.batches for way in full.samples} == {"full"}
+    assert "all records" in full.in_words()
+    assert "sampling" not in full.as_toml()
+
+
+def test_the_words_follow_the_figures(ways: Ways) -> None:
+    def way(noise: str, batches: str, relative: float) -> InTime:
+        return InTime(noise, 4, batches, 5, 1.0, relative, relative, 0)
+
+    plain, parts = way("independent", "poisson", 1.0), way("independent", "parts", 4.0)
+    good = Ways(100, 60, (way("banded", "cyclic", 0.5), plain), (way("inverse", "parts", 0.9), parts))
+    assert good.in_words().startswith("Take 4 bands on samples of 5 parts that take turns: 0.50 of the noise")
+    assert "take 4 draws a step (inverse) on 5 whole parts that take turns: 0.90" in good.in_words()
+    none = Ways(100, 60, (way("banded", "cyclic", 0.99), plain), (way("tree", "parts", 2.0), parts))
+    assert none.in_words().startswith("Take independent noise on Poisson samples: no way has much less.")
+
+
+def test_a_wrong_batch_size_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="batch_size"):
+        compare_in_time(QUESTION, 2001)
+
+
+def test_the_command_prints_a_run_file_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--records", "2000", "--unit", "image", "--adjacency", "add-remove", "--epsilon", "2",
+             "--delta", "1e-5", "--steps", "60", "--batch-size", "100", "--correlated"]  # fmt: skip
+    assert tacit(words) == 0
+    printed = capsys.readouterr().out
+    assert "Noise in time, 60 steps of 100:" in printed
+    block = printed.partition("[privacy]")[2].partition("\n\n")[0]
+    plan = make_plan(parse_config(RUN.format(privacy="[privacy]" + block, batch=100), "run.toml"))
+    assert plan.epsilon <= 2.0
+    assert tacit([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["in_time"]
+    assert data["samples"][0]["noise_multiplier"] == pytest.approx(plan.noise_multiplier, rel=1e-6)
+    assert tacit([*words, "--language-model"]) == 2
+    assert "--correlated" in capsys.readouterr().err
