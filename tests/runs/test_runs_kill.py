@@ -58,6 +58,11 @@ ema_decay = 0.9
 rows = 6
 checkpoint_every = 1
 """
+# Noise of which that of four steps is kept, on samples of parts that take turns.
+IN_TIME = CONFIG.replace(
+    'clipping = "adaptive"',
+    'sampling = "cyclic"\ncycle = 6\ncorrelation = "banded"\nbands = 5\nreport_loss = false',
+)
 FACTORY = """
 from torch import nn
 def dropout_net(shape, outputs):
@@ -81,8 +86,8 @@ class Reporter:
         pass
 
 
-def write_files(folder: Path) -> None:
-    (folder / "run.toml").write_text(CONFIG)
+def write_files(folder: Path, config: str = CONFIG) -> None:
+    (folder / "run.toml").write_text(config)
     (folder / "net_for_kill_tests.py").write_text(FACTORY)
 
 
@@ -181,8 +186,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the run that nobody interrupted."""
-    path = tmp_path_factory.mktemp("whole")
-    write_files(path)
+    return uninterrupted(tmp_path_factory.mktemp("whole"), CONFIG)
+
+
+def uninterrupted(path: Path, config: str) -> Path:
+    write_files(path, config)
     before = Path.cwd()
     try:
         assert start_run(path, resume=False).start() is not None
@@ -205,7 +213,7 @@ def assert_same_run(out: Path, whole: Path) -> None:
         assert torch.equal(weight, two["model"][name])
 
 
-def assert_whole_files(out: Path) -> None:
+def assert_whole_files(out: Path, config: str = CONFIG) -> None:
     """Whatever carries a name of its own can be read; temporary files are hidden."""
     for path in out.rglob("*"):
         if path.name == "resume.pt":
@@ -214,12 +222,23 @@ def assert_whole_files(out: Path) -> None:
             lines = path.read_text().splitlines()
             assert len({line.count(",") for line in lines}) == 1
         elif path.name == "config.toml":
-            assert path.read_text() == CONFIG
+            assert path.read_text() == config
         elif path.is_file():
             assert path.name == "lock" or path.name.startswith(".") or (out / "metrics.csv").exists()
 
 
 def test_ten_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path) -> None:
+    assert_kills_change_no_bit(trainer, folder, whole, CONFIG)
+
+
+def test_ten_kills_change_no_bit_of_noise_in_time(trainer: Trainer, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = uninterrupted(tmp_path / "whole", IN_TIME)
+    write_files(folder, IN_TIME)
+    assert_kills_change_no_bit(trainer, folder, whole, IN_TIME)
+
+
+def assert_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path, config: str) -> None:
     chance = random.Random(20260101)
     state = folder / "out" / "private" / "resume.pt"
     for _ in range(KILLS):
@@ -230,7 +249,7 @@ def test_ten_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path) ->
         time.sleep(chance.uniform(0, 0.02))
         os.kill(process, signal.SIGKILL)
         assert trainer.next("exit") == "-9"
-        assert_whole_files(folder / "out")
+        assert_whole_files(folder / "out", config)
     assert 0 < torch.load(state, weights_only=True)["done"] < STEPS
     assert start_run(folder, resume=True).start() is not None
     assert_same_run(folder / "out", whole)
