@@ -12,6 +12,7 @@ passes, streams.
 
 from __future__ import annotations
 
+from tacit.correlation.buffered import BLT
 from tacit.correlation.forms import Banded, BandedInverse, Correlation, Tree, prefix_error
 
-__all__ = ["Banded", "BandedInverse", "Correlation", "Tree", "prefix_error"]
+__all__ = ["BLT", "Banded", "BandedInverse", "Correlation", "Tree", "prefix_error"]

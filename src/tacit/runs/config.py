@@ -164,7 +164,8 @@ class PrivacySection(_Section):
     over the number of classes.
 
     With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
-    samples of them, or the parts themselves.  ``correlation`` of the noise in time has so many ``bands``.
+    samples of them, or the parts themselves.  ``correlation`` of the noise in time has so many ``bands``, or
+    ``buffers``.
     """
 
     epsilon: float | None = None
@@ -175,8 +176,9 @@ class PrivacySection(_Section):
     records: int
     sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic"] = "poisson"
     cycle: _Count | None = None
-    correlation: Literal["independent", "banded", "inverse", "tree"] = "independent"
+    correlation: Literal["independent", "banded", "inverse", "blt", "tree"] = "independent"
     bands: _Count | None = None
+    buffers: _Count | None = None
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
     clipping_norm: float = 1.0
     quantile: float = 0.5
