@@ -2,7 +2,7 @@
 
 **Guarantee**
 
-* The buffers of a step hold its noise before the engine adds the first gradient.
+* The noise of a step is made before the engine adds the first gradient.
 * The same step has the same noise, however often it is begun, and in a resumed run.
 
 Letters: P numbers of a type in all parameters; b - 1 steps whose noise is kept, or d buffers.
@@ -27,7 +27,7 @@ __all__ = ["CorrelatedNoise"]
 class CorrelatedNoise:
     """The noise of a run's steps, one after another; it keeps as much of it as ``correlation`` takes back.
 
-    Of several ranks each has its own share of all draws, and of what is kept.
+    Of several ranks each has its own share of all draws, or those of its shards, and of what is kept.
     """
 
     def __init__(self, correlation: Correlation) -> None:
@@ -49,16 +49,16 @@ class CorrelatedNoise:
     def _made(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         (address, weight), *others = self._correlation.terms(step)
         buffers = draw(address)
+        noise = [*buffers.noise.values()]
         with torch.no_grad():
             if weight != 1.0:
-                for name in buffers:
-                    buffers[name].mul_(weight)
+                for part in noise:
+                    part.mul_(weight)
             for address, weight in others:
-                further = draw(address)
-                for name in buffers:
-                    buffers[name].add_(further[name], alpha=weight)
+                for part, further in zip(noise, draw(address).noise.values(), strict=True):
+                    part.add_(further, alpha=weight)
             if self._correlation.feedback:
-                self._take_back(step, [buffers[name] for name in buffers])
+                self._take_back(step, noise)
         self._step = step
         return buffers
 
