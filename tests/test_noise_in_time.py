@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from tacit.cli.app import run as tacit
-from tacit.correlation import Banded, BandedInverse, Tree
+from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import InvalidInput
 from tacit.noise_in_time import InTime, Ways, compare_in_time
 from tacit.plan import Plan
 from tacit.planner import Question
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
+from tacit.training import PrivateSession
 
 QUESTION = Question(records=2000, unit="image", epsilon=2, delta=1e-5, adjacency="add-remove", steps=60)
 RUN = """
@@ -56,8 +61,12 @@ def simulated(plan: Plan, draws: int = 4000) -> float:
                 w[t] += weight * np.random.default_rng(address).normal(size=draws)
     else:
         c = np.zeros(T)
-        given = form.coefficients[:T]
-        c[: len(given)] = given
+        if isinstance(form, BLT):
+            c[0] = 1.0
+            for decay, scale in zip(form.decays, form.scales, strict=True):
+                c[1:] += scale * decay ** np.arange(T - 1)
+        else:
+            c[: len(form.coefficients)] = form.coefficients
         matrix = sum(np.diag(np.full(T - i, c[i]), -i) for i in range(T))
         w = matrix @ z if isinstance(form, BandedInverse) else np.linalg.solve(matrix, z)
     sums = np.cumsum(w, axis=0)
@@ -72,8 +81,51 @@ def test_the_run_of_each_way_has_its_noise_and_keeps_the_promise(ways: Ways) -> 
         assert plan.epsilon <= 2.0
         assert math.isclose(plan.noise_multiplier, way.noise_multiplier, rel_tol=1e-6), way
         assert simulated(plan) == pytest.approx(way.noise_of_sums, rel=0.03), way
-        kinds = {"independent": type(None), "banded": Banded, "inverse": BandedInverse, "tree": Tree}
+        kinds = {
+            "independent": type(None),
+            "banded": Banded,
+            "inverse": BandedInverse,
+            "blt": BLT,
+            "tree": Tree,
+        }
         assert isinstance(plan.correlation, kinds[way.noise])
+
+
+def test_a_run_keeps_as_much_noise_as_is_said(ways: Ways) -> None:
+    """All tensors that the session's noise holds after some steps."""
+    seen = set()
+    for way in (*ways.samples, *ways.parts):
+        if (way.noise, way.size) in seen or way.size > 8:
+            continue
+        seen.add((way.noise, way.size))
+        lines = Ways(100, 60, (way,), (way, *ways.parts)).as_toml(stream=True)
+        plan = make_plan(parse_config(RUN.format(privacy=lines, batch=100), "run.toml"))
+        model = nn.Linear(300, 1, bias=False)
+        data = (torch.randn(2000, 300), torch.randn(2000, 1))
+        session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), data, plan, loss=mse)
+        for batch in itertools.islice(session.batches(), 12):
+            session.step(batch)
+            session.optimizer.zero_grad()
+        assert session._correlated is None or held(session._correlated) == 300 * way.kept, way
+        assert way.kept == {"banded": way.size, "blt": way.size + 1}.get(way.noise, 0)
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (model(x) - y).square().sum(1)
+
+
+def held(owner: object) -> int:
+    """Numbers in the tensors that an object holds, found by Python's garbage collector."""
+    found, todo, numbers = set(), [owner], 0
+    while todo:
+        thing = todo.pop()
+        if id(thing) in found or isinstance(thing, type):
+            continue
+        found.add(id(thing))
+        if isinstance(thing, torch.Tensor):
+            numbers += thing.numel()
+        todo += gc.get_referents(thing)
+    return numbers
 
 
 def test_ways_are_in_order_and_relative_to_independent_noise_on_samples(ways: Ways) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tacit.correlation import Banded, BandedInverse, Correlation, Tree, prefix_error
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 from tacit.errors import check_integer
 from tacit.plan import Plan
 from tacit.planner import Question
@@ -25,6 +25,12 @@ __all__ = ["InTime", "Ways", "compare_in_time"]
 
 _BANDS = (2, 4, 8, 16, 32, 64)
 _DRAWS = (2, 4, 8)
+_BUFFERS = (2, 4)
+_KINDS: dict[str, type[Banded] | type[BandedInverse] | type[BLT]] = {
+    "banded": Banded,
+    "inverse": BandedInverse,
+    "blt": BLT,
+}
 _NO_GAIN = 0.97  # less is not worth another sampler
 
 
@@ -33,8 +39,8 @@ class InTime:
     """One way to add noise in time.
 
     Attributes:
-        noise: "independent", "banded", "inverse" or "tree", as ``[privacy] correlation`` says it.
-        size: b of bands, or draws of a step; 1 for independent noise.
+        noise: "independent", "banded", "inverse", "blt" or "tree", as ``[privacy] correlation`` says it.
+        size: b of bands, draws of a step, or buffers; 1 for independent noise.
         batches: "poisson", "cyclic", "parts" (a whole part of the records each) or "full".
         cycle: of how many parts; 1 where there are none.
         noise_multiplier: sigma, the least that keeps the promise.
@@ -97,14 +103,20 @@ class Ways:
             lines += ['sampling = "cyclic"', f"cycle = {way.cycle}"]
         if way.noise != "independent":
             lines.append(f'correlation = "{way.noise}"')
-            lines += [f"bands = {way.size}"] if way.noise in ("banded", "inverse") else []
+            key = {"banded": "bands", "inverse": "bands", "blt": "buffers"}.get(way.noise)
+            lines += [f"{key} = {way.size}"] if key is not None else []
             lines.append("report_loss = false")
         return "\n".join(lines)
 
 
 def _named(way: InTime) -> str:
-    sizes = {"banded": f"{way.size} bands", "inverse": f"{way.size} draws a step (inverse)"}
-    noise = sizes.get(way.noise, {"tree": "a tree"}.get(way.noise, "independent noise"))
+    noise = {
+        "banded": f"{way.size} bands",
+        "inverse": f"{way.size} draws a step (inverse)",
+        "blt": f"{way.size} buffers (BLT)",
+        "tree": "a tree",
+        "independent": "independent noise",
+    }[way.noise]
     batches = {
         "poisson": "Poisson samples",
         "cyclic": f"samples of {way.cycle} parts that take turns",
@@ -165,6 +177,9 @@ def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
     for b in _DRAWS:
         if b <= T:
             yield "inverse", b, whole
+    for d in _BUFFERS:
+        if d <= T:
+            yield "blt", d, whole
     yield "tree", 1, whole
 
 
@@ -172,9 +187,8 @@ def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling:
     sampled = isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
     times, apart = (1, 1) if sampled else sampling.participations_in(T) or (1, 1)
     form: Correlation | None = None
-    if noise in ("banded", "inverse"):
-        kind = Banded if noise == "banded" else BandedInverse
-        form = kind.optimised(size, T, participations=times, separation=apart)
+    if noise in _KINDS:
+        form = _KINDS[noise].optimised(size, T, participations=times, separation=apart)
     elif noise == "tree":
         form = Tree()
     cycle = sampling.cycle if isinstance(sampling, CyclicPoissonSampling) else 1
@@ -190,7 +204,7 @@ def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling:
     return InTime(
         noise, size, batches, cycle, plan.noise_multiplier,
         plan.noise_multiplier * _error(form, T) / plan.expected_batch_size,
-        relative=1.0, kept=0 if form is None else len(form.feedback),
+        relative=1.0, kept=0 if form is None else form.kept,
     )  # fmt: skip
 
 
@@ -200,8 +214,9 @@ def _relative_to(plain: float, way: InTime) -> InTime:
 
 def _error(form: Correlation | None, T: int) -> float:
     """The prefix error of a form; of the tree, the number of nodes that make up the sum of t steps."""
-    if isinstance(form, Banded | BandedInverse):
-        return prefix_error(form, T)
     if form is None:
         return math.sqrt((T + 1) / 2)
-    return math.sqrt(sum(t.bit_count() for t in range(1, T + 1)) / T)
+    if isinstance(form, Tree):
+        return math.sqrt(sum(t.bit_count() for t in range(1, T + 1)) / T)
+    assert isinstance(form, Banded | BandedInverse | BLT)
+    return prefix_error(form, T)

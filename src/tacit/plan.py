@@ -24,7 +24,7 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
-from tacit.correlation import Banded, BandedInverse, Correlation, Tree
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, CyclicPoissonSampled, Event, Gaussian, GroupPrivacy
 from tacit.events.base import check_event
@@ -522,7 +522,7 @@ class Plan:
         """Refuse what has no proof with noise that is correlated in time."""
         if self.correlation is None:
             return
-        kinds = (Banded, BandedInverse, Tree)
+        kinds = (Banded, BandedInverse, BLT, Tree)
         if type(self.correlation) not in kinds:
             names = ", ".join(kind.__name__ for kind in kinds)
             raise PrivacyRefusal(

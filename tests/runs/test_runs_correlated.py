@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.app import run as tacit
-from tacit.correlation import Banded, BandedInverse, Tree
+from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.plan import Plan
 from tacit.runs.config import parse_config
@@ -37,6 +37,7 @@ steps = 20
 rows = 1
 """
 BANDED = 'sampling = "cyclic"\ncycle = 10\ncorrelation = "banded"\nbands = 4\nreport_loss = false\n'
+BLT_ = BANDED.replace("banded", "blt").replace("bands", "buffers").replace("4", "3")
 
 
 def planned(privacy: str, batch: str = "144") -> Plan:
@@ -54,16 +55,22 @@ def test_the_plan_is_that_of_the_words() -> None:
     assert sampled.noise_multiplier < whole.noise_multiplier, "a sample hides something"
     inverse = planned(BANDED.replace("banded", "inverse"))
     assert inverse.correlation == BandedInverse.optimised(4, 20, participations=2, separation=10)
+    buffered = planned(BLT_)
+    assert buffered.correlation == BLT.optimised(3, 20, participations=2, separation=10)
     tree = planned('sampling = "full"\ncorrelation = "tree"\nreport_loss = false\n', '"full"')
     assert (tree.correlation, tree.sampling) == (Tree(), FullBatch())
 
 
-def test_a_run_resumes_and_its_statement_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["banded", "blt"])
+def test_a_run_ends_and_its_statement_says_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("run.toml").write_text(TOML.format(privacy=BANDED, batch="144"))
+    Path("run.toml").write_text(TOML.format(privacy=BANDED if kind == "banded" else BLT_, batch="144"))
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     statement = json.loads(Path("run/statement.json").read_text())
-    best = Banded.optimised(4, 20, participations=2, separation=10)
+    form = Banded if kind == "banded" else BLT
+    best = form.optimised(4 if kind == "banded" else 3, 20, participations=2, separation=10)
     assert statement["mechanism"]["noise_in_time"] == repr(best)
     assert statement["event"]["event"] == "MatrixFactorization"
     assert tacit(["verify", "run/statement.json"]) == 0
@@ -76,6 +83,11 @@ def test_a_run_resumes_and_its_statement_says_it(tmp_path: Path, monkeypatch: py
         ("cycle = 10\n", "144", InvalidInput, r"cycle.*go together"),
         ('sampling = "cyclic"\n', "144", InvalidInput, r"cycle.*go together"),
         (BANDED.replace("bands = 4\n", ""), "144", InvalidInput, r"bands.*go together"),
+        (BANDED.replace("banded", "blt"), "144", InvalidInput, r"bands.*go together"),
+        (BLT_.replace("buffers = 3\n", ""), "144", InvalidInput, r"buffers.*go together"),
+        (BLT_.replace('"blt"', '"tree"'), "144", InvalidInput, r"buffers.*go together"),
+        (BLT_.replace("buffers = 3", "buffers = 16"), "144", InvalidInput, r"buffers"),
+        (BLT_, "50", PrivacyRefusal, "banded noise alone"),
         (BANDED.replace('"banded"', '"tree"'), "144", InvalidInput, r"bands.*go together"),
         (BANDED.replace("report_loss = false\n", ""), "144", InvalidInput, "report_loss = false"),
         (BANDED, '"full"', InvalidInput, "batch_size = 144, a whole part"),

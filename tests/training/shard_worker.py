@@ -23,10 +23,12 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import AdaptiveClipping
 from tacit.clipping.fast import FastEngine
+from tacit.correlation import BLT, Banded, BandedInverse
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import LossReport
+from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import Alone, AuditSlots, PrivateSession, Ranks, shards
+from tacit.training import Alone, AuditSlots, PrivateSession, Ranks, correlated, shards
 
 N, T, WORDS = rank_worker.N, 6, 11
 Rows = NDArray[np.float64]
@@ -104,6 +106,8 @@ def frozen() -> nn.Module:
     return model
 
 
+CORRELATED = {"sampling": CyclicPoissonSampling(1.0, 3)}
+
 KINDS: dict[str, dict[str, Any]] = {
     "mlp": {"model": mlp},
     "tied": {"model": Language},
@@ -118,6 +122,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "no batches": {"model": lambda: mlp(40), "plan": {"batch_size": 1}},
     "gpt-2": {"model": gpt2},
     "physical": {"model": Language, "physical_batch_size": 3},
+    "banded": {"model": mlp, "plan": CORRELATED | {"correlation": Banded((2.0, 0.9, -0.5))}},
+    "buffers": {"model": lambda: mlp(40), "plan": CORRELATED | {"correlation": BLT((0.9, 0.4), (0.2, 0.3))}},
+    "inverse": {"model": mlp, "plan": CORRELATED | {"correlation": BandedInverse((1.0, -0.4, 0.2))}},
 }  # fmt: skip
 
 
@@ -233,10 +240,22 @@ def _no_reduction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shards, "_reduce_scatter", own)
 
 
+def _kept_lost(patch: pytest.MonkeyPatch) -> None:
+    less = correlated._Buffers.less
+
+    def forgotten(kept: Any, step: int, parts: Any) -> Tensor:
+        if dist.get_rank() == 1:
+            kept._rows.zero_()
+        return less(kept, step, parts)
+
+    patch.setattr(correlated._Buffers, "less", forgotten)
+
+
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "noise on one shard": _noise_on_one_shard,
     "noise of the shard": _noise_of_the_shard,
     "share of noise": _share_of_noise,
+    "kept noise lost at one rank": _kept_lost,
     "norm of a part": _norm_of_a_part,
     "mean for sum": _mean,
     "no reduction": _no_reduction,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
 from tacit.audits.regression import Recorder
 from tacit.clipping import AdaptiveClipping, PerLayerClipping
-from tacit.correlation import Banded, BandedInverse, Correlation, Tree, prefix_error
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import CyclicPoissonSampled, MatrixFactorization, TreeAggregation
 from tacit.ledger import Ledger, Policy, RenyiBudget
@@ -37,6 +37,8 @@ FORMS: dict[str, Correlation] = {
     "banded, not normalised": Banded((2.0, -0.5, 0.25)),
     "inverse": BandedInverse.square_root(3),
     "inverse, any numbers": BandedInverse((0.5, -0.2, 0.1, 0.3)),
+    "blt": BLT((0.9, 0.3), (0.2, 0.4)),
+    "blt, any numbers": BLT((0.9, -0.4, 1.0), (-0.3, 0.2, 0.1)),
     "tree": Tree(),
     "independent": Banded((1.0,)),
 }
@@ -90,6 +92,17 @@ def toeplitz(column: tuple[float, ...], steps: int) -> Floats:
     return matrix
 
 
+def dense(form: Correlation | None, steps: int) -> Floats:
+    """C by its definition."""
+    if isinstance(form, BandedInverse):
+        return np.asarray(np.linalg.inv(toeplitz(form.coefficients, steps)), dtype=np.float64)
+    if isinstance(form, BLT):
+        c = [sum(w * p**i for p, w in zip(form.decays, form.scales, strict=True)) for i in range(steps - 1)]
+        return toeplitz((1.0, *c), steps)
+    assert isinstance(form, Banded)
+    return toeplitz(form.coefficients, steps)
+
+
 def draws(made: PrivateSession, address: int) -> Floats:
     """The independent draws of an address, for all parameters in order."""
     parts = [
@@ -115,10 +128,7 @@ def expected_noise(made: PrivateSession, steps: int) -> Floats:
             prefixes.append(total)
         return np.diff(np.stack(prefixes), axis=0)
     Z = np.stack([draws(made, step) for step in range(steps)])
-    if isinstance(form, BandedInverse):
-        return toeplitz(form.coefficients, steps) @ Z
-    assert isinstance(form, Banded)
-    return np.asarray(np.linalg.solve(toeplitz(form.coefficients, steps), Z), dtype=np.float64)
+    return np.asarray(np.linalg.solve(dense(form, steps), Z), dtype=np.float64)
 
 
 @pytest.mark.parametrize("steps", [1, 13, 64])
@@ -134,10 +144,11 @@ def test_one_coefficient_is_independent_noise_bit_for_bit() -> None:
     assert np.array_equal(found, before)
 
 
-def test_the_covariance_is_that_of_the_matrix() -> None:
-    form, steps = Banded.square_root(4), 6
+@pytest.mark.parametrize("form", [Banded.square_root(4), BLT((0.9, 0.3), (0.2, 0.4))])
+def test_the_covariance_is_that_of_the_matrix(form: Correlation) -> None:
+    steps = 6
     W = released(session(plan(correlation=form, steps=steps), loss=nothing, width=2000))
-    inverse = np.linalg.inv(toeplitz(form.coefficients, steps))
+    inverse = np.linalg.inv(dense(form, steps))
     expected = C**2 * inverse @ inverse.T
     found = W @ W.T / W.shape[1]
     spread = np.sqrt((np.outer(expected.diagonal(), expected.diagonal()) + expected**2) / W.shape[1])
@@ -153,7 +164,7 @@ def column_of(form: Correlation, steps: int) -> tuple[float, ...]:
     return event.coefficients
 
 
-@pytest.mark.parametrize("form", ["banded", "banded, not normalised", "inverse", "inverse, any numbers"])
+@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("tree", "independent")])
 @pytest.mark.parametrize(("participations", "separation"), [(1, 1), (2, 3), (3, 2), (7, 1)])
 def test_no_pattern_of_participation_moves_more_than_the_price_says(
     form: str, participations: int, separation: int
@@ -161,9 +172,8 @@ def test_no_pattern_of_participation_moves_more_than_the_price_says(
     steps = 7
     event = FORMS[form].event(1.0, steps, participations=participations, separation=separation)
     assert isinstance(event, MatrixFactorization)
-    bound, matrix = matrix_sensitivity(event), toeplitz(event.coefficients, steps)
-    if isinstance(inverse := FORMS[form], BandedInverse):
-        assert np.allclose(matrix @ toeplitz(inverse.coefficients, steps), np.eye(steps), atol=1e-12)
+    bound, matrix = matrix_sensitivity(event), dense(FORMS[form], steps)
+    assert np.allclose(matrix, toeplitz(event.coefficients, steps), rtol=0, atol=1e-12)
     largest = 0.0
     for count in range(1, participations + 1):
         for places in itertools.combinations(range(steps), count):
@@ -174,7 +184,7 @@ def test_no_pattern_of_participation_moves_more_than_the_price_says(
                 moved[list(places)] = signs
                 largest = max(largest, float(np.linalg.norm(matrix @ moved)))
     assert largest <= bound
-    if form in ("banded", "inverse"):  # coefficients that are positive and fall: the bound is met
+    if form in ("banded", "inverse", "blt"):  # coefficients that are positive and fall: the bound is met
         assert largest == pytest.approx(bound, rel=1e-9)
 
 
@@ -198,8 +208,7 @@ def moved(the_plan: Plan, **more: Any) -> float:
                 ]
                 largest = max(largest, float(np.linalg.norm(np.stack(nodes))) / C)
             else:
-                C_ = toeplitz(column_of(form, steps), steps)
-                largest = max(largest, float(np.linalg.norm(C_ @ change)) / C)
+                largest = max(largest, float(np.linalg.norm(dense(form, steps) @ change)) / C)
     return largest
 
 
@@ -213,13 +222,33 @@ def test_one_record_moves_a_run_by_no_more_than_the_price_says(form: str, physic
     assert 0.3 * bound < found <= bound * (1 + 1e-4)
 
 
-def test_planted_bug_the_noise_of_a_step_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: Any, step: int, buffers: Any) -> None:
-        self._noise[step] = {name: torch.zeros_like(buffers[name]) for name in buffers}
+@pytest.mark.parametrize("form", ["banded", "blt"])
+def test_planted_bug_the_noise_of_a_step_is_forgotten(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (correlated_module._Steps, correlated_module._Buffers):
+        real = kind.less
 
-    monkeypatch.setattr(correlated_module.CorrelatedNoise, "_store", forget)
-    made = session(plan(correlation=FORMS["banded"], steps=5), loss=nothing)
+        def less(self: Any, step: int, parts: Any, real: Any = real) -> Any:
+            if step == 3:
+                self._rows.zero_()
+            return real(self, step, parts)
+
+        monkeypatch.setattr(kind, "less", less)
+    made = session(plan(correlation=FORMS[form], steps=5), loss=nothing)
     assert np.abs(released(made) - expected_noise(made, 5)).max() > 0.01
+
+
+def test_planted_bug_a_step_that_is_begun_again_comes_to_the_buffers_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = correlated_module._Buffers.less
+
+    def again(self: Any, step: int, parts: Any) -> Any:
+        self._step = -2
+        return real(self, step, parts)
+
+    monkeypatch.setattr(correlated_module._Buffers, "less", again)
+    with pytest.raises(AssertionError):
+        test_a_step_that_failed_is_begun_again_with_the_same_noise("blt")
 
 
 def test_planted_bug_a_record_takes_part_in_each_cycle_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,8 +371,9 @@ def test_a_session_may_take_up_a_run_of_another_key(form: str, tmp_path: Path) -
     assert np.array_equal(released(made)[5:], whole[5:])
 
 
-def test_a_step_that_failed_is_begun_again_with_the_same_noise() -> None:
-    whole = released(session(plan(correlation=FORMS["banded"])))
+@pytest.mark.parametrize("form", ["banded", "blt", "inverse"])
+def test_a_step_that_failed_is_begun_again_with_the_same_noise(form: str) -> None:
+    whole = released(session(plan(correlation=FORMS[form])))
     failing = [False]
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -351,7 +381,7 @@ def test_a_step_that_failed_is_begun_again_with_the_same_noise() -> None:
             raise OSError("planted")
         return losses(model, x)
 
-    made = session(plan(correlation=FORMS["banded"]), loss=loss)
+    made = session(plan(correlation=FORMS[form]), loss=loss)
     released(made, 5)
     failing[0] = True
     with pytest.raises(InvalidInput, match="OSError"):
@@ -429,6 +459,21 @@ def test_what_has_no_proof_is_refused(case: str) -> None:
 def test_longer_bands_than_the_cycle_are_refused() -> None:
     with pytest.raises(InvalidInput, match="5 coefficients in a cycle of 2"):
         plan(correlation=Banded.square_root(5), sampling=CyclicPoissonSampling(0.5, 2))
+
+
+@pytest.mark.parametrize(
+    ("decays", "scales", "words"),
+    [
+        ((), (), r"decays must be a list"),
+        ((0.5,), "0.5", r"scales must be a list"),
+        ((0.5, 0.2), (0.1,), r"one number for each buffer; got 2 and 1"),
+        ((1.01,), (0.1,), r"decays\[0\]"),
+        ((0.5,), (math.inf,), r"scales\[0\]"),
+    ],
+)
+def test_wrong_buffers_are_refused(decays: Any, scales: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        BLT(decays, scales)
 
 
 @pytest.mark.parametrize("given", [(), "1.0", (0.0, 1.0), (-1.0,), (math.nan,), 3.0])

@@ -80,6 +80,41 @@ def test_the_noise_has_the_same_bits_however_it_is_sharded(pool: Pool, dtype: st
     check_bits(pool, dtype)
 
 
+CORRELATED = ["banded", "buffers", "inverse"]
+
+
+def check_correlated_bits(pool: Pool, kind: str, dtype: str, bug: str | None = None) -> None:
+    settings = {"kind": "no batches", "plan": KINDS[kind]["plan"], "noise": True, "dtype": dtype, "steps": 7}
+    alone, _, _ = shard_worker.released(Alone(), **settings)
+    for found, _, _ in pool("released", bug=bug, **settings):
+        assert (found == alone).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", CORRELATED)
+def test_correlated_noise_has_the_same_bits_however_it_is_sharded(pool: Pool, kind: str, dtype: str) -> None:
+    check_correlated_bits(pool, kind, dtype)
+
+
+@pytest.mark.parametrize("bug", ["noise of the shard", "kept noise lost at one rank"])
+def test_planted_bugs_in_correlated_noise(pool: Pool, bug: str) -> None:
+    with pytest.raises(AssertionError):
+        check_correlated_bits(pool, "buffers", "float64", bug)
+
+
+@pytest.mark.parametrize("kind", CORRELATED)
+def test_a_run_with_correlated_noise_is_that_of_one_process_and_resumes(
+    pool: Pool, kind: str, tmp_path: Path
+) -> None:
+    whole, other = pool("trained", kind=kind, stop=8)
+    assert (whole == other).all()
+    assert np.abs(whole - shard_worker.trained(Alone(), kind=kind, stop=8)).max() < 1e-9
+    state = tmp_path / "state.pt"
+    pool("trained", kind=kind, stop=5, save=state)
+    for resumed in pool("trained", kind=kind, stop=8, load=state):
+        assert (resumed == whole).all()
+
+
 def check_noise(pool: Pool, bug: str | None = None) -> None:
     """The released noise is N(0, (sigma C)^2), fresh in each step and in each half of the numbers."""
     settings = {"kind": "no batches", "steps": 12}

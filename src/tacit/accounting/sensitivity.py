@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from tacit.events import MatrixFactorization, TreeAggregation
 
-__all__ = ["column_norm", "matrix_sensitivity", "tree_sensitivity"]
+__all__ = ["column_norm", "matrix_sensitivity", "sum_of_shifts", "tree_sensitivity"]
 
 _UP = 1.0 + 1e-12
+
+_ROUNDING = 2.0**-53
 
 
 def column_norm(event: MatrixFactorization) -> float:
@@ -52,11 +54,27 @@ def matrix_sensitivity(event: MatrixFactorization) -> float:
         return column_norm(event)
     if column.size > event.separation:
         column = np.maximum.accumulate(column[::-1])[::-1]
-    change: NDArray[np.float64] = np.zeros(event.steps)
-    for start in range(0, times * event.separation, event.separation):
-        reached = change[start : start + column.size]
-        reached += column[: reached.size]
-    return float(np.linalg.norm(change)) * _UP
+    whole = np.concatenate([column, np.zeros(event.steps - column.size)])
+    change = sum_of_shifts(whole, times, event.separation)
+    return float(np.linalg.norm(change)) * (_UP + (times + event.steps) * _ROUNDING)
+
+
+def sum_of_shifts(column: NDArray[np.float64], times: int, separation: int) -> NDArray[np.float64]:
+    """C applied to ones at the steps 0, b, 2b, ..., ``times`` of them; ``column`` is the first of C.
+
+    >>> sum_of_shifts(np.array([1.0, 0.5, 0.25, 0.0]), 2, 1)
+    array([1.  , 1.5 , 0.75, 0.25])
+    """
+    steps = column.size
+    if times * separation >= steps:  # as often as there is room: sums of sums, however many
+        rows = -(-steps // separation)
+        table = np.zeros((rows, separation))
+        table.ravel()[:steps] = column
+        return table.cumsum(axis=0).ravel()[:steps]
+    change: NDArray[np.float64] = np.zeros(steps)
+    for start in range(0, times * separation, separation):
+        change[start:] += column[: steps - start]
+    return change
 
 
 def tree_sensitivity(event: TreeAggregation) -> float:

@@ -17,7 +17,7 @@ _BATCHES = {
     "parts": "{} whole parts",
     "full": "all",
 }
-_NOISE = {"independent": "independent", "banded": "banded, {}", "inverse": "inverse, {}", "tree": "tree"}
+_NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}"}
 
 
 def show_in_time(ways: Ways | None) -> None:
@@ -43,7 +43,7 @@ def show_in_time(ways: Ways | None) -> None:
 
 def _cells(way: InTime) -> list[str]:
     return [
-        _NOISE[way.noise].format(way.size),
+        _NOISE.get(way.noise, way.noise).format(way.size),
         _BATCHES[way.batches].format(way.cycle),
         f"{way.noise_multiplier:.4g}",
         f"{way.noise_of_sums:.3g}",

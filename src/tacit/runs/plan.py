@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from tacit.correlation import Banded, BandedInverse, Correlation, Tree
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, TacitError
 from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.runs.config import Config
@@ -20,7 +20,8 @@ _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
     "privacy": (
         "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "cycle",
-        "participations", "separation", "correlation", "bands", "clipping",
+        "participations", "separation", "correlation", "bands", "buffers",
+        "clipping",
         "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
     ),
     "training": ("batch_size", "largest_batch", "epochs", "steps", "views"),
@@ -81,6 +82,11 @@ def _check_cycle(config: Config) -> None:
             '[privacy] correlation = "banded" or "inverse" and [privacy] bands, how many, go together, and '
             "only one of them is set. Set both, or neither."
         )
+    if (privacy.correlation == "blt") != (privacy.buffers is not None):
+        raise InvalidInput(
+            '[privacy] correlation = "blt" and [privacy] buffers, how many, go together, and only one of '
+            "them is set. Set both, or neither; 3 buffers are enough for most runs."
+        )
     if privacy.correlation != "independent" and privacy.report_loss:
         raise InvalidInput(
             "[privacy] report_loss has no proven price with noise that is correlated in time. Say "
@@ -123,16 +129,21 @@ def _check_dates(config: Config) -> None:
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
     """With the best coefficients for so many steps, in which a record takes part so often."""
     privacy, training = config.privacy, config.training
-    kinds: dict[str, type[Banded] | type[BandedInverse]] = {"banded": Banded, "inverse": BandedInverse}
-    if privacy.correlation not in kinds or privacy.bands is None:
+    kinds: dict[str, type[Banded] | type[BandedInverse] | type[BLT]] = {
+        "banded": Banded,
+        "inverse": BandedInverse,
+        "blt": BLT,
+    }
+    size = privacy.buffers if privacy.correlation == "blt" else privacy.bands
+    if privacy.correlation not in kinds or size is None:
         return Tree() if privacy.correlation == "tree" else None
     share = 1.0 if batch is None else batch / privacy.records
     steps = training.steps or max(1, math.ceil((training.epochs or 1.0) / share - 1e-9))
     times, apart = 1, 1
     if sampling is not None and not _sampled(sampling):
         times, apart = sampling.participations_in(steps) or (1, 1)
-    bands = min(privacy.bands, steps)
-    return kinds[privacy.correlation].optimised(bands, steps, participations=times, separation=apart)
+    size = min(size, steps)
+    return kinds[privacy.correlation].optimised(size, steps, participations=times, separation=apart)
 
 
 def _sampled(sampling: Sampling) -> bool:

@@ -51,17 +51,12 @@ def check_arguments(
         raise InvalidInput(f"{name} must be {words}; got {got}.")
 
 
-def check_layout(layout: Layout, *, ema_decay: object, audit: object, plan: Plan) -> None:
+def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
     """Refuse what a session does not do with a sharded model.
 
     Raises:
         InvalidInput: one of these arguments is given.
     """
-    if layout.sharded and plan.correlation is not None:
-        raise InvalidInput(
-            "noise that is correlated in time is not drawn for a model that fully_shard sharded. Let each "
-            "process have the whole model, or plan without correlation."
-        )
     if layout.sharded and ema_decay is not None:
         raise InvalidInput(
             "ema_decay makes a copy of the model with averaged weights, and a model that fully_shard sharded "

@@ -38,6 +38,11 @@ _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 class Sums(Mapping[str, Tensor]):
     """A buffer for each trained parameter, made when the engine first asks for it, which adds its sum."""
 
+    @property
+    @abstractmethod
+    def noise(self) -> Mapping[str, Tensor]:
+        """This rank's part of the noise, which may be changed in place before the engine adds gradients."""
+
     @abstractmethod
     def released(self) -> dict[str, Tensor]:
         """The sums over all ranks, with noise; what this rank has of them.  All ranks call this together."""
@@ -235,6 +240,10 @@ class _NoiseBuffers(Sums):
         self._noise.fill_each({self._index[name]: buffer for name, buffer in buffers.items()})
         for name, buffer in buffers.items():
             self._drawn[name] = buffer.to(self._parameters[name].device)
+
+    @property
+    def noise(self) -> Mapping[str, Tensor]:
+        return self
 
     def released(self) -> dict[str, Tensor]:
         self._ranks.sum_([*self.values()])

@@ -194,7 +194,7 @@ class PrivateSession:
             generator=generator,
         )
         self._layout = layout_of(model, self._ranks)
-        check_layout(self._layout, ema_decay=ema_decay, audit=audit, plan=plan)
+        check_layout(self._layout, ema_decay=ema_decay, audit=audit)
         check_ready(model, self._layout)
         self._layout.copy_from_first(model)
         self.model = model

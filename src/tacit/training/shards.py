@@ -184,6 +184,7 @@ class _ShardSums(Sums):
         self._trained, self._parameters, self._noise, self._ranks = trained, parameters, noise, ranks
         self._index = {name: index for index, name in enumerate(trained)}
         self._raw_sums: dict[str, Tensor] = {}
+        self._drawn: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._raw_sums:
@@ -198,6 +199,13 @@ class _ShardSums(Sums):
 
     def __len__(self) -> int:
         return len(self._trained)
+
+    @property
+    def noise(self) -> Mapping[str, Tensor]:
+        """That of the rows of this rank; drawn name by name in :meth:`released` unless asked for here."""
+        if not self._drawn:
+            self._drawn = {name: self._draw(name) for name in self._trained}
+        return self._drawn
 
     def released(self) -> dict[str, Tensor]:
         released: dict[str, Tensor] = {}
@@ -220,6 +228,11 @@ class _ShardSums(Sums):
 
     def _noisy(self, name: str, raw_rows: Tensor) -> Tensor:
         """The sums in the own ``raw_rows``, which may be filled up behind, with the noise of these rows."""
+        noise = self._drawn.pop(name) if name in self._drawn else self._draw(name)
+        return noise.to(raw_rows.device).add_(raw_rows[: noise.numel()].view_as(noise))
+
+    def _draw(self, name: str) -> Tensor:
+        """The noise of the rows of this rank."""
         local = self._trained[name].to_local()
         whole = self._trained[name].shape
         noise = torch.empty(tuple(local.shape), dtype=self._type(name))
@@ -227,7 +240,7 @@ class _ShardSums(Sums):
             m = -(-whole[0] // self._ranks.ranks)
             first = self._ranks.rank * m * (noise.numel() // noise.shape[0])
             self._noise.fill_part(noise, self._index[name], first)
-        return noise.to(raw_rows.device).add_(raw_rows[: noise.numel()].view_as(noise))
+        return noise.to(local.device)
 
     def _type(self, name: str) -> torch.dtype:
         return torch.float64 if self._trained[name].dtype == torch.float64 else torch.float32

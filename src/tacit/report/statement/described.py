@@ -21,7 +21,7 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
-from tacit.correlation import Banded, BandedInverse, Correlation, Tree
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.events import (
     Adjacency,
@@ -184,7 +184,7 @@ def _correlation(mechanism: Mapping[str, Any]) -> Correlation | None:
     """That of a statement; those of independent noise have none."""
     if "noise_in_time" not in mechanism:
         return None
-    correlation: Correlation = _call(mechanism["noise_in_time"], (Banded, BandedInverse, Tree))
+    correlation: Correlation = _call(mechanism["noise_in_time"], (Banded, BandedInverse, BLT, Tree))
     return correlation
 
 

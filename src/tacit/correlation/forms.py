@@ -1,14 +1,11 @@
-"""How can the noise of a step help that of another? Noise that is correlated in time, as matrices of a run.
-
-A run of T steps releases C g + Z for its sums g, with independent noise Z and a lower triangular matrix C;
-its steps use g + C^-1 Z.  What is added in one step is taken back in later ones, so that sums over many
-steps, which is what training is made of, have less noise (Denisov et al., 2202.08312; Choquette-Choo et al.,
-2306.08153; DP-FTRL: Kairouz et al., 2103.00039).  It pays where sampling hides little: few batches, several
-passes, streams.
+"""What are the forms of noise that is correlated in time? Bands, bands of the inverse, a tree.
 
 The noise w_t of step t is made of draws z that have addresses, so most of it is drawn again and not kept::
 
-    w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] w_{t-1-j}
+    w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] kept_j(t)
+
+What is kept of earlier noise is that of the steps before, kept_j(t) = w_{t-1-j}; or buffers, with
+kept_j(t + 1) = kept_share[j] kept_j(t) + w_t.
 
 Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.
 """
@@ -28,7 +25,7 @@ from tacit.accounting.sensitivity import matrix_sensitivity
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization, TreeAggregation
 
-__all__ = ["Banded", "BandedInverse", "Correlation", "Tree", "prefix_error"]
+__all__ = ["Banded", "BandedInverse", "Correlation", "Toeplitz", "Tree", "prefix_error"]
 
 _NONE = 1e3  # the cost of coefficients whose noise is no float
 
@@ -39,7 +36,15 @@ class Correlation(ABC):
     """How the noise of the steps is correlated; a frozen dataclass of public facts."""
 
     feedback: tuple[float, ...] = ()
-    """By how much the noise of the steps before, the latest first, is taken back."""
+    """By how much that of the noise of earlier steps which is kept is taken back."""
+
+    kept_share: tuple[float, ...] = ()
+    """What buffers keep of what they hold, from step to step; none where the noise of steps is kept."""
+
+    @property
+    def kept(self) -> int:
+        """Noise that is kept, that of the last step too, in multiples of the trained weights."""
+        return len(self.feedback) + 1 if self.feedback else 0
 
     @abstractmethod
     def terms(self, step: int) -> list[tuple[int, float]]:
@@ -50,7 +55,15 @@ class Correlation(ABC):
         """What ``steps`` steps release, where a record takes part so often, so far apart."""
 
 
-def prefix_error(correlation: Banded | BandedInverse, steps: int) -> float:
+class Toeplitz(ABC):
+    """A form whose steps all take back earlier ones in the same way."""
+
+    @abstractmethod
+    def inverse(self, steps: int) -> tuple[float, ...]:
+        """The first column of the inverse of C."""
+
+
+def prefix_error(correlation: Toeplitz, steps: int) -> float:
     """The noise of the sums of the first t steps, t = 1 to T: the root of the mean of its squares, in draws.
 
     At a sensitivity of 1 for one step it is what the noise multiplier has to be multiplied with.
@@ -109,7 +122,7 @@ def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
 
 @final
 @dataclass(frozen=True)
-class Banded(Correlation):
+class Banded(Correlation, Toeplitz):
     """C has these coefficients on its diagonals, the main one first; the noise of as many steps is kept.
 
     At most as many as the steps of a cycle go with samples (:class:`tacit.sampling.CyclicPoissonSampling`).
@@ -142,7 +155,6 @@ class Banded(Correlation):
         return cls(_best(cls, bands, steps, participations, separation))
 
     def inverse(self, steps: int) -> tuple[float, ...]:
-        """The first column of the inverse of C."""
         return _inverse(self.coefficients, steps)
 
     @property
@@ -159,7 +171,7 @@ class Banded(Correlation):
 
 @final
 @dataclass(frozen=True)
-class BandedInverse(Correlation):
+class BandedInverse(Correlation, Toeplitz):
     """The inverse of C has these coefficients on its diagonals: the noise of a step is made of so many draws,
     and nothing is kept (Kalinin et al., 2505.12128).
 
@@ -188,7 +200,6 @@ class BandedInverse(Correlation):
         return cls(_best(cls, bands, steps, participations, separation))
 
     def inverse(self, steps: int) -> tuple[float, ...]:
-        """The first column of the inverse of C."""
         return (*self.coefficients[:steps], *(0.0,) * (steps - len(self.coefficients)))
 
     def terms(self, step: int) -> list[tuple[int, float]]:

@@ -1,0 +1,187 @@
+"""How is the noise of all earlier steps taken back with few buffers? By coefficients that are sums of powers.
+
+If the coefficients of C are c_0 = 1 and c_i = sum_j scales[j] * decays[j]^(i-1), the sum over all earlier
+steps that a step takes back is kept in as many buffers as there are decays: each decays, and adds the noise
+of every step (buffered linear Toeplitz matrices: Dvijotham et al., 2404.16706; several participations:
+McMahan et al., 2408.08868).
+
+Letters: T steps; d buffers; p and q the decays of C and of its inverse, which is of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.accounting.sensitivity import matrix_sensitivity, sum_of_shifts
+from tacit.correlation.forms import Correlation, Toeplitz, prefix_error
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Event, MatrixFactorization
+
+__all__ = ["BLT", "fitted"]
+
+_Array = NDArray[np.float64]
+
+_MOST = 15  # buffers: with more the fit is lost in rounding, and nothing is won
+
+_NONE = 1e3  # the cost of what is no matrix
+
+_STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0, 4.0)]
+"""With which rates, the least in parts of T, a fit begins: not all lead to the best."""
+
+
+@final
+@dataclass(frozen=True)
+class BLT(Correlation, Toeplitz):
+    """C has coefficients 1, then sums of ``scales`` times powers of ``decays``; so many buffers are kept.
+
+    Three or four buffers are about as good as any coefficients; :meth:`optimised` finds them.
+
+    >>> BLT((0.5,), (0.25,)).column(4)
+    (1.0, 0.25, 0.125, 0.0625)
+    """
+
+    decays: tuple[float, ...]
+    scales: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("decays", "scales"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if len(self.decays) != len(self.scales):
+            raise InvalidInput(
+                f"decays and scales have one number for each buffer; got {len(self.decays)} and "
+                f"{len(self.scales)}."
+            )
+        for j, decay in enumerate(self.decays):
+            check_real(f"decays[{j}]", decay, low=-1.0, high=1.0)  # else the buffer grows without end
+
+    @classmethod
+    def optimised(cls, buffers: int, steps: int, *, participations: int = 1, separation: int = 1) -> BLT:
+        """The buffers with the least noise in prefix sums of a run at one price; takes some seconds or less.
+
+        Args:
+            participations, separation: how often a record takes part in the run, and how far apart.
+        """
+        check_integer("buffers", buffers, low=1, high=_MOST)
+        check_integer("steps", steps, low=1)
+        found = fitted(buffers, np.arange(steps, 0, -1) / steps, participations, separation)
+        independent = cls((0.0,) * buffers, (0.0,) * buffers)  # the best where a record is in each step
+
+        def cost(form: BLT) -> float:
+            event = form.event(1.0, steps, participations=participations, separation=separation)
+            assert isinstance(event, MatrixFactorization)
+            return prefix_error(form, steps) * matrix_sensitivity(event)
+
+        return min(found, independent, key=cost)
+
+    @property
+    def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
+        return self.scales
+
+    @property
+    def kept_share(self) -> tuple[float, ...]:  # type: ignore[override]
+        return self.decays
+
+    def terms(self, step: int) -> list[tuple[int, float]]:
+        return [(step, 1.0)]
+
+    def column(self, steps: int) -> tuple[float, ...]:
+        """The first column of C."""
+        return _column(self.decays, self.scales, steps)
+
+    def inverse(self, steps: int) -> tuple[float, ...]:
+        kept, found = [0.0] * len(self.decays), [1.0]
+        for _ in range(1, steps):
+            kept = [decay * held + found[-1] for decay, held in zip(self.decays, kept, strict=True)]
+            found.append(-math.fsum(scale * held for scale, held in zip(self.scales, kept, strict=True)))
+        return tuple(found)
+
+    def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
+        return MatrixFactorization(noise_multiplier, self.column(steps), steps, participations, separation)
+
+
+def _numbers(name: str, given: object) -> tuple[float, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InvalidInput(f"{name} must be a list of numbers, such as [0.99, 0.5]; got {given!r}.")
+    return tuple(check_real(f"{name}[{j}]", value) for j, value in enumerate(given))
+
+
+@lru_cache(maxsize=8)
+def _column(decays: tuple[float, ...], scales: tuple[float, ...], steps: int) -> tuple[float, ...]:
+    """Each coefficient has a relative error of an ulp or two: powers are not made of one another."""
+    both = list(zip(decays, scales, strict=True))
+    later = (math.fsum(scale * decay**i for decay, scale in both) for i in range(steps - 1))
+    return (1.0, *later)
+
+
+def fitted(buffers: int, weights: _Array, participations: int, separation: int) -> BLT:
+    """Buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, with the least noise at one price.
+
+    In this order all coefficients of C are positive and fall, and those of its inverse are negative behind
+    the first (McMahan & Pillutla, 2504.21413): C takes back and never adds, and its price is exact.
+
+    Args:
+        weights: (T,) how much the square of the sum of the first t + 1 coefficients of the inverse counts:
+            1 for the noise of the last prefix sum, (T - t) / T for the mean over all of them.
+    """
+    from scipy.optimize import minimize  # which takes longer to import than all the rest
+
+    steps = len(weights)
+    times = min(participations, -(-steps // separation))
+
+    def cost(numbers: _Array) -> float:
+        p, q, of_p, of_q = _pair(numbers)
+        change = sum_of_shifts(_powers(p, of_p, steps), times, separation)
+        error = np.dot(weights, np.cumsum(_powers(q, of_q, steps)) ** 2)
+        found = float(np.log(np.dot(change, change)) + np.log(error))
+        return found if math.isfinite(found) else _NONE  # two decays are the same float
+
+    def least(start: _Array, derivative: Literal["2-point", "3-point"], tolerance: float) -> Any:
+        return minimize(
+            cost,
+            start,
+            jac=derivative,
+            method="L-BFGS-B",
+            bounds=[(-45.0, 4.0)] * (2 * buffers),
+            options={"maxiter": 500, "ftol": tolerance, "gtol": 1e-9},
+        )
+
+    with np.errstate(all="ignore"):
+        starts = [np.geomspace(slow / steps, fast, 2 * buffers) for slow, fast in _STARTS]
+        found = [least(np.log(np.diff(np.sort(rates), prepend=0.0)), "2-point", 1e-7) for rates in starts]
+        best = least(min(found, key=lambda one: float(one.fun)).x, "3-point", 1e-16).x
+    rates, _, scales, _ = _pair(best)
+    return BLT(tuple(np.exp(-rates).tolist()), tuple(scales.tolist()))
+
+
+def _pair(numbers: _Array) -> tuple[_Array, _Array, _Array, _Array]:
+    """Rates of p and q, which decay as exp(-rate), and the scales with which their matrices are inverse.
+
+    ``numbers`` are the logarithms of the differences of the rates, in their order.  C has the generating
+    function prod (1 - q x) / prod (1 - p x); its scales are those of the partial fractions.
+    """
+    rates = np.cumsum(np.exp(numbers))
+    p, q = rates[::2], rates[1::2]
+    return p, q, _scales(p, q), _scales(q, p)
+
+
+def _scales(own: _Array, other: _Array) -> _Array:
+    """prod_j (own_i - other_j) / prod_{j != i} (own_i - own_j), of the decays with these rates."""
+    apart = np.exp(-own)[:, None] * -np.expm1(own[:, None] - other)
+    among = np.exp(-own)[:, None] * -np.expm1(own[:, None] - own)
+    np.fill_diagonal(among, 1.0)
+    return np.asarray((apart / among).prod(axis=1))
+
+
+def _powers(rates: _Array, scales: _Array, steps: int) -> _Array:
+    """(T,) the coefficients 1, then sum_j scales_j exp(-rate_j (i - 1)), by blocks of about sqrt(T)."""
+    block = max(1, math.isqrt(steps))
+    starts, inner = np.arange(0, steps, block), np.arange(block)
+    table = (np.exp(-np.outer(starts, rates)) * scales) @ np.exp(-np.outer(rates, inner))
+    return np.concatenate([[1.0], table.ravel()[: steps - 1]])
