@@ -9,7 +9,8 @@ from tacit.datasets import Dataset
 from tacit.datasets.documents import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.training.owners import OwnedRecords, numbered
+from tacit.training.owner_names import numbered
+from tacit.training.owners import OwnedRecords
 from tacit.training.records import Data
 
 __all__ = ["check_unit_column", "owned_by", "owners_line", "records_of"]

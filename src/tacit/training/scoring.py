@@ -29,7 +29,7 @@ from tacit.ledger.chain import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.training.evaluation import Evaluation, measure_of, record_scores
-from tacit.training.owners import numbered
+from tacit.training.owner_names import numbered
 from tacit.training.session import PrivateSession
 
 __all__ = ["score_held_out", "share_of"]

@@ -198,7 +198,8 @@ class PrivateSession:
         self.plan = plan
         loss = per_record(loss, model)
         self._records, self._unchecked = as_owned(data, plan, collate=collate, floating=floating_type(model))
-        check_unit(plan, self._records, None if charges is None else charges.owned_by)
+        owned_by = None if charges is None else charges.owned_by
+        check_unit(plan, self._records, charged=charges is not None, owned_by=owned_by)
         self._of_data = self._records  # before canaries come to them
         self._physical = check_integer("physical_batch_size", physical_batch_size, low=1)
         self._augmentation = augmentation
