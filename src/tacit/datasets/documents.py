@@ -194,9 +194,15 @@ def check_users(owners: Iterable[str | int], name: str) -> None:
     """Refuse two records of one of the ``owners``, of whom there is one for each record.
 
     Raises:
+        InvalidInput: some are numbers and some are texts.
         PrivacyRefusal: the message holds counts alone.
     """
     counts = Counter(owners)
+    if len({type(owner) for owner in counts}) > 1:
+        raise InvalidInput(
+            f"some of the users for {name} are numbers and some are texts: 7 and '7' would be two users, "
+            "each with one record, though they may be one person. Write all as texts, or all as numbers."
+        )
     several = sum(count > 1 for count in counts.values())
     if several:
         raise PrivacyRefusal(

@@ -77,7 +77,7 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     for document in read_part(part, text=rule.text, user=rule.user):
         tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
         pieces = [*rule.cutting.pieces(encode(document.text))]
-        users += [(repr(document.user), tests)] * len(pieces)
+        users += [(str(document.user), tests)] * len(pieces)
         found[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
     for tests, name in ((False, "train"), (True, "test")):
         _write_table(_path(work, name, number), _as_table(found[tests], rule.cutting))
