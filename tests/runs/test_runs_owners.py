@@ -85,7 +85,7 @@ def configured(**changes: str) -> str:
     return "run.toml"
 
 
-def people_of(data: Dataset) -> tuple[set[str | int], set[str | int]]:
+def people_of(data: Dataset) -> tuple[set[Any], set[Any]]:
     return set(data.owners or ()), set(data.test_owners or ())
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import no_data_bounds
 from tacit.columns.tables import whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair
-from tacit.datasets.splitting import choose_test
+from tacit.datasets.splitting import choose_people, choose_test
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in
 
 __all__ = ["Categorical", "Numeric", "load_table", "with_missing_constant"]
@@ -61,7 +63,7 @@ def load_table(
     test_fraction: float | None = None,
     test_path: Path | None = None,
     missing: str | None = None,
-    user: str | None = None,
+    user: str | Sequence[str] | None = None,
     unit: str = "row",
     name: str | None = None,
 ) -> Dataset:
@@ -75,8 +77,9 @@ def load_table(
         target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].
         dialect: how CSV files are written.
         missing: the old form of the columns' own ``missing``.
-        user: the column that says whose a row is.  Test rows are then those of other people, chosen by a hash
-            of ``user`` alone.
+        user: the column that says whose a row is; or several columns, such as sender and receiver, each of
+            whom has a part in it.  Test rows are then those of other people, each chosen by a hash of the
+            name alone; rows that people of both parts share are left out.
 
     Returns:
         The data set, with the ``encoder`` that made it; inputs (n, d) float32.
@@ -106,24 +109,26 @@ def load_table(
         raise InvalidInput(
             "give exactly one of test_fraction and test_path, to say where the test rows come from."
         )
-    if user in encoder.inputs_of or user == target:
-        raise InvalidInput(
-            f"the column {user!r} says whose a row is, and is trained on too: the model would learn who is "
-            f"who. Take {user} out of the columns."
-        )
+    for one in _columns_of(user):
+        if one in encoder.inputs_of or one == target:
+            raise InvalidInput(
+                f"the column {one!r} says whose a row is, and is trained on too: the model would learn who "
+                f"is who. Take {one} out of the columns."
+            )
     train, owners = _encode(Path(path), encoder, user)
     test_owners: Owners | None = None
     if test_path is not None:
         test, test_owners = _encode(Path(test_path), encoder, user)
     elif test_fraction is not None and owners is None:
-        train, test = _cut(train, _marks(_bytes_of(train), test_fraction, "row"))
+        marks = _marks(_bytes_of(train), test_fraction, "row")
+        train, test = _part(train, ~marks), _part(train, marks)
     elif test_fraction is not None and owners is not None:
-        marks = _marks((str(owner).encode() for owner in owners), test_fraction, f"value of {user}")
-        train, test = _cut(train, marks)
-        owners, test_owners = (
-            [owner for owner, mark in zip(owners, marks.tolist(), strict=True) if mark is tests]
-            for tests in (False, True)
-        )
+        trains, tests = choose_people(owners, test_fraction)
+        what = f"value of {' and '.join(_columns_of(user))}"
+        for part, name in ((trains, "training"), (tests, "testing")):
+            _check_some(part, what, name, test_fraction)
+        train, test = _part(train, trains), _part(train, tests)
+        owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]
     read = len(encoder.inputs_of)
     return Dataset(
         name or Path(path).name.split(".")[0],
@@ -168,29 +173,43 @@ def _bytes_of(pair: TensorPair) -> Iterator[bytes]:
     return (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
 
 
-def _marks(keys: Iterable[bytes], test_fraction: float, what: str) -> Tensor:
-    """Which rows test, (n,) bool, each by its key alone."""
-    marks = torch.from_numpy(choose_test(keys, test_fraction))
-    if bool(marks.all()) or not bool(marks.any()):
-        raise InvalidInput(
-            f"test_fraction={test_fraction:g} leaves no {what} for "
-            f"{'training' if marks.all() else 'testing'} among {len(marks)} rows. Use another fraction, or a "
-            "file of test rows with test_path."
-        )
+def _marks(keys: Iterable[bytes], test_fraction: float, what: str) -> NDArray[np.bool_]:
+    """Which rows test, (n,), each by its key alone."""
+    marks = choose_test(keys, test_fraction)
+    _check_some(~marks, what, "training", test_fraction)
+    _check_some(marks, what, "testing", test_fraction)
     return marks
 
 
-def _cut(pair: TensorPair, marks: Tensor) -> tuple[TensorPair, TensorPair]:
-    train, test = (TensorPair(pair.inputs[part], pair.targets[part]) for part in (~marks, marks))
-    return train, test
+def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: float) -> None:
+    if not part.any():
+        raise InvalidInput(
+            f"test_fraction={test_fraction:g} leaves no {what} for {name} among {len(part)} rows. Use "
+            "another fraction, or a file of test rows with test_path."
+        )
 
 
-def _encode(path: Path, encoder: Encoder, user: str | None) -> tuple[TensorPair, Owners | None]:
+def _part(pair: TensorPair, marks: NDArray[np.bool_]) -> TensorPair:
+    part = torch.from_numpy(marks)
+    return TensorPair(pair.inputs[part], pair.targets[part])
+
+
+def _columns_of(user: str | Sequence[str] | None) -> list[str]:
+    """The columns that say whose a row is."""
+    return [] if user is None else [user] if isinstance(user, str) else [*user]
+
+
+def _encode(
+    path: Path, encoder: Encoder, user: str | Sequence[str] | None
+) -> tuple[TensorPair, Owners | None]:
     """Rows of one file as tensors, and whose they are."""
     assert encoder.target is not None, "a table is loaded with a target"
-    read = [*encoder.inputs_of, encoder.target, *([] if user is None else [user])]
-    table = whole_table(path, read, encoder.dialect)
-    owners = None if user is None else table.pop(user)
+    whose = _columns_of(user)
+    table = whole_table(path, [*encoder.inputs_of, encoder.target, *whose], encoder.dialect)
+    names = [table.pop(one) for one in whose]
+    owners: Owners | None = None if user is None else [*zip(*names, strict=True)]
+    if isinstance(user, str):
+        owners = [*names[0]]
     inputs = encoder.inputs(table, source=str(path))
     targets = torch.from_numpy(encoder.targets(table, source=str(path)))
-    return TensorPair(torch.from_numpy(inputs), targets), None if owners is None else [*owners]
+    return TensorPair(torch.from_numpy(inputs), targets), owners

@@ -210,7 +210,7 @@ class Run:
             data_source=self.data.source,
             notes=(
                 *notes,
-                *owners_line(self.config),
+                *owners_line(self.config, self.data),
                 *_slots_line(self.config),
                 *_canaries_line(self.canaries),
                 *_processes_line(session.ranks),

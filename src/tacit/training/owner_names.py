@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.datasets.splitting import is_missing, missing_owners
 from tacit.errors import InvalidInput
 
-__all__ = ["LISTS", "hashed", "is_missing", "missing_owners", "numbered"]
+__all__ = ["LISTS", "hashed", "numbered"]
 
 LISTS = (list, tuple, set, frozenset, np.ndarray)
 """What holds the owners of one row, where it may have several."""
@@ -71,21 +72,6 @@ def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
             "one person's rows would count as two people's. Give all of one type, such as texts."
         )
     return values.astype(str) if kinds == {"text"} else np.asarray(values.tolist())
-
-
-def is_missing(name: Any) -> bool:
-    """Whether nothing says who it is: None, NaN and the like, or a blank text."""
-    if isinstance(name, str):
-        return not name.strip()
-    return name is None or str(name) in ("<NA>", "NaT", "nan")  # pandas' NA is neither equal nor unequal
-
-
-def missing_owners(count: int) -> InvalidInput:
-    """The error that so many rows have no owner."""
-    return InvalidInput(
-        f"{count} rows have no owner (empty, None or NaN), so nothing says whose privacy they touch. Leave "
-        "them out, or give each an owner of its own if no two of them can be of one person."
-    )
 
 
 def hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.uint64]:

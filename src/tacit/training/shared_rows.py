@@ -23,9 +23,10 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
+from tacit.datasets.splitting import is_missing, missing_owners
 from tacit.errors import InvalidInput
 from tacit.sampling import Indices
-from tacit.training.owner_names import LISTS, hashed, is_missing, missing_owners, numbered
+from tacit.training.owner_names import LISTS, hashed, numbered
 
 __all__ = ["SharedRows", "are_shared"]
 
