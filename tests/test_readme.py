@@ -33,7 +33,7 @@ from tacit.integrations.sklearn import PrivateClassifier
 from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
 from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
-from tacit.training import Augmentation, StepTicket
+from tacit.training import Augmentation, OwnedRecords, StepTicket
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
@@ -419,6 +419,17 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "several processes": (under_torchrun, r"ranks=tacit\.training\.ProcessRanks"),
     "LBFGS": (lambda: session(optimizer=torch.optim.LBFGS), "first-order optimizer"),
+    "messages and other": (
+        lambda: run(
+            data=OwnedRecords(rows(), [["a", "b"], ["c"]] * (N // 2), rows_per_user=1),
+            plan=plan(rows_per_user=1),
+        ),
+        'adjacency="zero-out" or "replace-one"',
+    ),
+    "rows of people": (
+        lambda: OwnedRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
+        "Leave them out",
+    ),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
     "a step past": (step_past, "more steps"),

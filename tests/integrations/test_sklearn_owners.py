@@ -70,6 +70,15 @@ def test_bad_input(settings: dict[str, Any], given: dict[str, Any], words: str) 
         classifier(**settings).fit(X, Y, **given)
 
 
+def test_rows_of_several_people_are_refused_with_a_way_on() -> None:
+    pairs = [[name, KIND[name]] for name in OWNERS]
+    with pytest.raises(InvalidInput, match="several types"):
+        classifier().fit(X, Y, owners=pairs)
+    pairs = [[name, f"nurse {number % 7}"] for number, name in enumerate(OWNERS)]
+    with pytest.raises(PrivacyRefusal, match=r"the estimators draw people.*tacit\.PrivateSession"):
+        classifier().fit(X, Y, owners=pairs)
+
+
 def test_a_ledger_that_counts_by_person_takes_it(tmp_path: Path) -> None:
     url = str(tmp_path / "budget.db")
     policy = Policy(

@@ -153,7 +153,7 @@ BAD_LINES = {
     "no text": ('{"body": 7311}', 'line 2 of .*: the field "body" is no text'),
     "half a character": (r'{"body": "secret \ud800"}', "line 2 of .* surrogate"),
     "no user": ('{"body": "secret"}', 'line 2 of .*: the field "who" is missing'),
-    "no name": ('{"body": "secret", "who": [7311]}', 'line 2 of .*: the field "who" is neither'),
+    "no name": ('{"body": "secret", "who": [7311, null]}', 'line 2 of .*: the field "who" is neither'),
 }
 
 

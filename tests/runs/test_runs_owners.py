@@ -85,7 +85,7 @@ def configured(**changes: str) -> str:
     return "run.toml"
 
 
-def people_of(data: Dataset) -> tuple[set[str | int], set[str | int]]:
+def people_of(data: Dataset) -> tuple[set[Any], set[Any]]:
     return set(data.owners or ()), set(data.test_owners or ())
 
 
@@ -193,6 +193,16 @@ def test_a_row_without_an_owner_is_refused() -> None:
         prepared()
 
 
+def test_one_patient_with_all_rows_is_refused() -> None:
+    lines = Path("visits.csv").read_text().splitlines()
+    first = [",".join(["p0", *line.split(",")[1:]]) for line in lines[1:]]
+    Path("visits.csv").write_text("\n".join([lines[0], *first, ""]))
+    with pytest.raises(InvalidInput, match="leaves no value of patient for"):
+        prepared()
+    with pytest.raises(InvalidInput, match="all rows have one owner"):
+        prepared(data=USERS + 'test_table = "visits.csv"\n')
+
+
 def test_a_word_for_the_unit_is_not_looked_up() -> None:
     assert prepared(data="test_fraction = 0.25\n", unit="visit of a patient").data.owners is None
 
@@ -284,6 +294,13 @@ def test_documents_of_one_person_are_one_record(tmp_path: Path) -> None:
     assert not train & test
     assert data.owners is not None
     assert len(data.owners) == len(data.train.inputs)
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text("".join(json.dumps({"text": "abcdefgh", "user": u}) + "\n" for u in (7, "7", 8, "9")))
+    with pytest.raises(InvalidInput, match="some are texts"):
+        load_documents(
+            mixed, text="text", encode=lambda text: [*text.encode()], vocabulary=256,
+            cutting=Cutting(6, "first", padding=0), user="user", test_path=path, unit="user",
+        )  # fmt: skip
     with pytest.raises(PrivacyRefusal, match="several records"):
         load_documents(
             path, text="text", encode=lambda text: [*text.encode()], vocabulary=256,

@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +20,10 @@ from tacit.runs.config import DataSection
 PAGE = (Path(__file__).parents[2] / "docs" / "people.md").read_text(encoding="utf-8")
 
 
-def block(kind: str) -> str:
+def block(kind: str, number: int = 0) -> str:
     found = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(found) == 1
-    return str(found[0])
+    assert len(found) == {"python": 2, "toml": 2, "sh": 1}[kind]
+    return str(found[number])
 
 
 def losses(program: str) -> list[float]:
@@ -55,6 +56,16 @@ def test_people_are_ahead_on_the_real_text(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_configuration_has_only_keys_that_there_are() -> None:
     sections = tomllib.loads(block("toml"))
     assert DataSection(**sections["data"]).rows_per_user == 8
+    sections = tomllib.loads(block("toml", 1))
+    assert DataSection(**sections["data"]).user == ["sender", "receiver"]
+
+
+def test_records_of_several_people_train() -> None:
+    torch.manual_seed(0)
+    run: dict[str, Any] = {}
+    exec(compile(block("python", 1), "people.md", "exec"), run)
+    assert run["session"].steps_done == 30
+    assert 0 < run["data"].dropped < 600 - 50
 
 
 def test_the_command_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -400,3 +400,10 @@ def test_no_further_step_without_further_days() -> None:
 
     with pytest.raises(InvalidInput, match="the days of the first 2 of the plan's 6 steps are done"):
         made.step(StepTicket(2))
+
+
+def test_rows_with_several_owners_have_no_price_by_date() -> None:
+    owned = OwnedRecords(rows(3), [("ann", "bob"), ("bob", "cyd"), ("ann", "cyd")], rows_per_user=2)
+    data = DatedRecords(owned, [day(0), day(1), day(2)], first=FIRST, until=day(4))
+    with pytest.raises(PrivacyRefusal, match="rows have several owners"):
+        session(data, plan(sampling=ByDate(3, 1)))

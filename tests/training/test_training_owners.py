@@ -330,6 +330,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a missing one": (lambda: ["a", None, "b"], "1 rows have no owner"),
     "not a number": (lambda: [1.0, float("nan"), 2.0], "1 rows have no owner"),
     "missing in pandas": (lambda: pd.Series(["a", pd.NA, "b"]), "1 rows have no owner"),
+    "missing among texts": (lambda: ["a", pd.NA, "b"], "1 rows have no owner"),
+    "missing among times": (lambda: [pd.NaT, "a", "b"], "1 rows have no owner"),
+    "missing among categories": (lambda: pd.Categorical(["a", None, "b"]), "1 rows have no owner"),
+    "lists for some": (lambda: np.array([["a", "b"], ["c", "d"], ["a", "b"]]), "a list of lists"),
+    "a column of a frame": (lambda: pd.DataFrame({"owner": ["a", "b", "b"]}), "one for each row"),
     "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
     "mixed types in a list": (lambda: [1.0, "1", 2], r"several types"),
@@ -363,6 +368,13 @@ def test_owners_may_be_numbers_or_texts(owners: Any) -> None:
     assert sorted(data.chosen(np.array([0]), 0)) == [1, 1]
 
 
+def test_people_without_rows_are_nobody_here() -> None:
+    """A column of categories may name people of whom there is no row: they are not counted."""
+    names = pd.Categorical(["b", "a", "b", "b"], categories=["a", "b", "c", "d"])
+    data = OwnedRecords(torch.zeros(4, D), names, rows_per_user=2)
+    assert (len(data), data.most_rows) == (2, 3)
+
+
 def test_more_rows_than_anybody_has_are_refused() -> None:
     with pytest.raises(InvalidInput, match="no user has more than 2 rows"):
         OwnedRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=3)
@@ -373,6 +385,8 @@ def test_more_rows_than_anybody_has_are_refused() -> None:
 def test_rows_and_owners_must_agree() -> None:
     with pytest.raises(InvalidInput, match="4 rows and 3 owners"):
         session(OwnedRecords(torch.zeros(4, D), ["a", "b", "b"], rows_per_user=1))
+    with pytest.raises(InvalidInput, match="2 rows and 3 owners"):  # of one of whom there is no row
+        session(OwnedRecords(torch.zeros(2, D), ["a", "b", "c"], rows_per_user=1))
 
 
 def test_the_plan_must_speak_of_people() -> None:

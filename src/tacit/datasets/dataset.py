@@ -12,9 +12,11 @@ from torch import Tensor
 from tacit.columns import Encoder
 from tacit.errors import InvalidInput
 
-__all__ = ["Dataset", "Owners", "Spelling", "TensorPair"]
+__all__ = ["Dataset", "Owner", "Owners", "Spelling", "TensorPair"]
 
-Owners: TypeAlias = Sequence[str | int]
+Owner: TypeAlias = str | int | tuple[str | int, ...]
+"""Whose a record is; of several people, all of them."""
+Owners: TypeAlias = Sequence[Owner]
 
 
 class Spelling(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Literal, final
 
@@ -18,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.datasets.dataset import Dataset, Owners, Spelling, TensorPair
+from tacit.datasets.dataset import Dataset, Owner, Owners, Spelling, TensorPair
 from tacit.datasets.json_lines import Document, read_json_lines
-from tacit.datasets.splitting import choose_test
+from tacit.datasets.splitting import choose_people, choose_test
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 
@@ -93,7 +94,7 @@ def load_documents(
     vocabulary: int,
     cutting: Cutting,
     spelling: Spelling | None = None,
-    user: str | None = None,
+    user: str | Sequence[str] | None = None,
     several: bool = False,
     test_fraction: float | None = None,
     test_path: Path | None = None,
@@ -109,7 +110,8 @@ def load_documents(
         vocabulary: how many tokens there are.
         cutting: the declared rule that makes records of a document.
         spelling: how made-up text is written in tokens; only for canaries.
-        user: the field of the person whom a document is of; each person may have one record.
+        user: the field of the person whom a document is of; each person may have one record.  It may hold a
+            list of people, or be a list of fields, where a person may have ``several``.
         several: a person may have several; the data set then says whose each is, and test documents are those
             of other people.
         test_fraction: the share of documents that test the model, each chosen by a hash of its text alone, or
@@ -135,10 +137,11 @@ def load_documents(
         test = [*read_documents(test_path, text=text, user=user)]
     else:
         assert test_fraction is not None
-        keys = (str(document.user) if several else document.text for document in train)
-        marks = choose_test((key.encode() for key in keys), test_fraction)
-        test = [document for document, mark in zip(train, marks, strict=True) if mark]
-        train = [document for document, mark in zip(train, marks, strict=True) if not mark]
+        tests = choose_test((document.text.encode() for document in train), test_fraction)
+        trains = ~tests
+        if several:
+            trains, tests = choose_people([document.owner for document in train], test_fraction)
+        train, test = [*compress(train, trains)], [*compress(train, tests)]
     trained_on, owners = pair_of(train, encode, cutting, "training", several=several)
     tested_on, test_owners = pair_of(test, encode, cutting, "testing", several=several)
     return Dataset(
@@ -155,7 +158,7 @@ def load_documents(
     )
 
 
-def read_documents(path: Path, *, text: str, user: str | None) -> Iterator[Document]:
+def read_documents(path: Path, *, text: str, user: str | Sequence[str] | None) -> Iterator[Document]:
     """The documents of a file or a corpus; errors as of :func:`load_documents`."""
     if not path.is_dir() and path.suffix != ".parquet":
         return read_json_lines(path, text=text, user=user)
@@ -190,13 +193,24 @@ def pair_of(
     return sequence_pair(sequences, cutting), owners
 
 
-def check_users(owners: Iterable[str | int], name: str) -> None:
+def check_users(owners: Iterable[Owner], name: str) -> None:
     """Refuse two records of one of the ``owners``, of whom there is one for each record.
 
     Raises:
+        InvalidInput: some are numbers and some are texts, or there are lists of them.
         PrivacyRefusal: the message holds counts alone.
     """
     counts = Counter(owners)
+    if any(isinstance(owner, tuple) for owner in counts):
+        raise InvalidInput(
+            f"some records for {name} are of several users, and each user may have a part in one alone, as "
+            "no cap is given. Say [data] rows_per_user, the most records in which a user has a part."
+        )
+    if len({type(owner) for owner in counts}) > 1:
+        raise InvalidInput(
+            f"some of the users for {name} are numbers and some are texts: 7 and '7' would be two users, "
+            "each with one record, though they may be one person. Write all as texts, or all as numbers."
+        )
     several = sum(count > 1 for count in counts.values())
     if several:
         raise PrivacyRefusal(

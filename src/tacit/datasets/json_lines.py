@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacit.datasets.dataset import Owner
 from tacit.errors import InvalidInput, without_values
 
-__all__ = ["Document", "read_json_lines"]
+__all__ = ["Document", "owner_of", "read_json_lines"]
 
 
 @dataclass(frozen=True)
 class Document:
-    """A ``text``, and the ``user`` whom it is of, where one is declared."""
+    """A ``text``, and the ``user`` whom it is of, or all of them, where they are declared."""
 
     text: str
-    user: str | int | None = None
+    user: Owner | None = None
+
+    @property
+    def owner(self) -> Owner:
+        """The user, who was declared."""
+        assert self.user is not None
+        return self.user
 
 
-def read_json_lines(path: Path, *, text: str, user: str | None = None) -> Iterator[Document]:
+def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
+    """Whose a document is, by what its fields hold: a name, or a list of names; None if one is no name."""
+    held = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    names = [name for name in held if isinstance(name, str | int) and not isinstance(name, bool)]
+    if not names or len(names) < len(held):
+        return None
+    return names[0] if one and not isinstance(values[0], list) else tuple(names)
+
+
+def read_json_lines(path: Path, *, text: str, user: str | Sequence[str] | None = None) -> Iterator[Document]:
     """The documents of a JSON Lines file one by one; errors as of ``load_documents``."""
     number = 0
     try:
@@ -34,7 +50,7 @@ def read_json_lines(path: Path, *, text: str, user: str | None = None) -> Iterat
         raise InvalidInput(f"{path} holds no line; it should hold one document a line, each a JSON object.")
 
 
-def _document(line: bytes, where: str, text: str, user: str | None) -> Document:
+def _document(line: bytes, where: str, text: str, user: str | Sequence[str] | None) -> Document:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):  # whose message would show the line
@@ -59,11 +75,13 @@ def _document(line: bytes, where: str, text: str, user: str | None) -> Document:
         ) from None
     if user is None:
         return Document(found)
-    owner = data.get(user)
-    if isinstance(owner, bool) or not isinstance(owner, str | int):
-        what = "neither a text nor a whole number" if user in data else "missing"
+    fields = [user] if isinstance(user, str) else [*user]
+    owner = owner_of([data.get(field) for field in fields], one=isinstance(user, str))
+    if owner is None:
+        wrong = next(field for field in fields if owner_of([data.get(field)], one=True) is None)
+        what = "neither a text nor a whole number, nor a list of them" if wrong in data else "missing"
         raise InvalidInput(
-            f'{where}: the field "{user}" is {what}. [data] user names the field that tells users apart; '
+            f'{where}: the field "{wrong}" is {what}. [data] user names the field that tells users apart; '
             "every document needs one."
         )
     return Document(found, owner)

@@ -6,12 +6,12 @@ some, and the number of a document does not depend on who reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from tacit.datasets.json_lines import Document
+from tacit.datasets.json_lines import Document, owner_of
 from tacit.errors import InvalidInput, MissingExtra, without_values
 
 try:
@@ -52,7 +52,7 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
     return parts
 
 
-def read_corpus(path: Path, *, text: str, user: str | None = None) -> Iterator[Document]:
+def read_corpus(path: Path, *, text: str, user: str | Sequence[str] | None = None) -> Iterator[Document]:
     """The documents of a corpus one by one; errors as of :func:`read_part`."""
     count = 0
     for part in corpus_parts(path):
@@ -63,26 +63,28 @@ def read_corpus(path: Path, *, text: str, user: str | None = None) -> Iterator[D
         raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
 
 
-def read_part(part: CorpusPart, *, text: str, user: str | None = None) -> Iterator[Document]:
+def read_part(part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None) -> Iterator[Document]:
     """The documents of one part.
 
     Args:
         text: the column of the text; of strings.
-        user: the column of the person whom a document is of; of strings or whole numbers.
+        user: the column of the person whom a document is of; of strings or whole numbers, or of lists of
+            them; or several columns.
 
     Raises:
         InvalidInput: a column is missing or of another type, or a cell of it is empty; the message gives the
             number of the row and nothing that it holds.
     """
     file = _opened(part.path)
-    wanted = [text] if user is None else [text, user]
+    whose = [] if user is None else [user] if isinstance(user, str) else [*user]
+    wanted = [text, *whose]
     types = {field.name: field.type for field in file.schema_arrow}
     for name in wanted:
         if name not in types:
             raise InvalidInput(
                 f'{part.path} has no column "{name}". [data] text and user name columns of the corpus.'
             )
-        _check_type(part.path, name, types[name], whole_numbers=name == user)
+        _check_type(part.path, name, types[name], of_people=name in whose)
     row = part.first_row
     try:
         for batch in file.iter_batches(row_groups=[part.group], columns=wanted):
@@ -93,19 +95,27 @@ def read_part(part: CorpusPart, *, text: str, user: str | None = None) -> Iterat
                         f'{part.path}, row {row}: "{wanted[cells.index(None)]}" is empty. Leave such '
                         "rows out of the corpus."
                     )
-                yield Document(*cells)
+                owner = owner_of(cells[1:], one=isinstance(user, str))
+                if whose and owner is None:
+                    raise InvalidInput(
+                        f"{part.path}, row {row}: a list of users is empty, or lacks one. Leave such rows "
+                        "out of the corpus."
+                    )
+                yield Document(cells[0], owner)
                 row += 1
     except (OSError, pyarrow.ArrowException) as problem:
         raise _unreadable(part.path, problem) from None
 
 
-def _check_type(path: str, name: str, kind: Any, *, whole_numbers: bool) -> None:
+def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
+    if of_people and (pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)):
+        kind = kind.value_type
     value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     if pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value):
         return
-    if whole_numbers and pyarrow.types.is_integer(value):
+    if of_people and pyarrow.types.is_integer(value):
         return
-    wanted = "strings or whole numbers" if whole_numbers else "strings"
+    wanted = "strings or whole numbers" if of_people else "strings"
     raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {wanted}.')
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import no_data_bounds
 from tacit.columns.tables import whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair
-from tacit.datasets.splitting import choose_test
+from tacit.datasets.splitting import choose_people, choose_test
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in
 
 __all__ = ["Categorical", "Numeric", "load_table", "with_missing_constant"]
@@ -62,7 +64,7 @@ def load_table(
     test_fraction: float | None = None,
     test_path: Path | None = None,
     missing: str | None = None,
-    user: str | None = None,
+    user: str | Sequence[str] | None = None,
     date: str | None = None,
     unit: str = "row",
     name: str | None = None,
@@ -77,8 +79,9 @@ def load_table(
         target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].
         dialect: how CSV files are written.
         missing: the old form of the columns' own ``missing``.
-        user: the column that says whose a row is.  Test rows are then those of other people, chosen by a hash
-            of ``user`` alone.
+        user: the column that says whose a row is; or several columns, such as sender and receiver, each of
+            whom has a part in it.  Test rows are then those of other people, each chosen by a hash of the
+            name alone; rows that people of both parts share are left out.
         date: the column that says when a row arrived, for training by date.
 
     Returns:
@@ -109,25 +112,33 @@ def load_table(
         raise InvalidInput(
             "give exactly one of test_fraction and test_path, to say where the test rows come from."
         )
-    if user in encoder.inputs_of or user == target:
-        raise InvalidInput(
-            f"the column {user!r} says whose a row is, and is trained on too: the model would learn who is "
-            f"who. Take {user} out of the columns."
-        )
-    if date is not None and (date in (*encoder.inputs_of, target) or date == user):
+    for one in _columns_of(user):
+        if one in encoder.inputs_of or one == target:
+            raise InvalidInput(
+                f"the column {one!r} says whose a row is, and is trained on too: the model would learn who "
+                f"is who. Take {one} out of the columns."
+            )
+    if date is not None and date in (*encoder.inputs_of, target, *_columns_of(user)):
         raise InvalidInput(
             f"the column {date!r} says in which step a row is trained on, and has another part too. Give "
             "the table one column for each."
         )
-    train, (owners, dates) = _encode(Path(path), encoder, (user, date))
+    train, owners, dates = _encode(Path(path), encoder, user, date)
     test_owners: Owners | None = None
     if test_path is not None:
-        test, (test_owners,) = _encode(Path(test_path), encoder, (user,))
-    elif test_fraction is not None:
-        keys = _bytes_of(train) if owners is None else (str(owner).encode() for owner in owners)
-        marks = _marks(keys, test_fraction, "row" if owners is None else f"value of {user}")
-        train, test = _cut(train, marks)
-        (owners, test_owners), (dates, _) = _cut_column(owners, marks), _cut_column(dates, marks)
+        test, test_owners, _ = _encode(Path(test_path), encoder, user, None)
+    elif test_fraction is not None and owners is None:
+        marks = _marks(_bytes_of(train), test_fraction, "row")
+        train, test = _part(train, ~marks), _part(train, marks)
+        dates = None if dates is None else [*compress(dates, ~marks)]
+    elif test_fraction is not None and owners is not None:
+        trains, tests = choose_people(owners, test_fraction)
+        what = f"value of {' and '.join(_columns_of(user))}"
+        for part, name in ((trains, "training"), (tests, "testing")):
+            _check_some(part, what, name, test_fraction)
+        train, test = _part(train, trains), _part(train, tests)
+        dates = None if dates is None else [*compress(dates, trains)]
+        owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]
     read = len(encoder.inputs_of)
     return Dataset(
         name or Path(path).name.split(".")[0],
@@ -173,39 +184,45 @@ def _bytes_of(pair: TensorPair) -> Iterator[bytes]:
     return (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
 
 
-def _marks(keys: Iterable[bytes], test_fraction: float, what: str) -> Tensor:
-    """Which rows test, (n,) bool, each by its key alone."""
-    marks = torch.from_numpy(choose_test(keys, test_fraction))
-    if bool(marks.all()) or not bool(marks.any()):
-        raise InvalidInput(
-            f"test_fraction={test_fraction:g} leaves no {what} for "
-            f"{'training' if marks.all() else 'testing'} among {len(marks)} rows. Use another fraction, or a "
-            "file of test rows with test_path."
-        )
+def _marks(keys: Iterable[bytes], test_fraction: float, what: str) -> NDArray[np.bool_]:
+    """Which rows test, (n,), each by its key alone."""
+    marks = choose_test(keys, test_fraction)
+    _check_some(~marks, what, "training", test_fraction)
+    _check_some(marks, what, "testing", test_fraction)
     return marks
 
 
-def _cut(pair: TensorPair, marks: Tensor) -> tuple[TensorPair, TensorPair]:
-    train, test = (TensorPair(pair.inputs[part], pair.targets[part]) for part in (~marks, marks))
-    return train, test
+def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: float) -> None:
+    if not part.any():
+        raise InvalidInput(
+            f"test_fraction={test_fraction:g} leaves no {what} for {name} among {len(part)} rows. Use "
+            "another fraction, or a file of test rows with test_path."
+        )
 
 
-def _cut_column(cells: list[Any] | None, marks: Tensor) -> tuple[list[Any] | None, list[Any] | None]:
-    if cells is None:
-        return None, None
-    marked = marks.tolist()
-    train, test = ([c for c, m in zip(cells, marked, strict=True) if m is tests] for tests in (False, True))
-    return train, test
+def _part(pair: TensorPair, marks: NDArray[np.bool_]) -> TensorPair:
+    part = torch.from_numpy(marks)
+    return TensorPair(pair.inputs[part], pair.targets[part])
+
+
+def _columns_of(user: str | Sequence[str] | None) -> list[str]:
+    """The columns that say whose a row is."""
+    return [] if user is None else [user] if isinstance(user, str) else [*user]
 
 
 def _encode(
-    path: Path, encoder: Encoder, apart: Sequence[str | None]
-) -> tuple[TensorPair, list[list[Any] | None]]:
-    """Rows of one file as tensors, and the cells of the columns ``apart``, such as whose the rows are."""
+    path: Path, encoder: Encoder, user: str | Sequence[str] | None, date: str | None
+) -> tuple[TensorPair, Owners | None, list[Any] | None]:
+    """Rows of one file as tensors, whose they are, and when they arrived."""
     assert encoder.target is not None, "a table is loaded with a target"
-    read = [*encoder.inputs_of, encoder.target, *(name for name in apart if name is not None)]
-    table = whole_table(path, read, encoder.dialect)
-    cells = [None if name is None else [*table.pop(name)] for name in apart]
+    whose = _columns_of(user)
+    apart = [*whose, *([] if date is None else [date])]
+    table = whole_table(path, [*encoder.inputs_of, encoder.target, *apart], encoder.dialect)
+    dates = None if date is None else [*table.pop(date)]
+    names = [table.pop(one) for one in whose]
+    owners: Owners | None = None if user is None else [*zip(*names, strict=True)]
+    if isinstance(user, str):
+        owners = [*names[0]]
     inputs = encoder.inputs(table, source=str(path))
     targets = torch.from_numpy(encoder.targets(table, source=str(path)))
-    return TensorPair(torch.from_numpy(inputs), targets), cells
+    return TensorPair(torch.from_numpy(inputs), targets), owners, dates

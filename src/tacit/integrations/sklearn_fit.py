@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.errors import InvalidInput, check_real
+from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 from tacit.events import Adjacency
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
@@ -77,6 +77,7 @@ class Rows:
 
         Raises:
             InvalidInput: owners without their number of rows, or the number without owners.
+            PrivacyRefusal: rows have several owners.
         """
         weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
         parts = (self.inputs, self.targets, *weights)
@@ -92,6 +93,13 @@ class Rows:
         if rows_per_user is None:
             return parts, len(self.inputs)
         people = OwnedRecords(parts, self.owners, rows_per_user=rows_per_user)
+        if people.shared:
+            raise PrivacyRefusal(
+                "owners has lists of several owners, and the estimators draw people, each with rows that are "
+                "nobody else's. Train by tacit.PrivateSession with a plan that draws rows "
+                "(Plan.calibrate(rows_per_user=...)); or join people who share rows into groups, and give "
+                "each row the name of one."
+            )
         return people, len(people)
 
 

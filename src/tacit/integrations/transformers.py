@@ -57,7 +57,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         loss: ``loss(model, **record) -> (n,)``, one number for each record, such as
             :func:`tacit.losses.causal`; ``eval_loss`` is its mean over the held-out records.  The loss that a
             model computes itself is a mean over the batch, and is not used.
-        train_dataset: a map-style data set whose items are dictionaries, one for each record.
+        train_dataset: a map-style data set whose items are dictionaries, one for each record; or
+            :class:`~tacit.training.OwnedRecords` of it, where several may be of one person.
         state_folder: where the states for resuming lie, one for each checkpoint.  They hold the secret key of
             the noise, so this folder is not in ``output_dir``.  Needed unless ``save_strategy="no"`` or
             ``save_only_model=True``.

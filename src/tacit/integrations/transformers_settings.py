@@ -11,6 +11,7 @@ from typing import Any
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.plan import Plan
+from tacit.training import OwnedRecords
 
 try:
     from transformers import DataCollatorWithFlattening, TrainingArguments
@@ -260,9 +261,10 @@ def check_held_out(data: object, eval_data: object) -> None:
     """Refuse to evaluate on the training records.
 
     Raises:
-        PrivacyRefusal: the two are the same, or one of several is.
+        PrivacyRefusal: the two are the same, or one of several is; or it is the rows of people.
     """
-    if eval_data is not None and any(one is data for one in _sets(eval_data)):
+    seen = [data, data.data] if isinstance(data, OwnedRecords) else [data]
+    if eval_data is not None and any(one is kept for one in _sets(eval_data) for kept in seen):
         raise PrivacyRefusal(
             "eval_dataset is train_dataset: figures on training records are exact, and would be logged. Pass "
             "held-out records; for a noisy loss of the training records give the plan a loss_report."

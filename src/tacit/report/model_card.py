@@ -131,7 +131,7 @@ def _first_words(statement: Mapping[str, Any]) -> str:
             "**NOT PRIVATE**: the random numbers of this run came from a fixed test key, and whoever knows "
             "it can take the noise off. Nothing below is promised. Do not release this model.\n"
         )
-    return "\n\n".join(promise(statement["guarantee"])) + "\n"
+    return "\n\n".join(promise(statement)) + "\n"
 
 
 def _guarantee(statement: Mapping[str, Any]) -> str:

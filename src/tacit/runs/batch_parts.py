@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.datasets import Cutting
+from tacit.datasets.documents import check_users
 from tacit.datasets.parquet import CorpusPart, read_part
 from tacit.datasets.splitting import choose_test
 from tacit.errors import MissingExtra
@@ -52,7 +53,7 @@ class Rule:
 
     tokenizer: str
     text: str
-    user: str | None
+    user: str | Sequence[str] | None
     cutting: Cutting
     test_fraction: float | None
 
@@ -75,9 +76,11 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     found: dict[bool, list[Sequence[int]]] = {False: [], True: []}
     users: list[tuple[str, bool]] = []
     for document in read_part(part, text=rule.text, user=rule.user):
+        if isinstance(document.user, tuple):
+            check_users([document.user], "training")  # refuses it: a user may have one record
         tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
         pieces = [*rule.cutting.pieces(encode(document.text))]
-        users += [(repr(document.user), tests)] * len(pieces)
+        users += [(str(document.user), tests)] * len(pieces)
         found[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
     for tests, name in ((False, "train"), (True, "test")):
         _write_table(_path(work, name, number), _as_table(found[tests], rule.cutting))

@@ -203,6 +203,8 @@ def _check_user(config: Config) -> None:
         )
     if data.user is None:
         return
+    if isinstance(data.user, list):
+        _check_several_users(config)
     if data.table is None and data.corpus is None:
         raise InvalidInput(
             "[data] user names a column of a table, or a field of documents, and this run reads neither. "
@@ -216,6 +218,28 @@ def _check_user(config: Config) -> None:
         )
     if several and config.canaries.count:
         raise InvalidInput("[canaries] are lines of their own, and records are people here. Leave them out.")
+
+
+def _check_several_users(config: Config) -> None:
+    """Refuse rows of several people where nothing bounds them, or the promise is not proven for them."""
+    data, privacy = config.data, config.privacy
+    if not data.user:
+        raise InvalidInput(
+            '[data] user is an empty list. Name a column, such as user = ["sender", "receiver"].'
+        )
+    if data.rows_per_user is None or data.draw != "rows":
+        raise InvalidInput(
+            f"[data] user is a list of columns ({', '.join(data.user)}), so that a row has several owners, "
+            "and counts against each of them. Say rows_per_user, the most rows in which one has a part, and "
+            'draw = "rows".'
+        )
+    if privacy.adjacency == "add-remove":
+        raise PrivacyRefusal(
+            "where rows have several owners, without one of them the others would keep other rows, without a "
+            "bound, so that adjacency add-remove is not proven. What all rows hold in which one has a part "
+            'can be hidden: [privacy] adjacency = "zero-out" or "replace-one"; who has a part in which row '
+            "is then taken to be public."
+        )
 
 
 def _check_table(config: Config, path: str) -> None:

@@ -71,7 +71,8 @@ class DataSection(_Section):
     ``user`` names the column or field of the person whom a row or document is of, who may have one; with
     ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
     ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
-    count rows then.
+    count rows then.  Where rows are of several people, ``user`` is a list of columns, or a field that holds a
+    list; each row counts against all of them, and steps draw rows.
 
     ``date`` names the column of a table that says on which day a row arrived, for ``sampling = "dates"``: a
     step takes the rows of ``days_per_step`` days, the first those from ``first_day`` on.  Days before
@@ -105,7 +106,7 @@ class DataSection(_Section):
     test_jsonl: str | None = None
     parquet: str | None = None
     test_parquet: str | None = None
-    user: str | None = None
+    user: str | list[str] | None = None
     rows_per_user: _Count | None = None
     date: str | None = None
     first_day: str | None = None

@@ -22,6 +22,7 @@ from tacit.runs.config import Config, read_config
 from tacit.runs.folder import canary_file
 from tacit.runs.load import Progress, prepared_data
 from tacit.runs.model import device_of, new_model
+from tacit.runs.owners import owned_by
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights
 
@@ -78,8 +79,9 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
     if config.data.rows_per_user is not None:
         raise InvalidInput(
             "attacks ask whether single rows were trained on, and the guarantee of this run is for people "
-            f"with all their rows ({config.data.user!r}), so its limits say nothing of rows. [audit] slots "
-            "plants made-up people in a run; tacit.runs.slots.audit_folder says in Python what they prove."
+            f"with all their rows ({owned_by(config)!r}), so its limits say nothing of rows. [audit] slots "
+            'plants made-up people in a run whose steps draw people (draw = "users"); '
+            "tacit.runs.slots.audit_folder says in Python what they prove."
         )
     if config.data.date is not None:
         raise InvalidInput(

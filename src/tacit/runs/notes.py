@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tacit.attacks.memorisation import Canary
+from tacit.datasets import Dataset
 from tacit.runs.config import Config
 from tacit.runs.owners import owners_line
 from tacit.runs.stream import dates_line
@@ -14,10 +15,12 @@ from tacit.training.session import PrivateSession
 __all__ = ["notes_on"]
 
 
-def notes_on(config: Config, session: PrivateSession, canaries: Sequence[Canary]) -> tuple[str, ...]:
+def notes_on(
+    config: Config, data: Dataset, session: PrivateSession, canaries: Sequence[Canary]
+) -> tuple[str, ...]:
     """The lines on a run's owners, dates, slots, canaries and processes."""
     return (
-        *owners_line(config),
+        *owners_line(config, data),
         *dates_line(config, session.plan, session.steps_done),
         *_slots_line(config),
         *_canaries_line(canaries),

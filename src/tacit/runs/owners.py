@@ -9,7 +9,8 @@ from tacit.datasets import Dataset
 from tacit.datasets.documents import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.training.owners import OwnedRecords, numbered
+from tacit.training.owner_names import numbered
+from tacit.training.owners import OwnedRecords
 from tacit.training.records import Data
 
 __all__ = ["check_unit_column", "owned_by", "owners_line", "records_of"]
@@ -32,15 +33,24 @@ def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:
 
 
 def owned_by(config: Config) -> str | None:
-    """The column of people, if a record is a person with several rows."""
-    return None if config.data.rows_per_user is None else config.data.user
+    """The column of people, if a record is a person with several rows; of several columns, all of them."""
+    user = config.data.user
+    if config.data.rows_per_user is None or user is None:
+        return None
+    return user if isinstance(user, str) else " or ".join(user)
 
 
-def owners_line(config: Config) -> tuple[str, ...]:
+def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
     """The line of the statement on what a record is."""
     unit, user, most = config.privacy.unit, config.data.user, config.data.rows_per_user
     if user is None:
         return ()
+    if isinstance(data.owners, list) and any(isinstance(owner, tuple) for owner in data.owners):
+        return (
+            f"steps draw rows, which may be of several people; each {unit}, a value of {owned_by(config)!r}, "
+            f"has a part in at most {most} of those that are kept, and which these are depends on nothing "
+            f"that rows hold; each row is clipped by itself, and the price is that of all rows of a {unit}",
+        )
     if most is None:
         return (f"each {unit}, a value of {user!r}, has one training record, as was checked",)
     if config.data.draw == "rows":

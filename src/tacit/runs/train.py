@@ -212,7 +212,7 @@ class Run:
             randomness=session.randomness,
             private=session.private,
             data_source=self.data.source,
-            notes=(*notes, *notes_on(self.config, session, self.canaries)),
+            notes=(*notes, *notes_on(self.config, self.data, session, self.canaries)),
             owned_by=owned_by(self.config),
             ledger=None if session.charges is None else session.charges.so_far(),
             stopped=session.stopped,

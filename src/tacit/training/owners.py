@@ -8,6 +8,8 @@ McMahan et al., 1710.06963; Charles et al., 2407.07737).
 
 * Which rows of an owner a step reads depends on the key, the step, the owner's name and number of rows, and
   on no other owner.
+* Of rows with several owners, none is read by a plan whose promise does not fit them
+  (:mod:`tacit.training.shared_rows`).
 
 Letters: M rows; N owners; K rows that a step reads of one.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -25,12 +28,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.events import Adjacency
 from tacit.plan import Plan
 from tacit.sampling import Indices
+from tacit.training.owner_names import hashed, numbered
 from tacit.training.records import Collate, Data, DatasetRecords, Records, as_records
+from tacit.training.shared_rows import SharedRows, are_shared
 from tacit.training.structure import Template
 
-__all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "is_owned", "numbered", "rows_read"]
+__all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "is_owned", "rows_read"]
 
 
 @final
@@ -45,28 +51,41 @@ class OwnedRecords:
     With a plan that has ``rows_per_user`` too, a step draws rows.  Each is clipped by itself, and the price
     is that of all rows of a user, of which the run reads so many.  The plan counts rows.
 
+    Where a row has several owners, such as a message of two people, the plan must have ``rows_per_user``.  A
+    row is kept only if none of its owners has more than so many with it.  As that depends on the rows of
+    others, the promise is for the content of all rows in which a user has a part, and takes who has a part in
+    which row to be public: the plan's adjacency is "zero-out" or "replace-one".
+
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes.
-        owners: M numbers, or M texts: whose a row is, such as a column of patients' numbers.
+        owners: M numbers, or M texts: whose a row is, such as a column of patients' numbers.  Or M lists or
+            sets of these, where a row may have several owners.
         rows_per_user: K.  More of them make the mean of a user's gradient less noisy and a step longer.
 
     Raises:
-        InvalidInput: an owner is missing, or owners are of several types; there are fewer than two; or no
-            user has ``rows_per_user`` rows.
+        InvalidInput: an owner is missing, or owners are of several types; one has all rows, or a part in all;
+            or no user has ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = OwnedRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
     >>> len(data), data.most_rows
     (3, 3)
+    >>> messages = OwnedRecords(rows, [("ann", "bob"), ("ann", "cyd"), ("bob", "cyd")] * 2, rows_per_user=2)
+    >>> messages.shared, messages.rows, messages.dropped
+    (True, 6, 3)
     """
 
     def __init__(self, data: Data | Records, owners: Any, *, rows_per_user: int) -> None:
         self.data = data
         self.rows_per_user = check_integer("rows_per_user", rows_per_user, low=1)
-        owner, self._salts, self._digest = numbered(owners)
-        self._rows = np.argsort(owner, kind="stable")
-        self._counts = np.bincount(owner)
-        self._starts = np.cumsum(self._counts) - self._counts
+        self._shared = SharedRows(owners) if are_shared(owners) else None
+        if self._shared is None:
+            owner, self._salts, self._digest = numbered(owners)
+            self._rows = np.argsort(owner, kind="stable")
+            self._counts = np.bincount(owner)
+            self._starts = np.cumsum(self._counts) - self._counts
+        else:
+            self._counts, self._digest = self._shared.counts, self._shared.digest
         if len(self) < 2:
             raise InvalidInput(
                 "all rows have one owner. A guarantee for owners hides what any one of them has, which here "
@@ -90,25 +109,40 @@ class OwnedRecords:
     @property
     def rows(self) -> int:
         """M."""
-        return len(self._rows)
+        return len(self._rows) if self._shared is None else self._shared.rows
+
+    @property
+    def shared(self) -> bool:
+        """Whether a row may have several owners."""
+        return self._shared is not None
 
     def chosen(self, users: Indices, seed: int) -> Indices:
         """The rows (n K,) of the ``users`` (n,) in a step with this ``seed``, K of each after one another.
 
         Rows of one user are drawn without replacement, all of them before any is taken again.
+
+        Raises:
+            PrivacyRefusal: a row may have several owners.
         """
+        self._check_own_rows()
         counts = self._counts[users]
         user = np.repeat(np.arange(len(users)), counts)
         number = np.arange(len(user)) - np.repeat(
             np.cumsum(counts) - counts, counts
         )  # 0, 1, ... of each user
-        order = np.lexsort((_hashed(seed, self._salts[users[user]], number), user))
+        order = np.lexsort((hashed(seed, self._salts[users[user]], number), user))
         places = np.arange(self.rows_per_user) % counts[:, None] + (np.cumsum(counts) - counts)[:, None]
         shuffled: Indices = self._rows[self._starts[users[user]] + number[order]]
         return shuffled[places.ravel()]
 
     def capped(self) -> Indices:
         """The rows that stay where each user may have ``rows_per_user``, in order."""
+        return self._capped
+
+    @cached_property
+    def _capped(self) -> Indices:
+        if self._shared is not None:
+            return self._shared.kept(self.rows_per_user)
         users = np.arange(len(self))
         counts = np.minimum(self._counts, self.rows_per_user)
         first = np.arange(self.rows_per_user) < counts[:, None]  # what comes after them comes again
@@ -120,12 +154,17 @@ class OwnedRecords:
         Returns:
             The records of the new owners, and for each of these the old one, by a word for the name, and the
             part.
+
+        Raises:
+            PrivacyRefusal: a row may have several owners.
         """
+        self._check_own_rows()
         owner = np.empty(self.rows, dtype=np.int64)
         owner[self._rows] = np.repeat(np.arange(len(self)), self._counts)
         pairs, number = np.unique(np.stack([owner, parts], axis=1), axis=0, return_inverse=True)
         number = number.ravel()
         split = copy.copy(self)
+        split.__dict__.pop("_capped", None)
         split._salts = self._salts[pairs[:, 0]]
         split._rows = np.argsort(number, kind="stable")
         split._counts = np.bincount(number)
@@ -135,11 +174,39 @@ class OwnedRecords:
     @property
     def dropped(self) -> int:
         """Rows beyond ``rows_per_user``: a figure of the data, for whoever trains; do not publish it."""
-        return int(np.maximum(self._counts - self.rows_per_user, 0).sum())
+        return self.rows - len(self._capped)
 
     def digest(self, key: bytes) -> str:
         """A keyed digest of whose each row is."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
+
+    def check_promise(self, plan: Plan) -> None:
+        """Refuse a plan that promises for rows with several owners what is not proven.
+
+        Raises:
+            PrivacyRefusal: it draws people, or its neighbours have one person more.
+        """
+        if self._shared is None:
+            return
+        if plan.rows_per_user is None:
+            self._check_own_rows()
+        if plan.adjacency is Adjacency.ADD_REMOVE:
+            raise PrivacyRefusal(
+                f"rows have several owners, and the plan hides whether one {plan.unit} is there at all "
+                f"({plan.adjacency}). Without that one and all rows shared with others, these would keep "
+                "other rows, without a bound. What can be hidden is the content of all rows in which one has "
+                'a part: plan with adjacency="zero-out" or "replace-one"; who has a part in which row is '
+                "then taken to be public, and the statement says so."
+            )
+
+    def _check_own_rows(self) -> None:
+        if self._shared is not None:
+            raise PrivacyRefusal(
+                "rows have several owners, and drawing people would read a row for each of them: all rows of "
+                "one would move the gradients of all whom they are shared with. Draw rows, each at the price "
+                f"of all that one keeps: rows_per_user={self.rows_per_user} in the plan too, or [data] "
+                'draw = "rows" in a configuration. Or join people who share rows into groups, each one owner.'
+            )
 
 
 @final
@@ -183,7 +250,8 @@ class OwnersRows(Records):
 class CappedRows(Records):
     """Rows of :class:`OwnedRecords`, at most ``rows_per_user`` of each owner: each row is a record.
 
-    Which rows of an owner stay depends on the owner's name and number of rows alone.
+    Which rows of an owner stay depends on the owner's name and number of rows alone; where rows have several
+    owners, on who has a part in which.
     """
 
     def __init__(self, owned: OwnedRecords, inner: Records) -> None:
@@ -222,8 +290,10 @@ def as_owned(
 
     Raises:
         PrivacyRefusal: the plan is for rows of which one unit has several, and nothing says whose a row is;
-            or for another number of them.
+            or for another number of them; or rows have several owners, and the promise does not fit them.
     """
+    if isinstance(data, OwnedRecords):
+        data.check_promise(plan)
     if plan.rows_per_user is not None:
         _check_cap(data, plan)
     inner = as_records(
@@ -269,12 +339,20 @@ def is_owned(records: Records) -> bool:
     return isinstance(records, OwnersRows | CappedRows)
 
 
-def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
+def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
     """Refuse a plan for rows on the records of owners: statement and training must mean the same person.
 
-    ``owned_by``: the column by which the ledger takes the records to be owned.
+    ``charged``: whether the run is charged to a ledger, which takes the records to be owned by the column
+    ``owned_by``, if any.
     """
     owned = is_owned(records)
+    if charged and isinstance(records, CappedRows) and records.owned.shared:
+        raise PrivacyRefusal(
+            "rows have several owners, and the charges are to a ledger, whose other runs and queries count "
+            f"a row against one {plan.unit}: what they cost does not add up to a promise for all rows in "
+            "which one has a part. Train without a ledger; or give each row one owner; or join people who "
+            "share rows into groups."
+        )
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
             f"the charges are for owners, the column {owned_by!r}, and the session's records are rows. Give "
@@ -289,63 +367,3 @@ def check_unit(plan: Plan, records: Records, owned_by: str | None) -> None:
 
 
 _ROWS = ("row", "record", "example", "sample")
-
-
-def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
-    """The owners numbered from 0, (M,), a word for each name, (N,), and a digest of whose each row is."""
-    values = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
-    # of a list NumPy would make texts where one item is a text: "1.0" and "1" would be two owners
-    values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
-    if values.ndim != 1:
-        raise InvalidInput(f"owners must be one for each row, (M,); got shape {values.shape}.")
-    if len(values) == 0:
-        raise InvalidInput("there are no owners.")
-    if values.dtype.kind == "O":
-        values = _of_objects(values)
-    if values.dtype.kind == "f":
-        missing = int(np.isnan(values).sum())
-        if missing:
-            raise _missing(missing)
-        if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
-            raise InvalidInput(
-                "owners are numbers with a fraction, or beyond 2^53, where numbers run together. Give whole "
-                "numbers or texts: the column that says whose a row is."
-            )
-    if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
-        raise _missing(empty)
-    if values.dtype.kind not in "iufUSb":
-        raise InvalidInput(f"owners must be numbers or texts; got {values.dtype}.")
-    names, number = np.unique(values, return_inverse=True)
-    salts = [int.from_bytes(hashlib.blake2b(str(n).encode(), digest_size=8).digest()) for n in names.tolist()]
-    digest = hashlib.blake2b(str(values.dtype.kind).encode(), digest_size=32)
-    digest.update(np.ascontiguousarray(values).tobytes())
-    return number.astype(np.int64), np.array(salts, dtype=np.uint64), digest.digest()
-
-
-def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Objects that are all texts, or all whole numbers, as an array of these."""
-    missing = sum(value is None or value != value for value in values)  # NaN differs from itself
-    if missing:
-        raise _missing(missing)
-    kinds = {"text" if isinstance(value, str) else type(value).__name__ for value in values}
-    if len(kinds) > 1:
-        raise InvalidInput(
-            f"owners are of several types ({', '.join(sorted(kinds))}): 7 and '7' would be two owners, and "
-            "one person's rows would count as two people's. Give all of one type, such as texts."
-        )
-    return values.astype(str) if kinds == {"text"} else np.asarray(values.tolist())
-
-
-def _missing(count: int) -> InvalidInput:
-    return InvalidInput(
-        f"{count} rows have no owner (empty, None or NaN), so nothing says whose privacy they touch. Leave "
-        "them out, or give each an owner of its own if no two of them can be of one person."
-    )
-
-
-def _hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Words by seed, owner and number of the row that look independent (splitmix64, Steele et al., 2014)."""
-    x = (salt ^ np.uint64(seed)) + np.uint64(0x9E3779B97F4A7C15) * (number.astype(np.uint64) + np.uint64(1))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x

@@ -16,7 +16,6 @@ Letters: n test records; R, W the noisy sums, in records; s the standard deviati
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -24,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.datasets.dataset import Owners
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger.chain import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.training.evaluation import Evaluation, measure_of, record_scores
-from tacit.training.owners import numbered
+from tacit.training.owner_names import numbered
 from tacit.training.session import PrivateSession
 
 __all__ = ["score_held_out", "share_of"]
@@ -40,7 +40,7 @@ _ROUNDS = 20  # of narrowing an interval; it hardly changes after three
 
 
 def score_held_out(
-    session: PrivateSession, inputs: Tensor, targets: Tensor, *, owners: Sequence[str | int] | None = None
+    session: PrivateSession, inputs: Tensor, targets: Tensor, *, owners: Owners | None = None
 ) -> Evaluation:
     """The run's one noisy score, on ``inputs`` (n, ...) and ``targets`` as :func:`tacit.evaluate` takes them.
 
@@ -85,7 +85,7 @@ def score_held_out(
     return _evaluation(charges.once("score", release), noise, targets)
 
 
-def _of_people(scores: Tensor, owners: Sequence[str | int] | None) -> Tensor:
+def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
     """The mean score of each owner, (N,), from those of rows (M,), which are clamped first."""
     if owners is None:
         return scores

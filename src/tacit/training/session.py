@@ -202,7 +202,8 @@ class PrivateSession:
         loss = per_record(loss, model)
         data, self._dates = records_and_dates(data, plan)
         self._records, self._unchecked = as_owned(data, plan, collate=collate, floating=floating_type(model))
-        check_unit(plan, self._records, None if charges is None else charges.owned_by)
+        owned_by = None if charges is None else charges.owned_by
+        check_unit(plan, self._records, charged=charges is not None, owned_by=owned_by)
         self._of_data = self._records  # before canaries come to them
         if self._dates is not None:
             self._dates.check_length(len(self._records))

@@ -10,7 +10,7 @@ import json
 import math
 import platform
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -35,6 +35,16 @@ _WITHOUT = {
     Adjacency.REPLACE_ONE: "if any one {unit} in the training data had been another",
     Adjacency.ZERO_OUT: "if any one {unit} in the training data had been blank",
 }
+# Where each row is a record, the rows of a person stay in their places: how many, and whose, is no secret
+# ("fixed-graph" differential privacy of rows that may have several owners: Ganesh et al., 2503.03622).
+_ROWS = {
+    Adjacency.REPLACE_ONE: "if all training rows in which any one {unit} has a part had held something else",
+    Adjacency.ZERO_OUT: "if all training rows in which any one {unit} has a part had been blank",
+}
+_FIXED = (
+    "What these rows hold is protected. Which rows one {unit} has a part in, and with whom, is taken to be "
+    "public, and so is the number of rows."
+)
 _COUNT = {
     Adjacency.ADD_REMOVE: "secret too",
     Adjacency.REPLACE_ONE: "taken to be public",
@@ -89,7 +99,7 @@ class Statement:
 
     def _repr_html_(self) -> str:
         guarantee, mechanism = self.data["guarantee"], self.data["mechanism"]
-        stated, *plain = promise(guarantee)
+        stated, *plain = promise(self.data)
         unit = guarantee["unit"]
         rows = [
             ("Private", "yes" if self.data["private"] else _NOT_PRIVATE),
@@ -244,7 +254,7 @@ def _text(data: dict[str, Any]) -> str:
     lines = ["PRIVACY STATEMENT", ""]
     if not data["private"]:
         lines += [*_wrap(_NOT_PRIVATE), ""]
-    for paragraph in promise(data["guarantee"]):
+    for paragraph in promise(data):
         lines += [*_wrap(paragraph), ""]
     lines.append("For those who check:")
     for name, value in _details(data):
@@ -267,18 +277,20 @@ _NOT_PRIVATE = (
 )
 
 
-def promise(guarantee: dict[str, Any]) -> list[str]:
-    """The guarantee as a definition, and again in plain words."""
+def promise(data: Mapping[str, Any]) -> list[str]:
+    """The guarantee of a statement as a definition, and again in plain words."""
+    guarantee, of_rows = data["guarantee"], "rows_per_unit" in data["mechanism"]
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
     stated = (
         f"This model was trained with ({_shown(epsilon)}, {delta:.15g})-differential privacy. The unit of "
         f"privacy is one {unit} (adjacency {adjacency})."
     )
-    count = f"How many of them there are is {_COUNT[adjacency]}."
+    fixed = of_rows and adjacency is not Adjacency.ADD_REMOVE
+    count = _FIXED.format(unit=unit) if fixed else f"How many of them there are is {_COUNT[adjacency]}."
     if epsilon is None:
         return [stated, f"No finite epsilon is proven at this delta, so nothing is promised. {count}"]
-    without = _WITHOUT[adjacency].format(unit=unit)
+    without = (_ROWS if fixed else _WITHOUT)[adjacency].format(unit=unit)
     return [
         stated,
         f"In plain words: take anything that anyone may conclude or do after seeing the model. It is at "
