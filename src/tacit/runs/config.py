@@ -178,7 +178,8 @@ class PrivacySection(_Section):
     With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
     samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
     days; a person takes part in at most so many steps (``participations``), so many steps apart
-    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``.
+    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``; a
+    "tree" begins anew every so many steps (``restart_every``), or never.
     """
 
     epsilon: float | None = None
@@ -194,6 +195,7 @@ class PrivacySection(_Section):
     correlation: Literal["independent", "banded", "inverse", "blt", "tree"] = "independent"
     bands: _Count | None = None
     buffers: _Count | None = None
+    restart_every: _Count | None = None
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
     clipping_norm: float = 1.0
     quantile: float = 0.5
