@@ -22,12 +22,12 @@ from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
-from tacit.accounting.pld.transform import Sampled
+from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
 from tacit.accounting.pld.two_step_gaussian import SampledPair, TwoStepPrice
 from tacit.accounting.price import Array, Price
 from tacit.accounting.scales import LEAST_NOISE
-from tacit.events import Adjacency, BallsInBins, Gaussian, PoissonSampled
+from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled
 
 __all__ = ["estimate", "price"]
 
@@ -95,13 +95,14 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
     others: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
     if not others:
         return GaussianPrice(mu)
-    if mu == 0.0 and sum(count for _, count in others) == 1 and is_single(others[0][0], adjacency):
+    once = mu == 0.0 and sum(count for _, count in others) == 1  # where a line is at its worst
+    if once and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0])
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
     plain = PldPrice(merged, directions(adjacency))
     grid: Price = _two_steps(merged, plain) or plain
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
-    if all(terms is not None for terms in ways.values()):
+    if not once and all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
         fine = replace(grid, finer=_FINER) if isinstance(grid, PldPrice) else None
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid, fine)
@@ -131,8 +132,10 @@ def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
         match base:
             case Gaussian(sigma) if sigma >= LEAST_NOISE:
                 terms.append(Plain())
-            case PoissonSampled(rate, Gaussian(sigma)) if way != "replace" and sigma >= LEAST_NOISE:
-                terms.append(Sampled(rate, sigma, way))
+            case PoissonSampled(rate, Gaussian(sigma)) if sigma >= LEAST_NOISE:
+                terms.append(Mixture.poisson(rate, sigma, way))
+            case GaussianMixture() if (mixture := Mixture.of(base, way)) is not None:
+                terms.append(mixture)
             case _:
                 return None
     return tuple(terms)
