@@ -115,8 +115,13 @@ def _check_dates(config: Config) -> None:
         )
     if not by_date:
         return
-    if data.table is None:
-        raise InvalidInput("[data] date names a column of a table, and this run reads none. Leave it out.")
+    if data.table is None and data.corpus is None:
+        raise InvalidInput(
+            "[data] date names a column of a table, or a field of documents, and this run reads neither. "
+            "Leave it out."
+        )
+    if config.canaries.count:
+        raise InvalidInput("[canaries] are lines of their own, and arrive on no day. Leave them out.")
     if data.first_day is None:
         raise InvalidInput('[data] first_day is missing: the day on which the stream begins, "2026-01-01".')
     if training.steps is None or training.batch_size == "full":
