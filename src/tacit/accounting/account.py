@@ -18,8 +18,7 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
         ``strong`` or ``basic``.
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
     :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted
-    for: on a
-        sample, noise multipliers below 0.1 or above 1e6.
+        for: on a sample, noise multipliers below 0.1 or above 1e6.
     :raises InvalidInput: if the adjacency or the method is unknown.
 
     Guarantee

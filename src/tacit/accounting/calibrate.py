@@ -57,8 +57,7 @@ def calibrate(
     :returns: a noise multiplier in [0.1, 1e6].
     :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
     :raises LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
-    enough; the
-        message says which that is and what it costs.
+        enough; the message says which that is and what it costs.
 
     Guarantee
     ---------
