@@ -37,6 +37,7 @@ extensions = [
 exclude_patterns = ["_build"]
 source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
 language = "en"
+smartquotes = False  # of two hyphens of an option it makes a dash
 
 # --- pages -----------------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ nb_output_stderr = "remove"  # bars and notes of other libraries
 
 # --- the reference ---------------------------------------------------------------------------------------
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -63,7 +64,7 @@ napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
 add_module_names = False
-toc_object_entries_show_parents = "hide"
+toc_object_entries = False
 
 # --- looks -----------------------------------------------------------------------------------------------
 

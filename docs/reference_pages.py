@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def api_pages() -> dict[str, str]:
 
 def _module_page(module_name: str, names: dict[str, str]) -> str:
     module = importlib.import_module(module_name)
-    lines = [f"``{module_name}``", "=" * (len(module_name) + 4), "", f".. module:: {module_name}", ""]
+    lines = [module_name, "=" * len(module_name), "", f".. module:: {module_name}", ""]
     lines += [*inspect.cleandoc(module.__doc__ or "").splitlines(), ""]
     elsewhere = {name: home for name, home in names.items() if home != f"{module_name}.{name}"}
     for name, home in names.items():
@@ -123,7 +123,7 @@ def _heading(name: str) -> list[str]:
 
 
 def _data(value: object) -> str:
-    if isinstance(value, tuple | frozenset | dict):
+    if isinstance(value, tuple | frozenset | Mapping):
         return "Of: " + ", ".join(f"``{getattr(one, '__name__', one)}``" for one in value) + "."
     return f"An instance of :py:class:`{type(value).__name__}`: ``{value}``"
 
@@ -184,6 +184,8 @@ def _prose(text: str) -> str:
     for part in inspect.cleandoc(text).split("\n\n"):
         if part.startswith("\b"):
             parts.append("```text\n" + part.lstrip("\b\n") + "\n```")
+        elif part.startswith("Example:"):
+            parts.append("```sh\n" + re.sub(r"\s+", " ", part.removeprefix("Example:")).strip() + "\n```")
         else:
             parts.append(_escape(part))
     return "\n\n".join(parts)
@@ -191,6 +193,7 @@ def _prose(text: str) -> str:
 
 def _escape(text: str) -> str:
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text.replace("``", "`"))
+    text = re.sub(r"(?<![\w`-])--[a-z][a-z-]*", r"`\g<0>`", text)  # options
     code = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([\[\]<>*_$])", r"\\\1", part) for part in code)
 
