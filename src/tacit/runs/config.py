@@ -47,6 +47,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch t
 # records by a keyed digest, not by their path; it also holds where the run is charged.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
+    "run.mlflow", "run.wandb",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until",
@@ -299,6 +300,8 @@ class RunSection(_Section):
     rows: _Count = 20
     checkpoint_every: _Count | None = None
     tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
     device: str = "cpu"
 
 
