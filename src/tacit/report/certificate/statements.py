@@ -14,8 +14,10 @@ from tacit.errors import InvalidInput
 
 __all__ = [
     "CHOICES",
+    "LICENSE",
     "STATEMENTS",
     "ask_statements",
+    "check_card",
     "check_statements",
     "claims_too_much",
     "statements_text",
@@ -72,6 +74,9 @@ STATEMENTS = {
 }
 """By key: the section, the name of the line, and what to write."""
 
+LICENSE = "license"
+"""What a model card may state beside."""
+
 _FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
 
 
@@ -96,6 +101,20 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
             )
         _check_form(key, text)
     return dict(statements)
+
+
+def check_card(stated: Mapping[str, str]) -> None:
+    """Refuse what a certificate would refuse; beside its statements a card has a ``license``.
+
+    Raises:
+        InvalidInput: an unknown key, no text, or a text that claims what no epsilon and delta prove.
+
+    >>> check_card({"license": "apache-2.0", "intended_use": "to teach"})
+    """
+    licensed: object = stated.get(LICENSE, "none")
+    if not isinstance(licensed, str) or not licensed.strip():
+        raise InvalidInput(f"the license must be a text, as hubs name it; got {licensed!r}.")
+    check_statements({key: text for key, text in stated.items() if key != LICENSE})
 
 
 def claims_too_much(text: str) -> bool:
