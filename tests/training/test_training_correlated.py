@@ -539,3 +539,31 @@ def test_samples_of_a_part_are_drawn_anew_in_each_cycle() -> None:
         assert abs(len(drawn) - 600) < 5 * math.sqrt(600)
     first, again = (sampled.indices(generator, step, 6000) for step in (0, 3))
     assert abs(len(set(first) & set(again)) - 180) < 5 * math.sqrt(180)
+
+
+@pytest.mark.parametrize("form", ["banded", "blt"])
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_an_interrupt_anywhere_leaves_the_noise_of_the_step(
+    form: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the first, second, ... time that kept noise changed; the step is then taken again."""
+    whole = released(session(plan(correlation=FORMS[form])))
+    run = session(plan(correlation=FORMS[form]))
+    first = released(run, 5)
+    real, left = correlated_module.combine, [calls]
+
+    def interrupted(*given: Any) -> None:
+        real(*given)
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(correlated_module, "combine", interrupted)
+    tickets = run.batches()
+    with pytest.raises(KeyboardInterrupt):
+        for ticket in tickets:
+            run.step(ticket)
+    done = run.steps_done
+    assert np.array_equal(released(run), whole)
+    assert 5 <= done < 12
+    assert len(first) == 5

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from tacit.correlation import Correlation
+from tacit.correlation.forms import BLOCK
 from tacit.training.combined import combine
 from tacit.training.layout import Sums
 
 __all__ = ["CorrelatedNoise"]
-
-_BLOCK = 8  # steps
 
 
 @final
@@ -35,7 +34,7 @@ class CorrelatedNoise:
 
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
-        self._step = -1  # the last one whose noise was made
+        self._step: int | None = -1  # the last one whose noise was made; None while one is being made
         self._kept: dict[torch.dtype, _Kept] = {}
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
@@ -43,13 +42,14 @@ class CorrelatedNoise:
 
         A step may be begun again, as after an error.
         """
-        if self._correlation.feedback and step not in (self._step, self._step + 1):
+        if self._correlation.feedback and (self._step is None or step not in (self._step, self._step + 1)):
             self._kept.clear()
-            for earlier in range(step):  # of a resumed run: drawn again from the beginning
+            for earlier in range(step):  # after a resume or an interrupt: drawn again from the beginning
                 self._made(earlier, draw)
         return self._made(step, draw)
 
     def _made(self, step: int, draw: Callable[[int], Sums]) -> Sums:
+        self._step = None
         (address, weight), *others = self._correlation.terms(step)
         buffers = draw(address)
         noise = [*buffers.noise.values()]
@@ -99,13 +99,13 @@ class _Steps(_Kept):
         self._feedback = correlation.feedback
         self._rows = [torch.empty_like(like) for _ in range(len(self._feedback) + 1)]
         self._ahead = (
-            [torch.empty_like(like) for _ in range(_BLOCK)] if len(self._feedback) > 2 * _BLOCK else []
+            [torch.empty_like(like) for _ in range(BLOCK)] if len(self._feedback) > 2 * BLOCK else []
         )
         self._begun = -1  # the first step of the block
 
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
         noise = torch.cat(parts, out=self._rows[step % len(self._rows)])
-        begun = step - step % _BLOCK if self._ahead else max(0, step - len(self._feedback))
+        begun = step - step % BLOCK if self._ahead else max(0, step - len(self._feedback))
         if self._ahead and begun != self._begun:
             self._begin_block(begun)
         count = step - begun
@@ -116,11 +116,11 @@ class _Steps(_Kept):
 
     def _begin_block(self, begun: int) -> None:
         count = min(begun, len(self._feedback))
-        reach = [-factor for factor in self._feedback] + [0.0] * _BLOCK
+        reach = [-factor for factor in self._feedback] + [0.0] * BLOCK
         for row in self._ahead:
             row.zero_()
-        factors = [reach[later : later + count] for later in range(_BLOCK)]
-        combine(self._ahead, [1.0] * _BLOCK, factors, self._before(begun, count))
+        factors = [reach[later : later + count] for later in range(BLOCK)]
+        combine(self._ahead, [1.0] * BLOCK, factors, self._before(begun, count))
         self._begun = begun
 
     def _before(self, step: int, count: int) -> list[Tensor]:
