@@ -70,7 +70,8 @@ class CorrelatedNoise:
             parts = [part.view(-1) for part in noise if part.dtype == dtype]
             if dtype not in self._kept:
                 kind = _Buffers if self._correlation.kept_share else _Steps
-                self._kept[dtype] = kind(self._correlation, torch.cat(parts))
+                like = parts[0].new_empty(sum(part.numel() for part in parts))
+                self._kept[dtype] = kind(self._correlation, like)
             whole = self._kept[dtype].less(step, parts)
             start = 0
             for part in parts:
