@@ -88,6 +88,11 @@ def calibrate(
     def rough_excess(log_noise: float) -> float:
         return math.log(max(_TINY, rough(family(_noise(log_noise)))) / target)
 
+    @cache
+    def near_excess(log_noise: float) -> float:
+        near = price_of(family(_noise(log_noise)), relation, method).near(delta)
+        return math.log(max(_TINY, near) / target)
+
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
@@ -98,7 +103,7 @@ def calibrate(
         )
     if start is not None or excess(least) > 0.0:
         near = least if start is None else min(start, _HIGH)
-        found = _refine(excess, _secant(excess, near, least), least)
+        found = _refine(excess, _secant(near_excess, near, least), least)
         if found > least:
             return _noise(found)
     raise LooseBudget(

@@ -1,15 +1,15 @@
 """Privacy loss distributions: tight, with a proven upper and lower end.
 
-Which of the methods a composition takes: a closed form where there is one (``gaussian``, ``single``), one
-integral for two steps (``two_step_gaussian``), inversion along a contour for Gaussians, sampled or not
-(``inversion``), and the grid for all else that has a dominating pair (``grid_price``).
+Which of the methods a composition takes: a closed form where there is one (``gaussian``, ``single``),
+inversion along a contour for Gaussians, sampled or not (``inversion``), and the grid for all else that has
+a dominating pair (``grid_price``).
 Truncated samples go the way of whole ones where a cut is rare (``truncated``).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,14 +24,11 @@ from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.pld.two_step_gaussian import SampledPair, TwoStepPrice
 from tacit.accounting.price import Array, Price
 from tacit.accounting.scales import LEAST_NOISE
 from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled
 
 __all__ = ["estimate", "price"]
-
-_FINER = 8.0  # a second grid, where the first leaves much
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,9 @@ class LeastPrice(Price):
 
     def epsilon(self, delta: float) -> float:
         return min(self.tight.epsilon(delta), self.plain.epsilon(delta))
+
+    def near(self, delta: float) -> float:
+        return min(self.tight.near(delta), self.plain.near(delta))
 
     def delta(self, epsilon: float) -> float:
         return min(self.tight.delta(epsilon), self.plain.delta(epsilon))
@@ -99,30 +99,16 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
     if once and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0])
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
-    plain = PldPrice(merged, directions(adjacency))
-    grid: Price = _two_steps(merged, plain) or plain
+    grid = PldPrice(merged, directions(adjacency))
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
     if not once and all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
-        fine = replace(grid, finer=_FINER) if isinstance(grid, PldPrice) else None
-        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid, fine)
+        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
         for base, _ in merged:
             loss_of(base, way, FAINT)  # refuses what has no pair
     whole = uncut(merged)
     return grid if whole == merged else TruncatedPrice(merged, _priced(whole, adjacency), grid)
-
-
-def _two_steps(steps: Steps, grid: PldPrice) -> TwoStepPrice | None:
-    """The price of just two steps of sampled Gaussians, which are harder than many, beside their ``grid``."""
-    flat = [base for base, count in steps for _ in range(min(count, 3))]
-    match flat:
-        case [PoissonSampled(q, Gaussian(sigma)), PoissonSampled(rate, Gaussian(noise))] if (
-            min(sigma, noise) >= LEAST_NOISE
-        ):
-            pairs = ((SampledPair(q, sigma, way), SampledPair(rate, noise, way)) for way in grid.ways)
-            return TwoStepPrice(tuple(pairs), grid)
-    return None
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
