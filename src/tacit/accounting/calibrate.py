@@ -12,8 +12,9 @@ from functools import cache
 from tacit.accounting.account import account
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice
+from tacit.accounting.derived import LeastPrice
 from tacit.accounting.flatten import flatten
-from tacit.accounting.methods import price_of
+from tacit.accounting.methods import BEST, price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
@@ -160,13 +161,17 @@ def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[E
     """A cheap guess at epsilon, to start from."""
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    if method == "pld":
-        return lambda event: _rough_pld(event, relation, delta)
+    if method in ("pld", BEST):
+        return lambda event: _rough_best(event, relation, method, delta)
     return lambda event: account(event, adjacency=relation, method=method).epsilon(delta)
 
 
-def _rough_pld(event: Event, adjacency: Adjacency, delta: float) -> float:
-    price, steps = price_of(event, adjacency, "pld"), flatten(event)
+def _rough_best(event: Event, adjacency: Adjacency, method: str, delta: float) -> float:
+    price, steps = price_of(event, adjacency, method), flatten(event)
+    if isinstance(price, LeastPrice):
+        if not isinstance(price.first, ContourPrice):
+            return price.near(delta)
+        price = price.first
     if isinstance(price, TruncatedPrice) and price.is_enough(delta):
         price, steps = price.whole, uncut(steps)
     match price:
