@@ -64,6 +64,10 @@ class Price(ABC):
         be."""
         return self.epsilon(delta)
 
+    def is_tight(self, delta: float) -> bool:
+        """Whether it is known that no other accountant can prove less at ``delta``, but for a few digits."""
+        return False
+
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """A lower and an upper bound on delta; the lower one is 0.0 where none is known."""
         upper = min(1.0, self.delta(epsilon))

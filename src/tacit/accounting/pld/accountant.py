@@ -9,12 +9,10 @@ Truncated samples go the way of whole ones where a cut is rare (``truncated``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-
-import numpy as np
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
+from tacit.accounting.derived import LeastPrice
 from tacit.accounting.directions import Direction, directions
 from tacit.accounting.flatten import Base, Steps, in_units_of, total_mu
 from tacit.accounting.pld.contour_saddle import Plain, Term
@@ -24,40 +22,11 @@ from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.price import Array, Price
+from tacit.accounting.price import Price
 from tacit.accounting.scales import LEAST_NOISE
 from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled
 
 __all__ = ["estimate", "price"]
-
-
-@dataclass(frozen=True)
-class LeastPrice(Price):
-    """``tight``, with upper ends never above those of ``plain``, which dominates it."""
-
-    tight: Price
-    plain: Price
-
-    def epsilon(self, delta: float) -> float:
-        return min(self.tight.epsilon(delta), self.plain.epsilon(delta))
-
-    def near(self, delta: float) -> float:
-        return min(self.tight.near(delta), self.plain.near(delta))
-
-    def delta(self, epsilon: float) -> float:
-        return min(self.tight.delta(epsilon), self.plain.delta(epsilon))
-
-    def epsilons(self, deltas: Array) -> Array:
-        return np.minimum(self.tight.epsilons(deltas), self.plain.epsilons(deltas))
-
-    def deltas(self, epsilons: Array) -> Array:
-        return np.minimum(self.tight.deltas(epsilons), self.plain.deltas(epsilons))
-
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return self.tight.epsilon_bounds(delta)[0], self.epsilon(delta)
-
-    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        return self.tight.delta_bounds(epsilon)[0], self.delta(epsilon)
 
 
 def _without_bins(steps: Steps) -> Steps:
@@ -85,7 +54,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     units = in_units_of(adjacency, steps)
     found = _priced(units, adjacency)
     if any(isinstance(base, BallsInBins) for base, _ in units):
-        return LeastPrice(found, price(_without_bins(steps), adjacency))
+        return LeastPrice({"pld": found, "without bins": price(_without_bins(steps), adjacency)})
     return found
 
 

@@ -120,7 +120,8 @@ class Composition:
         relative = self.relative + 16.0 * UNIT * (abs(self.scale) + np.abs(self.tilt * point) + 4.0)
         log_bounds = self.scale - self.tilt * point + relative + np.log(expectation)
         bounds = np.exp(np.minimum(log_bounds, 700.0)) + (self.beyond + self.infinite)
-        decreasing: Array = np.minimum.accumulate(bounds)
+        # where all is beyond floats, delta is still at most 1
+        decreasing: Array = np.minimum.accumulate(np.where(bounds < 1.0, bounds, 1.0))
         return decreasing
 
     def lower(self, epsilon: float) -> float:

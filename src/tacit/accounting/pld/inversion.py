@@ -177,6 +177,9 @@ class ContourPrice(Price):
         found = self._bounds(delta, MANY_PRODUCTS)
         return min(found[1], self.grid.epsilon(delta)) if _wider(found, _NARROW) else found[1]
 
+    def is_tight(self, delta: float) -> bool:
+        return not _wider(self._bounds(delta, MANY_PRODUCTS), _NARROW)  # of a pair that is attained
+
     def near(self, delta: float) -> float:
         found = self._bounds(delta, MANY_PRODUCTS)
         return self.grid.near(delta) if _wider(found, _NARROW) else found[1]
