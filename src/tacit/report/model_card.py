@@ -19,6 +19,7 @@ from typing import Any
 from tacit.report.evaluated import evaluation_text, score_line
 from tacit.report.rounding import round_up
 from tacit.report.statement.statement import promise
+from tacit.report.yaml_text import yaml_value
 
 __all__ = ["CardFacts", "model_card"]
 
@@ -100,29 +101,8 @@ def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> str:
         "steps": mechanism["steps"],
         "sampler": mechanism["sampler"],
     }
-    lines += [f"  {name}: {_yaml(value)}" for name, value in figures.items()]
+    lines += [f"  {name}: {yaml_value(value)}" for name, value in figures.items()]
     return "\n".join(["---", *lines, "---", ""])
-
-
-def _yaml(value: str | float | bool | None) -> str:
-    """A value that all readers of YAML take for the same: 1e-05 would be a text, a bare text may be none."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case int():
-            return str(value)
-        case float():
-            digits, mark, power = repr(value).partition("e")
-            return (digits if "." in digits else f"{digits}.0") + mark + power
-    return '"' + "".join(map(_yaml_character, value)) + '"'
-
-
-def _yaml_character(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _first_words(statement: Mapping[str, Any]) -> str:
