@@ -54,7 +54,7 @@ def _best(steps: Steps, adjacency: Adjacency) -> Price:
     roads: dict[str, Price] = {}
     refusals: list[UnsupportedEvent] = []
     for name in _ROADS:
-        if name == "optimal" and roads:
+        if name == "optimal" and "pld" in roads:
             break  # the pairs that it composes are composed by the first as well
         try:
             roads[name] = METHODS[name](steps, adjacency)

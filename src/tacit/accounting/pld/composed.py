@@ -32,6 +32,7 @@ _ROUNDED_DOWN = 3e-4  # wanted: what rounding atoms down costs in epsilon, relat
 _DIRECT = 1 << 12  # points of a lattice that are convolved directly
 _FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are, where the transform has nothing to go by
 _SAMPLES = 2001  # of a loss, for the widths of its cells
+_HIGHER = 1.15  # than epsilon: what a composition serves
 _BEYOND = 1e-10  # of delta: what may depend on losses beyond the last cell
 _STEEPEST = 0.1  # width of a cell, by the distance from a narrow one
 
@@ -58,6 +59,20 @@ def _grid(
     if end == 0 and loss.dominated is not None:
         return dominated(loss.dominated, h)
     layout = _layout(loss, h, tilt, cap) if tilt > 0.0 else None
+    return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
+
+
+def _alone(
+    base: Base, direction: Direction, h: float, tail: float, end: Literal[0, 1], epsilon: float, cap: float
+) -> Masses:
+    """The grid of a mechanism that is performed once: nothing depends on how far from epsilon a loss is."""
+    loss = loss_of(base, direction, tail)
+    if loss.atoms.size or loss.dominated or not epsilon > 0.0:
+        return _grid(base, direction, h, tail, end)
+    least = min(float(branch.value(branch.panels[:1])[0]) for branch in loss.branches)
+    low = epsilon / _HIGHER
+    places = np.array([min(least, low) - 1.0, low, cap])
+    layout = Layout(places, h + _STEEPEST * np.maximum(low - places, 0.0), cap)
     return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
 
 
@@ -144,7 +159,8 @@ def composition(
     if total == 1:
         ((base, _),) = steps
         h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP)), atoms)
-        return directly(_grid(base, way, h, tail, end), 1, h)
+        cap = _HIGHER * saddle.epsilon if saddle.epsilon > 0.0 else math.inf
+        return directly(_alone(base, way, h, tail, end, saddle.epsilon, cap), 1, h)
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:
         return directly(_grid(steps[0][0], way, exact, tail, end), total, exact)
@@ -152,7 +168,7 @@ def composition(
         # all losses are next to their supremum, where no tilt helps
         h, _ = aligned(_rounded(total * reach / _FEW_POINTS), atoms)
         return directly(_grid(steps[0][0], way, h, tail, end), total, h)
-    cap = math.inf if exact or atoms.size else 1.15 * saddle.epsilon - _least(steps, way, tail, saddle)
+    cap = math.inf if exact or atoms.size else _HIGHER * saddle.epsilon - _least(steps, way, tail, saddle)
     cumulant = cumulant_of(steps, way, tail, cap)
     if cap < math.inf:
         there = find(cumulant, lambda point: point.epsilon - saddle.epsilon)

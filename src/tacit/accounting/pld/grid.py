@@ -455,13 +455,15 @@ def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, flo
 
 def _end_group(hats: Array, excess: Array, nodes: Array, target: int = 0) -> tuple[int, int, float]:
     """The group of all hats from the end on until P = t Q at the ``target``."""
-    beyond = hats - (hats - excess) * np.exp(nodes[target] - nodes)
+    scaled = hats - excess
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is infinitely too much, nothing is taken
+        beyond = hats - np.where(scaled == 0.0, 0.0, scaled * np.exp(nodes[target] - nodes))
     sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
     crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)
     if crossed.size == 0 or sums[0] == 0.0:
         return target, 0, 0.0
     last = int(crossed[0])
-    return target, last, 1.0 - float(sums[last] / beyond[last])
+    return target, last, float(sums[last - 1] / -beyond[last]) if last > 0 else 0.0
 
 
 def _shares(from_right: Array, from_left: Array) -> Array:

@@ -25,6 +25,7 @@ __all__ = ["ContourPrice", "Lines", "epsilons_along"]
 
 _FINE = 1e-7  # relative width of a bracket that needs no second line
 _COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
+_TIGHT = 1e-4  # and nobody proves less than one that is narrower than this
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
 _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
 _KEPT = 64  # lines
@@ -178,7 +179,7 @@ class ContourPrice(Price):
         return min(found[1], self.grid.epsilon(delta)) if _wider(found, _NARROW) else found[1]
 
     def is_tight(self, delta: float) -> bool:
-        return not _wider(self._bounds(delta, MANY_PRODUCTS), _NARROW)  # of a pair that is attained
+        return not _wider(self.epsilon_bounds(delta), _TIGHT)  # the pair is attained
 
     def near(self, delta: float) -> float:
         found = self._bounds(delta, MANY_PRODUCTS)
