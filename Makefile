@@ -96,6 +96,7 @@ bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src f
 bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py
 	$(BIN)/python docs/build.py
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL
