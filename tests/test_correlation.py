@@ -214,6 +214,15 @@ def test_three_buffers_do_more_than_64_bands() -> None:
     assert prefix_error(few, 500) * price(few, 500) < 0.9 * prefix_error(many, 500) * price(many, 500)
 
 
+def test_in_several_passes_bands_of_a_pass_are_better_than_buffers() -> None:
+    """As the page says."""
+    common = {"participations": 10, "separation": 50}
+    bands, buffers = Banded.optimised(50, 500, **common), BLT.optimised(3, 500, **common)
+    for form, said in ((bands, 10.88), (buffers, 11.50)):
+        found = prefix_error(form, 500) * price(form, 500, 10, 50)
+        assert found == pytest.approx(said, abs=0.005)
+
+
 def test_where_records_are_in_each_step_nothing_is_correlated() -> None:
     form = BLT.optimised(2, 12, participations=12)
     assert form.inverse(12)[1:] == pytest.approx([0.0] * 11, abs=1e-6)

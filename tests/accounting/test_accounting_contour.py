@@ -267,9 +267,7 @@ def test_what_is_wrong_with_the_transform_moves_the_bracket_off_the_truth() -> N
 )
 def test_the_larger_direction_is_found_in_whatever_order(q: float, sigma: float, steps: float) -> None:
     usual = sampled_price(q, sigma, steps)
-    swapped = ContourPrice(
-        {way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid(), NoGrid()
-    )
+    swapped = ContourPrice({way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid())
     both = usual._by_way(1e-6, 1 << 27)
     larger = tuple(max(bounds[end] for bounds in both.values()) for end in (0, 1))
     assert usual.epsilon_bounds(1e-6) == swapped.epsilon_bounds(1e-6) == larger

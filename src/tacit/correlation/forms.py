@@ -27,6 +27,9 @@ from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 
 __all__ = ["Banded", "BandedInverse", "Correlation", "Toeplitz", "Tree", "prefix_error"]
 
+BLOCK = 8
+"""Of more bands than twice as many, sums for so many steps are made at once."""
+
 _NONE = 1e3  # the cost of coefficients whose noise is no float
 
 _LEVEL_BITS = 33  # nodes of a level have addresses of their own: a run has fewer steps
@@ -44,7 +47,8 @@ class Correlation(ABC):
     @property
     def kept(self) -> int:
         """Noise that is kept, that of the last step too, in multiples of the trained weights."""
-        return len(self.feedback) + 1 if self.feedback else 0
+        ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
+        return len(self.feedback) + 1 + ahead if self.feedback else 0
 
     @abstractmethod
     def terms(self, step: int) -> list[tuple[int, float]]:

@@ -18,6 +18,7 @@ from tacit.clipping.rules import (
 from tacit.columns import Column, Dialect, parse_columns
 from tacit.columns.blanks import refuse_blanks
 from tacit.errors import Deprecated, InvalidInput, MissingExtra
+from tacit.report.certificate.statements import check_card
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -47,6 +48,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch t
 # records by a keyed digest, not by their path; it also holds where the run is charged.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
+    "run.mlflow", "run.wandb",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until",
@@ -299,11 +301,17 @@ class RunSection(_Section):
     rows: _Count = 20
     checkpoint_every: _Count | None = None
     tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
     device: str = "cpu"
 
 
 class Config(_Section):
-    """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy."""
+    """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy.
+
+    ``card`` is what the model card says beside the run: a ``license``, and statements as those of a
+    certificate.
+    """
 
     data: DataSection
     columns: dict[str, Any] = Field(default_factory=dict)
@@ -318,6 +326,7 @@ class Config(_Section):
     canaries: CanariesSection = CanariesSection()
     ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
+    card: dict[str, Any] = Field(default_factory=dict)
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
         """The public facts about the columns of the table.
@@ -380,6 +389,10 @@ def parse_config(text: str, origin: str) -> Config:
         warnings.simplefilter("ignore", Deprecated)
         config.read_columns(f"{origin}: ")
     config.read_dialect(f"{origin}: ")
+    try:
+        check_card(config.card)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{origin}: [card]: {problem}") from None
     return config
 
 
@@ -389,7 +402,7 @@ def differences(old: Config, new: Config) -> list[str]:
     return [
         f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
         for name in dict.fromkeys([*before, *after])
-        if name not in _FREE and before.get(name) != after.get(name)
+        if name not in _FREE and not name.startswith("card.") and before.get(name) != after.get(name)
     ]
 
 
