@@ -92,7 +92,10 @@ html_theme_options = {
     "back_to_top_button": True,
 }
 html_sidebars = {"results": [], "glossary": [], "index": []}
-suppress_warnings = ["config.cache"]  # the renderer of mathematics below is a function
+suppress_warnings = [
+    "config.cache",  # the renderer of mathematics below is a function
+    "myst-nb.lexer",  # of cells where their code is not run
+]
 
 _LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()(\.\.?/[^)\s]*)\)")
 

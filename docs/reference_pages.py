@@ -238,6 +238,13 @@ def toml_page() -> str:
                 default = "required"
             lines.append(f"| `{key.name}` | {_kind(types_of[key.name])} | {default} |")
         lines.append("")
+    lines += [
+        "## `[card]`",
+        "",
+        "What the model card says of its publisher"
+        " ([using a model](../../use-a-model.md#what-the-files-say)).",
+        "",
+    ]
     lines += ["## `notes`", "", "A list of sentences for the statement, before the first section.", ""]
     return "\n".join(lines) + "\n"
 

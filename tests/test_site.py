@@ -14,8 +14,12 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer
+
+from tacit.ledger import Ledger
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -92,6 +96,36 @@ def follow(name: str, folder: Path) -> str:
 
 def test_the_first_tutorial_runs(tmp_path: Path) -> None:
     assert "PRIVACY STATEMENT" in follow("first-private-model", tmp_path)
+
+
+def test_a_table_leads_to_predictions_and_leaves_what_is_listed(tmp_path: Path) -> None:
+    printed = follow("your-own-table", tmp_path)
+    assert "PRIVACY STATEMENT" in printed
+    text = (DOCS / "tutorials" / "your-own-table.md").read_text(encoding="utf-8")
+    (shown_file,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert (tmp_path / "patients.toml").read_text(encoding="utf-8") == shown_file
+    rows = text.partition("## What a run leaves\n")[2].partition("\n## ")[0]
+    first_cells = re.findall(r"^\| (`[^|]*) \|", rows, re.MULTILINE)
+    listed = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+    left = {path.name + "/" * path.is_dir() for path in (tmp_path / "runs" / "first").iterdir()}
+    assert left == listed
+    predictions = pd.read_csv(tmp_path / "predictions.csv")
+    truth = load_breast_cancer(as_frame=True).frame.sample(frac=1, random_state=0)["target"][469:]
+    right = (predictions["prediction"] == truth.map({0: "malignant", 1: "benign"}).to_numpy()).mean()
+    assert right > 0.8 > truth.mean() + 0.1
+
+
+def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
+    """A run, three queries and a refusal on one ledger."""
+    printed = follow("team-budget", tmp_path)
+    assert "Afterwards the data set patients has spent" in printed
+    assert printed.count("It cost ε = ") == 3
+    assert "exit code 1" in printed
+    assert "PRIVACY CERTIFICATE" in printed
+    assert "NOT below 1" not in printed
+    ledger = Ledger.open(tmp_path / "budget.db")
+    assert ledger.verify("patients").ok
+    assert 2.0 < ledger.status("patients").spent_epsilon <= 4.0
 
 
 @pytest.mark.parametrize("name", ["language-model", "attack-and-audit"])
