@@ -208,7 +208,7 @@ def truncated(
     cut = float(bdtrc(largest - 1, records - 1, rate)) if records > largest else 0.0
     if cut == 0.0:
         return step(rate, sigma)
-    beyond = float(bdtrc(largest, records, rate))
+    beyond = max(float(bdtrc(largest, records, rate)), 1e-300)  # which may be less than a float
     inside = min(1.0, beyond * largest / (cut * records) * (1.0 + off))
     usual, exchanged = step(rate, sigma), gaussian_replaced(inside, sigma / 2.0, tail)
     return Loss(
