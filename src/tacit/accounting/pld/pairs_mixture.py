@@ -208,8 +208,9 @@ def truncated(
     cut = float(bdtrc(largest - 1, records - 1, rate)) if records > largest else 0.0
     if cut == 0.0:
         return step(rate, sigma)
-    beyond = max(float(bdtrc(largest, records, rate)), 1e-300)  # which may be less than a float
-    inside = min(1.0, beyond * largest / (cut * records) * (1.0 + off))
+    beyond = float(bdtrc(largest, records, rate))
+    # p <= q B / (B + 1), for m >= B; alone where the tails are less than a float
+    inside = min(rate, beyond * largest / (cut * records) * (1.0 + off)) or rate
     usual, exchanged = step(rate, sigma), gaussian_replaced(inside, sigma / 2.0, tail)
     return Loss(
         branches=(
