@@ -53,7 +53,7 @@ def simulated(plan: Plan, draws: int = 4000) -> float:
     """The noise of the sums of the first t steps, from draws and the dense matrix; with another generator."""
     T, form = plan.steps, plan.correlation
     z = np.random.default_rng(0).normal(size=(T, draws))
-    w: NDArray[np.float64] = z
+    w: NDArray[np.floating] = z
     if form is None:
         pass
     elif isinstance(form, Tree):
