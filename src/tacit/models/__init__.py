@@ -1,9 +1,10 @@
-"""Which models come with Tacit? Reference networks, tempered sigmoids, scattering features, DP-PCA."""
+"""Which models come with Tacit? Reference networks, tempered sigmoids, scattering, DP-PCA, least squares."""
 
 from tacit.models.activations import TemperedSigmoid, activation_layer
 from tacit.models.by_name import build, names
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
 from tacit.models.language import WindowModel
+from tacit.models.least_squares import LeastSquaresHead, Moments
 from tacit.models.networks import (
     MLP,
     GroupNormalise,
@@ -24,7 +25,9 @@ __all__ = [
     "DPPCA",
     "MLP",
     "GroupNormalise",
+    "LeastSquaresHead",
     "Logistic",
+    "Moments",
     "Scattering",
     "TemperedSigmoid",
     "WindowModel",
