@@ -25,9 +25,10 @@ Drawn from the JSON in `experiments/results` and `benchmarks/results` by `make r
 machine, versions, date and settings. Accuracies are means over independent runs on the test records, with
 the sample standard deviation; ε is by our PLD accountant under add-remove adjacency, δ = 1e-5 unless said,
 one image is the unit of privacy, and the cost of every step that looks at the data is in it. Runs that chose
-the settings are not: they were made on a part of the training records and are listed in
-`experiments/LOG.md`. A number in brackets at an accuracy leads to a remark below its table: test accuracies
-that were seen before the last choice of settings, and pictures that are not the original ones.
+the settings are not: they were made on the records that the last column names and are listed in
+`experiments/LOG.md` and `experiments/searches`. A number in brackets at an accuracy leads to a remark below
+its table: test accuracies that were seen before the last choice of settings, and pictures that are not the
+original ones.
 """
 
 
@@ -127,14 +128,15 @@ def _experiment(path: Path) -> Iterator[str]:
         yield ""
     trained = any(row["seeds"] > 0 for row in data["rows"])
     if trained:
-        yield "| data | model | ε | σ | test accuracy, % | runs | seconds |"
-        yield "|---|---|---|---|---|---|---|"
+        yield "| data | model | ε | σ | test accuracy, % | runs | seconds | settings chosen on |"
+        yield "|---|---|---|---|---|---|---|---|"
         remarks = _remarks(data["rows"])
         for row in data["rows"]:
             noise = "–" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4g}"
             yield (
                 f"| {row['dataset']} | {row['model']} | {_epsilon(row)} | {noise} | "
-                f"{_accuracy(row)}{_marks(row, remarks)} | {row['seeds']} | {row['wall_seconds']:,.0f} |"
+                f"{_accuracy(row)}{_marks(row, remarks)} | {row['seeds']} | {row['wall_seconds']:,.0f} | "
+                f"{row['selection']} |"
             )
         yield from _listed(remarks)
         if any("attacks" in row["details"] for row in data["rows"]):

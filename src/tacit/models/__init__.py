@@ -17,6 +17,7 @@ from tacit.models.networks import (
     scattering_cnn,
     scattering_linear,
 )
+from tacit.models.picture_features import PictureFeatures
 from tacit.models.private_ready import make_private_ready, replacements
 from tacit.models.public_pictures import dead_leaves
 from tacit.models.scattering import Scattering, scattering_features
@@ -28,6 +29,7 @@ __all__ = [
     "LeastSquaresHead",
     "Logistic",
     "Moments",
+    "PictureFeatures",
     "Scattering",
     "TemperedSigmoid",
     "WindowModel",

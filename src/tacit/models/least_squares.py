@@ -32,9 +32,11 @@ class Moments(nn.Module):
     Args:
         inputs: f, values of a record, each in [-1, 1].
         outputs: k, entries of a target.
-        normalise: bring each record to norm 1 by itself, which leaves no sensitivity unused; good where all
-            records are of about one norm, as pictures and one-hot tables are.  Otherwise all are divided by
-            the largest norm, sqrt(f + 1), and the model is linear in the inputs as they are.
+        normalise: bring each record, with its constant, to norm 1 by itself: no sensitivity is unused, and a
+            hyperplane between classes is one still.  Otherwise all are divided by the largest norm,
+            sqrt(f + constant^2), and the model is linear in the inputs as they are.
+        constant: entry of x in place of an intercept: 1 beside inputs in [-1, 1], less beside inputs of
+            norm 1.
         cross_share: b^2, the part of the squared sensitivity that V has; a^2 is the rest.
         classes: targets are class numbers (n,), each standing for its :func:`simplex_codes`.
 
@@ -61,6 +63,7 @@ class Moments(nn.Module):
         outputs: int,
         *,
         normalise: bool = False,
+        constant: float = 1.0,
         cross_share: float = 0.5,
         classes: bool = False,
     ) -> None:
@@ -68,7 +71,8 @@ class Moments(nn.Module):
         check_integer("inputs", inputs, low=1)
         check_integer("outputs", outputs, low=1)
         check_real("cross_share", cross_share, low=0.0, high=1.0, open_low=True, open_high=True)
-        self.normalise, self.cross_share = normalise, cross_share
+        check_real("constant", constant, low=0.0, open_low=True)
+        self.normalise, self.constant, self.cross_share = normalise, constant, cross_share
         self.register_buffer("codes", simplex_codes(outputs) if classes else None, persistent=False)
         self.gram = nn.Linear(inputs + 1, inputs + 1, bias=False)  # G
         self.cross = nn.Linear(inputs + 1, outputs, bias=False)  # V
@@ -84,7 +88,7 @@ class Moments(nn.Module):
 
     def rows(self, inputs: Tensor) -> Tensor:
         """x: (n, f) inputs and a constant, as (n, f + 1) of norm at most 1."""
-        return _with_constant(inputs, normalise=self.normalise)
+        return _with_constant(inputs, self.constant, normalise=self.normalise)
 
     def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
         """The model, after the step that added the noise: post-processing.
@@ -108,43 +112,37 @@ class Moments(nn.Module):
         values, vectors = torch.linalg.eigh((A + A.T) / 2)
         edge = math.sqrt(2 * len(A)) * noise_multiplier / math.sqrt(1 - self.cross_share) / records
         W: Tensor = (M @ vectors / (values.clamp_min(0.0) + ridge * edge)) @ vectors.T
-        return LeastSquaresHead(W if self.codes is None else _of_logits(W), normalise=self.normalise)
+        weight = W if self.codes is None else _of_logits(W)
+        return LeastSquaresHead(weight, normalise=self.normalise, constant=self.constant)
 
 
 class LeastSquaresHead(nn.Module):
     """A solved model: (n, f) inputs to (n, k) outputs, linear in x."""
 
-    def __init__(self, weight: Tensor, *, normalise: bool) -> None:
+    def __init__(self, weight: Tensor, *, normalise: bool, constant: float) -> None:
         super().__init__()
-        self.normalise = normalise
+        self.normalise, self.constant = normalise, constant
         self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         with torch.no_grad():
             self.linear.weight.copy_(weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) outputs."""
-        outputs: Tensor = self.linear(_with_constant(inputs, normalise=self.normalise))
+        outputs: Tensor = self.linear(_with_constant(inputs, self.constant, normalise=self.normalise))
         return outputs
 
 
-def _with_constant(inputs: Tensor, *, normalise: bool) -> Tensor:
-    """(n, f) inputs and a constant, as (n, f + 1) of norm at most 1; a record that is not finite is 0.
-
-    The constant has the size of a typical entry, so that it takes a small part of the norm.
-    """
+def _with_constant(inputs: Tensor, constant: float, *, normalise: bool) -> Tensor:
+    """(n, f) inputs and a constant, as (n, f + 1) of norm at most 1; inputs that are not finite are 0."""
     if inputs.ndim != 2:
         raise InvalidInput(f"inputs must have shape (n, f); got {tuple(inputs.shape)}.")
-    features = inputs.shape[1]
     clean = torch.where(inputs.isfinite().all(1, keepdim=True), inputs, 0.0)
+    x = torch.cat([clean, torch.full_like(clean[:, :1], constant)], dim=1)
     if normalise:
-        unit = F.normalize(clean, dim=1)
-        constant = torch.full_like(unit[:, :1], _CONSTANT)
-        return torch.cat([unit, constant], dim=1) / (_SAFE * math.sqrt(1 + _CONSTANT**2))
-    constant = torch.ones_like(clean[:, :1])
-    return _within_1(torch.cat([clean, constant], dim=1) / (_SAFE * math.sqrt(features + 1)))
+        return F.normalize(x / x.abs().amax(1, keepdim=True), dim=1) / _SAFE  # squares do not overflow
+    return _within_1(x / (_SAFE * math.sqrt(inputs.shape[1] + constant**2)))
 
 
-_CONSTANT = 0.3  # beside features of norm 1
 _SAFE = 1 + 1e-6  # more than rounding in float32 adds to a norm of 1
 
 

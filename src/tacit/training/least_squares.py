@@ -32,6 +32,7 @@ def least_squares_session(
     outputs: int,
     classes: bool,
     normalise: bool = True,
+    constant: float = 1.0,
     cross_share: float = 0.5,
     weighted: bool = False,
     engine: str = "fast",
@@ -47,7 +48,7 @@ def least_squares_session(
             (n, outputs) targets in [-1, 1]; with ``weighted`` also (n,) weights, which multiply a record's
             part before it is clipped.
         plan: of one step, with clipping at 1: ``Plan.calibrate(..., steps=1, clipping=1.0)`` for all records.
-        inputs, outputs, classes, normalise, cross_share: as of :class:`tacit.models.Moments`.
+        inputs, outputs, classes, normalise, constant, cross_share: as of :class:`tacit.models.Moments`.
         engine, physical_batch_size, audit, charges, generator: as of a :class:`PrivateSession`.
 
     **Guarantee**
@@ -74,7 +75,14 @@ def least_squares_session(
             f"has {plan.steps:,} steps and {plan.clipping!r}. Make it with steps=1 and clipping=1.0, and "
             "without batch_size, for all records."
         )
-    moments = Moments(inputs, outputs, normalise=normalise, cross_share=cross_share, classes=classes)
+    moments = Moments(
+        inputs,
+        outputs,
+        normalise=normalise,
+        constant=constant,
+        cross_share=cross_share,
+        classes=classes,
+    )
     return PrivateSession(
         moments,
         torch.optim.SGD(moments.parameters(), lr=1.0),  # from zero, by minus the mean of the gradients
