@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
 
 install: $(VENV)/.installed
 
@@ -71,6 +71,10 @@ bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step in
 
 bench-ranks: install  ## a private step beside a plain one, of two processes and of one
 	$(BIN)/python benchmarks/bench_ranks.py --out benchmarks/results/ranks.json
+	$(BIN)/python docs/build.py
+
+bench-correlated: install  ## a private step with correlated noise over one with independent noise
+	$(BIN)/python benchmarks/bench_correlated.py --out benchmarks/results/correlated.json
 	$(BIN)/python docs/build.py
 
 bench-batches: install  ## batches of a million records written by a local Spark; needs Java 17

@@ -675,6 +675,23 @@ def _ranks(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _correlated(data: dict[str, Any]) -> Iterator[str]:
+    yield "## Noise that is correlated in time\n"
+    yield (
+        f"{_origin(data)} A multilayer perceptron ({data['model']}, {data['weights']:,} weights) at whole "
+        "parts of the records; CPU time of a private step, over that of one with independent noise. The "
+        "forms take turns in one process; ratios are paired by round.\n"
+    )
+    yield "| records | noise | step, ms | ratio (quartiles) |"
+    yield "|---|---|---|---|"
+    for row in data["rows"]:
+        yield (
+            f"| {row['batch']} | {row['form']} | {row['milliseconds']:.2f} | {row['ratio']:.2f} "
+            f"({row['ratio_low']:.2f}-{row['ratio_high']:.2f}) |"
+        )
+    yield ""
+
+
 def _batches(data: dict[str, Any]) -> Iterator[str]:
     setting = data["setting"]
     yield "## Batches of a big corpus\n"
@@ -754,6 +771,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "jobs": _jobs("Whole jobs"),
     "jobs_long": _jobs("Long jobs"),
     "ranks": _ranks,
+    "correlated": _correlated,
     "batches": _batches,
     "scaling": _scaling("How the cost grows", "scaling"),
     "scaling_intel": _scaling("How the cost grows on another processor", "scaling_intel"),

@@ -28,12 +28,14 @@ import tacit
 from tacit import FlatClipping, Gaussian, Plan, PoissonSampled, PrivateSession, ShuffledBatches, account
 from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
+from tacit.correlation import Tree
 from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
 from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
-from tacit.training import Augmentation, OwnedRecords, StepTicket
+from tacit.sampling import ByDate, PoissonSampling
+from tacit.training import Augmentation, DatedRecords, OwnedRecords, StepTicket
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
@@ -227,6 +229,25 @@ def run(**changes: Any) -> PrivateSession:
     for batch in made.batches():
         made.step(batch)
     return made
+
+
+def comes_too_often() -> object:
+    people = OwnedRecords(rows(), [*range(N // 2)] * 2, rows_per_user=1)  # each on two days
+    dates = ["2026-01-01"] * (N // 2) + ["2026-01-02"] * (N // 2)
+    data = DatedRecords(people, dates, first="2026-01-01", until="2026-01-03")
+    return run(data=data, plan=plan(sampling=ByDate(), batch_size=20, unit="patient"))
+
+
+def repeated_unit() -> object:
+    Path("visits.csv").write_text("patient,age,sick\n" + "p1,30,yes\np2,40,no\n" * 20)
+    Path("run.toml").write_text(
+        '[data]\ntable = "visits.csv"\ntest_table = "visits.csv"\ntarget = "sick"\n'
+        '[columns.age]\nkind = "number"\nlower = 0.0\nupper = 120.0\n[columns.sick]\nkind = "boolean"\n'
+        '[model]\nname = "logistic"\n[privacy]\nepsilon = 2.0\ndelta = 1e-3\nunit = "patient"\n'
+        'adjacency = "add-remove"\nrecords = 40\n[optimizer]\nlearning_rate = 0.1\n'
+        '[training]\nbatch_size = "full"\nsteps = 2\n'
+    )
+    return prepare("run.toml")
 
 
 class Keeping(nn.Linear):
@@ -429,6 +450,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "rows of people": (
         lambda: OwnedRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
         "Leave them out",
+    ),
+    "a `unit` that is": (repeated_unit, r"\[data\] user"),
+    "people in a stream": (comes_too_often, 'say too_often="skip"'),
+    "noise that is correlated": (
+        lambda: plan(correlation=Tree(), sampling=PoissonSampling(0.1), batch_size=4),
+        "CyclicPoissonSampling",
     ),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),

@@ -357,8 +357,8 @@ class Plan:
 
     @cached_property
     def curve(self) -> PrivacyCurve:
-        """The privacy curve of the whole run, by the default accountant."""
-        return accounting.account(self.event, adjacency=self.adjacency)
+        """The privacy curve of the whole run, by the accountant that proves the least."""
+        return accounting.account(self.event, adjacency=self.adjacency, method="best")
 
     @cached_property
     def epsilon(self) -> float:

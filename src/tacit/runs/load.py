@@ -101,6 +101,7 @@ def _load_documents(config: Config) -> Dataset:
         cutting=Cutting(section.sequence_length, section.documents, tokens.padding),
         user=section.user,
         several=section.rows_per_user is not None,
+        date=section.date,
         test_fraction=section.test_fraction,
         test_path=None if section.test_corpus is None else Path(section.test_corpus),
         unit=config.privacy.unit,

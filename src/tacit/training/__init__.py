@@ -17,6 +17,7 @@
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
 * ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
 * ``progress``: a bar over the steps.
+* ``correlated``: noise that is correlated in time; ``combined``: sums of long rows for it.
 * ``ranks``: several processes take each step together; ``processes``: refuses them without it.
 * ``layout``: the buffers of a step, and where parameters lie; ``shards``: models that ``fully_shard``
   sharded; ``shard_checks`` refuses others, and ``shard_files`` has their weights on disk.
