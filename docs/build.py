@@ -122,7 +122,7 @@ _OURS = {
     "scattering-cifar10": "full batch",
     "abadi-cifar10": "full batch",
 }
-"""Experiments whose rows stand beside published ones, and what they draw."""
+"""Experiments with rows beside published ones, and how each draws its records."""
 
 
 def _beside_published() -> Iterator[str]:
