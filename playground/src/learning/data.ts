@@ -66,16 +66,11 @@ function withOutliers(points: Point[]): Point[] {
   return points.length < 20 ? points : [...points.slice(0, points.length - far.length), ...far];
 }
 
-/** Where a canary goes: deep among the other class. */
+/** Where a canary goes: to the place of the other class that is farthest from its own. */
 export function canary(points: readonly Point[]): Point {
+  const own = points.filter((point) => point.label === 1);
+  const nearest = (at: Point): number => Math.min(2, ...own.map((point) => Math.hypot(point.x - at.x, point.y - at.y)));
   const others = points.filter((point) => point.label === 0);
-  const mean = (of: (p: Point) => number): number =>
-    others.reduce((sum, point) => sum + of(point), 0) / Math.max(1, others.length);
-  const x = mean((p) => p.x);
-  const y = mean((p) => p.y);
-  const nearest = others.reduce(
-    (best, p) => (Math.hypot(p.x - x * 2, p.y - y * 2) < Math.hypot(best.x - x * 2, best.y - y * 2) ? p : best),
-    others[0] ?? { x: 0.7, y: 0.7, label: 0 as Label },
-  );
-  return place(nearest.x, nearest.y, 1);
+  const best = others.reduce<Point | null>((a, b) => (a !== null && nearest(a) >= nearest(b) ? a : b), null);
+  return place((best?.x ?? 0.7) * 0.97, (best?.y ?? 0.7) * 0.97, 1);
 }
