@@ -1,6 +1,6 @@
 """Which epsilons must the page show?  Writes tests/expected/accounting.json by ``tacit.account``.
 
-Run it from the root of the repository, with Tacit importable: ``python playground/oracle/write_accounting.py``.
+Run it with ``make playground-expected``.
 The settings fill the range that the page answers in (a low-discrepancy sequence) and sit on its corners.
 """
 
@@ -17,7 +17,7 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.events import Event, Gaussian, PoissonSampled, Repeat
 
 OUT = Path(__file__).parent.parent / "tests" / "expected" / "accounting.json"
-RANGE = {  # what src/accounting/range.ts says, too
+RANGE: dict[str, list[float]] = {  # what src/accounting/range.ts says, too
     "samplingRate": [0.02, 1.0],
     "noiseMultiplier": [0.5, 50.0],
     "steps": [1, 10000],

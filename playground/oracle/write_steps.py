@@ -1,8 +1,8 @@
-"""What must three private steps of the page do?  Writes tests/expected/steps.json by Tacit's reference engine.
+"""What must three private steps of the page do?  Writes tests/expected/steps.json by the reference engine.
 
-Run it from the root of the repository, with Tacit importable: ``python playground/oracle/write_steps.py``.
-Everything is drawn from a fixed key, which makes it NOT PRIVATE and the same each time.  Per model: the start,
-the records, and of each step the draws, the norms, the clipped sum, the noise and the parameters after it.
+Run it with ``make playground-expected``.  Everything is drawn from a fixed key, which makes it NOT PRIVATE
+and the same each time.  Per model: the start, the records, and of each step the draws, the norms, the
+clipped sum, the noise and the parameters after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ OUT = Path(__file__).parent.parent / "tests" / "expected" / "steps.json"
 KEY = bytes(range(16))
 RECORDS, RATE, NORM, SIGMA, STEPS = 24, 0.3, 0.8, 1.1, 3
 TEMPER = [1.58, 3.0, 0.71]
-CASES = [([], "tanh", "sgd"), ([5], "tanh", "sgd"), ([4, 3], "relu", "adam"), ([6], "tempered-sigmoid", "adam")]
+CASES = [
+    ([], "tanh", "sgd"),
+    ([5], "tanh", "sgd"),
+    ([4, 3], "relu", "adam"),
+    ([6], "tempered-sigmoid", "adam"),
+]
 
 
 def flat(tensors: list[Tensor]) -> list[float]:
@@ -95,7 +100,9 @@ def noise_law() -> list[float]:
 def main() -> None:
     cases = [case(*each) for each in CASES]
     facts = {"samplingRate": RATE, "clippingNorm": NORM, "noiseMultiplier": SIGMA, "learningRate": 0.1}
-    OUT.write_text(json.dumps({**facts, "cases": cases, "noiseQuantiles": noise_law()}) + "\n", encoding="utf-8")
+    OUT.write_text(
+        json.dumps({**facts, "cases": cases, "noiseQuantiles": noise_law()}) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -99,8 +99,9 @@ class Page {
     this.rebuild();
   }
 
-  private begin(preset: Partial<State>): void {
+  private begin(preset: Partial<State>, speed: Speed = "usual"): void {
     this.stop();
+    this.setSpeed(speed);
     this.take("choose");
     this.state = { ...START, models: this.state.models, ...preset };
     this.forgetAttack();
@@ -204,6 +205,11 @@ class Page {
     this.measure();
     this.showPlaying();
     this.draw(true);
+  }
+
+  private setSpeed(speed: Speed): void {
+    this.speed = speed;
+    byId<HTMLSelectElement>("speed").value = speed;
   }
 
   private showPlaying(): void {
@@ -439,8 +445,8 @@ class Page {
     byId("restart").addEventListener("click", () => this.restart());
     const speed = byId<HTMLSelectElement>("speed");
     for (const name of Object.keys(SPEEDS) as Speed[]) speed.append(make("option", { value: name }, TEXT.bar.speeds[name]));
-    speed.value = this.speed;
-    speed.addEventListener("change", () => (this.speed = speed.value as Speed));
+    speed.addEventListener("change", () => this.setSpeed(speed.value as Speed));
+    this.setSpeed("usual");
     byId("canary").addEventListener("click", () => this.addCanary());
     byId("outlying").addEventListener("click", () => this.chooseOutlying());
     byId("attack-button").addEventListener("click", () => this.attack());
@@ -505,7 +511,7 @@ class Page {
   private tourStops(): { part: string; enter: () => void }[] {
     return [
       { part: "boards", enter: () => this.begin(PRESETS.start!) },
-      { part: "boards", enter: () => this.begin(PRESETS.outlier!) },
+      { part: "boards", enter: () => this.begin(PRESETS.outlier!, "fast") },
       { part: "mechanism", enter: () => this.showStep() },
       { part: "mechanism", enter: () => this.showStep() },
       { part: "privacy", enter: () => this.begin({ ...PRESETS.start, noiseMultiplier: 1.5 }) },
@@ -515,13 +521,13 @@ class Page {
   }
 
   private showStep(): void {
-    this.begin({ ...PRESETS.outlier, clippingNorm: 0.5 });
-    for (let k = 0; k < 20; k++) this.advance(false);
+    this.begin({ ...PRESETS.start, clippingNorm: 0.5 });
+    for (let k = 0; k < 10; k++) this.advance(false);
     this.stepOnce();
   }
 
   private attackCanary(): void {
-    this.begin({ ...PRESETS.outlier, dataSet: "circles", spread: 0.1, noiseMultiplier: 2, steps: 300 });
+    this.begin({ width: 16, depth: 2, count: 200, spread: 0.1, noiseMultiplier: 2 });
     this.addCanary();
     this.attack();
     this.play();

@@ -182,6 +182,6 @@ export function drawHistogram(id: string, name: string, scores: Scores | null, g
     svg("line", { x1: 0, x2: width, y1: bottom, y2: bottom, class: "axis" }),
     svg("text", { x: 0, y: bottom + 12, class: "label" }, `${short(Math.exp(low) * 100, 2)}\u00a0%`),
     svg("text", { x: width, y: bottom + 12, class: "label end" }, `${short(Math.min(100, Math.exp(high) * 100), 2)}\u00a0%`),
-    svg("text", { x: width / 2, y: bottom + 12, class: "label middle" }, TEXT.attack.axis),
+    svg("text", { x: width / 2, y: bottom + 25, class: "label middle" }, TEXT.attack.axis),
   );
 }

@@ -7,7 +7,8 @@ import { OPTIMIZERS } from "../learning/trainer.ts";
 import { START, type State } from "./state.ts";
 
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
-const GRID = 360; // a side of the square, in units of a painted point; 2 * 361^2 < 64^3
+const HALF = 180; // half a side of the square, in units of a painted point
+const ROW = 2 * HALF + 1; // 2 * ROW^2 < 64^3
 
 const KEYS: Record<Exclude<keyof State, "added">, string> = {
   dataSet: "data", count: "n", spread: "spread", seed: "seed", width: "width", depth: "depth", activation: "act",
@@ -27,7 +28,7 @@ const NAMES: Partial<Record<keyof State, readonly string[]>> = {
 
 /** Painted points lie on the grid of a link, so that a link brings back the same points. */
 export function onGrid(x: number, y: number, label: Label): Point {
-  const snapped = (value: number): number => Math.round(Math.max(-1, Math.min(1, value)) * (GRID / 2)) / (GRID / 2);
+  const snapped = (value: number): number => (Math.round(Math.max(-1, Math.min(1, value)) * HALF) + 0) / HALF;
   return { x: snapped(x), y: snapped(y), label };
 }
 
@@ -63,9 +64,8 @@ export function fromLink(hash: string): { state: State; step: number } {
 }
 
 function written(point: Point): string {
-  const x = Math.round((point.x + 1) * (GRID / 2));
-  const y = Math.round((point.y + 1) * (GRID / 2));
-  const code = (y * (GRID + 1) + x) * 2 + point.label;
+  const [x, y] = [Math.round(point.x * HALF) + HALF, Math.round(point.y * HALF) + HALF];
+  const code = (y * ROW + x) * 2 + point.label;
   return DIGITS[code >> 12]! + DIGITS[(code >> 6) & 63]! + DIGITS[code & 63]!;
 }
 
@@ -75,9 +75,9 @@ function read(text: string): Point[] {
     const [a, b, c] = [0, 1, 2].map((j) => DIGITS.indexOf(text[k + j]!)) as [number, number, number];
     const code = (a << 12) | (b << 6) | c;
     const cell = code >> 1;
-    const y = Math.floor(cell / (GRID + 1));
-    if (a < 0 || b < 0 || c < 0 || y > GRID) continue;
-    points.push({ x: (cell % (GRID + 1)) / (GRID / 2) - 1, y: y / (GRID / 2) - 1, label: (code & 1) as Label });
+    const y = Math.floor(cell / ROW);
+    if (a < 0 || b < 0 || c < 0 || y >= ROW) continue;
+    points.push({ x: ((cell % ROW) - HALF) / HALF, y: (y - HALF) / HALF, label: (code & 1) as Label });
   }
   return points;
 }
