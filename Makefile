@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo docs test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -134,6 +134,21 @@ docs: install  ## the documentation site, in build/site; warnings are errors
 results:  ## draw docs/results.md and docs/couplings.md from the committed JSON
 	$(BIN)/python docs/build.py
 	$(BIN)/python docs/build_couplings.py
+
+# The page is committed, so that only those who change it need Node.
+playground/node_modules/.installed: playground/package.json playground/package-lock.json
+	cd playground && npm ci --no-fund --no-audit
+	touch $@
+
+playground: playground/node_modules/.installed  ## check the playground's types and build src/tacit/cli/playground.html; needs Node 20
+	cd playground && npm run --silent check && npm run --silent build
+
+playground-test: playground  ## the playground's accounting and training, and the page in Chromium (CHROMIUM=/usr/bin/chromium)
+	cd playground && npm run --silent test && npm run --silent test:browser
+
+playground-expected: install  ## write what the playground's tests expect, by Tacit's accountant and reference engine
+	$(BIN)/python playground/oracle/write_accounting.py
+	$(BIN)/python playground/oracle/write_steps.py
 
 clean:
 	rm -rf $(VENV) build dist runs

@@ -387,10 +387,10 @@ def _check_training(config: Config) -> None:
             f"[training] views = {training.views} makes flipped and shifted copies, which needs pictures; "
             f"the records are of a {kind}. Take views = 1."
         )
-    if kind is not None and data.features == "scattering":
+    if kind is not None and data.features != "raw":
         raise InvalidInput(
-            f'[data] features = "scattering" needs pictures; the records are of a {kind}. Take features = '
-            '"raw", or leave it out.'
+            f'[data] features = "{data.features}" needs pictures; the records are of a {kind}. Take '
+            'features = "raw", or leave it out.'
         )
 
 

@@ -119,7 +119,7 @@ class DataSection(_Section):
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     documents: Literal["first", "split"] | None = None
     test_fraction: float | None = None
-    features: Literal["raw", "scattering"] = "raw"
+    features: Literal["raw", "scattering", "pictures"] = "raw"
 
     @property
     def lines(self) -> str | None:
