@@ -72,6 +72,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "Tacit"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_extra_path = ["../src/tacit/cli/playground.html"]  # a page of its own, as tacit playground serves it
 html_show_sourcelink = False
 html_copy_source = False
 html_math_renderer = "mathml"
