@@ -75,6 +75,7 @@ html_css_files = ["site.css"]
 html_extra_path = ["../src/tacit/cli/playground.html"]  # a page of its own, as tacit playground serves it
 html_show_sourcelink = False
 html_copy_source = False
+html_show_search_summary = False  # it asks for files, which a page that is opened from disk may not
 html_math_renderer = "mathml"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
