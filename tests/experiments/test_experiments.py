@@ -209,7 +209,8 @@ def test_rows_with_a_reservation_say_so_wherever_they_stand() -> None:
             for line in section.splitlines()
             if re.match(rf"\| (\S+ \()?{pattern} \|", line)
         ]
-        assert len(found) >= 2, pattern  # its own table, and the one of accuracies before and now
+        replaced = "98.53" in words  # by rows of other settings
+        assert len(found) >= (1 if replaced else 2), pattern  # its own table, and accuracies before and now
         for line, section in found:
             marks = re.findall(r"± [\d.]+ ((?:\(\d\) ?)+)", line)
             numbers = re.findall(r"\d", "".join(marks))
