@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results clean
+.PHONY: install demo docs test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -96,6 +96,7 @@ bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src f
 bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py
 	$(BIN)/python docs/build.py
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL
@@ -125,9 +126,29 @@ torture-ledger: install  ## crowds, sudden death, power loss and full disks for 
 	$(BIN)/python benchmarks/torture_ledger.py
 	$(BIN)/python docs/build.py
 
+docs: install  ## the documentation site, in build/site; warnings are errors
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
+	@echo "Open build/site/index.html"
+
 results:  ## draw docs/results.md and docs/couplings.md from the committed JSON
 	$(BIN)/python docs/build.py
 	$(BIN)/python docs/build_couplings.py
+
+# The page is committed, so that only those who change it need Node.
+playground/node_modules/.installed: playground/package.json playground/package-lock.json
+	cd playground && npm ci --no-fund --no-audit
+	touch $@
+
+playground: playground/node_modules/.installed  ## check the playground's types and build src/tacit/cli/playground.html; needs Node 20
+	cd playground && npm run --silent check && npm run --silent build
+
+playground-test: playground  ## the playground's accounting and training, and the page in Chromium (CHROMIUM=/usr/bin/chromium)
+	cd playground && npm run --silent test && npm run --silent test:browser
+
+playground-expected: install  ## write what the playground's tests expect, by Tacit's accountant and reference engine
+	$(BIN)/python playground/oracle/write_accounting.py
+	$(BIN)/python playground/oracle/write_steps.py
 
 clean:
 	rm -rf $(VENV) build dist runs

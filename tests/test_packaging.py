@@ -29,6 +29,7 @@ DATA = {  # files that are no Python: without these the comparison of whole list
     "tacit/native/noise_kernel.h",
     "tacit/runs/demo.toml",
     "tacit/report/certificate.schema.json",
+    "tacit/cli/playground.html",
 }
 PAGES = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"}
 NO_COMPILER = dict.fromkeys(("CC", "CXX", "LDSHARED", "LDCXXSHARED"), "/nonexistent/compiler")

@@ -1,4 +1,4 @@
-"""The registry's record: the README's ledger leaves no field of tiers 1 and 2 out, and nothing is made up."""
+"""The registry's record: the tutorial's ledger leaves out no field of tiers 1 and 2; nothing is made up."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ PUBLISHED = {  # by hand from the registry's schema: field and tier
 
 
 @pytest.fixture(scope="module")
-def readme_ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The ledger of the README, with its policy, a training of 40 steps and its three queries."""
+def tutorial_ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The ledger of the tutorial, with its policy, a training of 40 steps and its three queries."""
     folder = tmp_path_factory.mktemp("ledger")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "tutorials" / "team-budget.md").read_text(encoding="utf-8")
     (folder / "policy.toml").write_text(
         text.partition("cat > policy.toml <<'END'\n")[2].partition("END\n")[0]
     )
@@ -76,15 +76,15 @@ def readme_ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def certified(readme_ledger: str) -> Data:
-    return make_certificate(Ledger.open(readme_ledger), "patients", statements=TOLD).data
+def certified(tutorial_ledger: str) -> Data:
+    return make_certificate(Ledger.open(tutorial_ledger), "patients", statements=TOLD).data
 
 
 def flat(record: Data) -> Data:
     return {name: value for part in record["deployment"].values() for name, value in part.items()}
 
 
-def test_the_readmes_ledger_leaves_no_field_of_any_tier_out(certified: Data) -> None:
+def test_the_tutorials_ledger_leaves_no_field_of_any_tier_out(certified: Data) -> None:
     record = registry_record(certified)
     fields = flat(record)
     for tier, names in PUBLISHED.items():
@@ -97,8 +97,8 @@ def test_the_readmes_ledger_leaves_no_field_of_any_tier_out(certified: Data) -> 
     assert fields["variant_name"] == "Approximate DP"
 
 
-def test_without_the_optional_statements_it_is_of_tier_1_or_2(readme_ledger: str) -> None:
-    ledger = Ledger.open(readme_ledger)
+def test_without_the_optional_statements_it_is_of_tier_1_or_2(tutorial_ledger: str) -> None:
+    ledger = Ledger.open(tutorial_ledger)
     two = {key: TOLD[key] for key in (*REQUIRED, "contact", "sector", "sources", "data_source")}
     record = registry_record(make_certificate(ledger, "patients", statements=two).data)
     assert record["tier"] == 2
@@ -240,7 +240,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]
 
 
 def test_the_command_asks_keeps_the_answers_and_writes_the_record(
-    readme_ledger: str,
+    tutorial_ledger: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -251,7 +251,7 @@ def test_the_command_asks_keeps_the_answers_and_writes_the_record(
     order = sorted(STATEMENTS, key=lambda key: STATEMENTS[key][0] != "M")
     answers = [TOLD.get(key, "") for key in order if key not in ("trials", "published")]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
-    command = ("certificate", readme_ledger, "--dataset", "patients", "--statements", "told.toml")
+    command = ("certificate", tutorial_ledger, "--dataset", "patients", "--statements", "told.toml")
     record = (*command, "--format", "registry", "--out", "patients.yaml")
     _, told = said(capsys, *record, "--interactive")
     assert Path("told.toml").read_text(encoding="utf-8").startswith(f"{begun}\nseveral_ids = ")
@@ -263,13 +263,13 @@ def test_the_command_asks_keeps_the_answers_and_writes_the_record(
 
 
 def test_answers_without_a_file_go_to_statements_toml(
-    readme_ledger: str,
+    tutorial_ledger: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ("certificate", readme_ledger, "--dataset", "patients", "--interactive")
+    command = ("certificate", tutorial_ledger, "--dataset", "patients", "--interactive")
     for answer in ("Tumours\n", "The clinic\n"):  # and then the end of the input
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
         printed, _ = said(capsys, *command)

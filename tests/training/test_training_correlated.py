@@ -29,6 +29,7 @@ from tacit.sampling import CyclicPoissonSampling, PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession, StepCharges
 from tacit.training import correlated as correlated_module
+from tacit.training.combined import combine
 
 Floats = NDArray[np.float64]
 N, D, C = 24, 4, 0.5
@@ -550,7 +551,7 @@ def test_an_interrupt_anywhere_leaves_the_noise_of_the_step(
     whole = released(session(plan(correlation=FORMS[form])))
     run = session(plan(correlation=FORMS[form]))
     first = released(run, 5)
-    real, left = correlated_module.combine, [calls]
+    real, left = combine, [calls]
 
     def interrupted(*given: Any) -> None:
         real(*given)

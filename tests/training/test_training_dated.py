@@ -68,7 +68,7 @@ class Recorder(torch.optim.SGD):
         super().__init__(parameters, lr=0.0)
         self.seen: list[np.ndarray] = []
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.seen.append(self.param_groups[0]["params"][0].grad.numpy().copy())
 
 

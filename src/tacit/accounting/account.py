@@ -19,8 +19,7 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
         (:meth:`PrivacyCurve.road` says which).
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
     :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted
-    for: on a
-        sample, noise multipliers below 0.1 or above 1e6.
+        for: on a sample, noise multipliers below 0.1 or above 1e6.
     :raises InvalidInput: if the adjacency or the method is unknown.
 
     Guarantee

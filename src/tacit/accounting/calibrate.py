@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from tacit.accounting.account import account
@@ -16,6 +15,7 @@ from tacit.accounting.closed_form.single import SinglePrice
 from tacit.accounting.curve import PrivacyCurve
 from tacit.accounting.derived import LeastPrice
 from tacit.accounting.flatten import flatten
+from tacit.accounting.goals import FINE, TOLERANCE, Goal
 from tacit.accounting.methods import BEST, price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
@@ -29,10 +29,7 @@ from tacit.events import Adjacency, Event
 __all__ = ["LooseBudget", "calibrate", "epsilon_schedule", "largest_steps"]
 
 _MOST_STEPS = 10**9
-_TOLERANCE = 8e-5  # of the noise multiplier, relative
-_FINE_TOLERANCE = 8e-7  # the same for a risk
 _SECANTS = 6
-_TINY = 1e-15
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
@@ -44,33 +41,7 @@ class LooseBudget(InvalidInput):
         self.noise = noise
 
 
-@dataclass(frozen=True)
-class _Goal:
-    """What a plan must stay within: a figure of its curve, that falls as noise grows, and its limit.
-
-    ``figure`` is certified, ``near`` and ``rough`` are cheaper guesses.  ``least`` is the figure of a plan
-    that tells nothing.  The noise is found to ``tolerance``, relative.
-    """
-
-    words: str  # with a figure in place of {}
-    limit: float
-    figure: Callable[[Event], float]
-    near: Callable[[Event], float]
-    rough: Callable[[Event], float]
-    least: float = 0.0
-    tolerance: float = _TOLERANCE
-
-    def excess(self, found: float) -> float:
-        """log of how many times larger ``found`` is than the limit."""
-        return math.log(max(_TINY, found - self.least) / (self.limit - self.least))
-
-    def says(self, excess: float = 0.0, digits: str = "g") -> str:
-        """The figure that has this excess, in words."""
-        found = self.least + (self.limit - self.least) * math.exp(excess)
-        return self.words.format(format(found, digits))
-
-
-def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> _Goal:
+def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
     """The goal of those arguments of :func:`calibrate` that are given."""
 
     def curve(event: Event) -> PrivacyCurve:
@@ -81,7 +52,7 @@ def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) 
         case ("epsilon", "delta"):
             epsilon = check_real("epsilon", given["epsilon"], low=0.0, open_low=True)
             rough, delta = _rough(given["delta"], adjacency, method), given["delta"]
-            return _Goal(
+            return Goal(
                 f"epsilon {{}} at delta {delta:g}",
                 epsilon,
                 lambda event: curve(event).epsilon(delta),
@@ -97,7 +68,7 @@ def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) 
                 return curve(event).advantage()
 
             words = "an advantage of {}"
-            return _Goal(words, limit, advantage, advantage, advantage, tolerance=_FINE_TOLERANCE)
+            return Goal(words, limit, advantage, advantage, advantage, tolerance=FINE)
         case ("true_positive_rate", "false_positive_rate"):
             false = check_real("false_positive_rate", given["false_positive_rate"], low=0.0, high=1.0)
             limit = check_real(
@@ -108,7 +79,7 @@ def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) 
                 return 1.0 - curve(event).false_negative_rate(false)
 
             words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
-            return _Goal(words, limit, found, found, found, least=false, tolerance=_FINE_TOLERANCE)
+            return Goal(words, limit, found, found, found, least=false, tolerance=FINE)
     raise InvalidInput(
         "calibrate takes one goal: epsilon and delta, or advantage, or true_positive_rate and "
         f"false_positive_rate; got {', '.join(given) or 'none'}."
@@ -221,7 +192,7 @@ def _least_priced(price: Callable[[float], object]) -> float:
     low, high = _LOW, _HIGH
     if not refused(low) or refused(high):
         return low
-    while high - low > _TOLERANCE:
+    while high - low > TOLERANCE:
         middle = (low + high) / 2.0
         low, high = (middle, high) if refused(middle) else (low, middle)
     return high

@@ -27,6 +27,7 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
+_WITHOUT_ARGUMENTS = ("demo", "playground")
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "init": "Write a run file for a table of your own.",
@@ -35,6 +36,7 @@ _VERBS = {
     "predict": "Predict for new records with the model of a run.",
     "export": "Write the model of a run for other programs: ONNX, TorchScript, torch.export.",
     "demo": "Train a private model on bundled data and show the guarantee.",
+    "playground": "Watch a small network train with and without privacy, in the browser.",
     "check": "Check every cell of a table against its policy, before questions are asked.",
     "query": "Ask a private table in SQL, charged to its budget.",
     "plan": "Rank batch sizes, steps and noise for a privacy budget.",
@@ -66,7 +68,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
             app.add_typer(_group(verb), name=verb, short_help=summary)
             continue
         command = _guarded(importlib.import_module(f"tacit.cli.{verb}").command) if called else _not_loaded
-        app.command(verb, short_help=summary, no_args_is_help=verb != "demo")(command)
+        app.command(verb, short_help=summary, no_args_is_help=verb not in _WITHOUT_ARGUMENTS)(command)
     return app
 
 

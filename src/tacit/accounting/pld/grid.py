@@ -1,4 +1,4 @@
-"""The privacy loss on a grid of spacing h: a pair that dominates, and a pair that is dominated.
+"""The privacy loss on a grid: a pair that dominates, one that is dominated; long, for they share cells.
 
 Upper: *connect the dots* (Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, 2207.04380).  The ratio
 X = P/Q of each outcome in a cell is spread over the two ends of the cell so that its mean under Q is

@@ -209,7 +209,8 @@ def truncated(
     if cut == 0.0:
         return step(rate, sigma)
     beyond = float(bdtrc(largest, records, rate))
-    inside = min(1.0, beyond * largest / (cut * records) * (1.0 + off))
+    # p <= q B / (B + 1), for m >= B; alone where the tails are less than a float
+    inside = min(rate, beyond * largest / (cut * records) * (1.0 + off)) or rate
     usual, exchanged = step(rate, sigma), gaussian_replaced(inside, sigma / 2.0, tail)
     return Loss(
         branches=(

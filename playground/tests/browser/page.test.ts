@@ -1,0 +1,282 @@
+// The built page in Chromium, opened from disk: the tour, painting, the attack, the link, a phone, and axe.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { after, before, test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { type Browser, type BrowserContextOptions, chromium, type Page } from "playwright-core";
+import { fromLink } from "../../src/page/link.ts";
+import { TEXT } from "../../src/text.ts";
+
+declare const PLAYGROUND: string;
+
+const HTML = `${PLAYGROUND}/../src/tacit/cli/playground.html`;
+const AXE = readFileSync(createRequire(`${PLAYGROUND}/package.json`).resolve("axe-core/axe.min.js"), "utf8");
+const DESKTOP: BrowserContextOptions = { viewport: { width: 1440, height: 960 }, permissions: ["clipboard-read", "clipboard-write"] };
+const PHONE: BrowserContextOptions = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
+
+let browser: Browser;
+before(async () => {
+  browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+});
+after(() => browser.close());
+
+/** Open the page, do something, and see that it asked for no address and threw nothing. */
+async function opened(options: BrowserContextOptions, hash: string, act: (page: Page) => Promise<void>): Promise<void> {
+  const context = await browser.newContext(options);
+  const page = await context.newPage();
+  const problems: string[] = [];
+  page.on("pageerror", (error) => problems.push(error.message));
+  page.on("console", (line) => line.type() === "error" && problems.push(line.text()));
+  page.on("request", (request) => /^https?:/.test(request.url()) && problems.push(request.url()));
+  await page.goto(`${pathToFileURL(HTML).href}${hash}`);
+  await act(page);
+  assert.deepEqual(problems, []);
+  await context.close();
+}
+
+const text = (page: Page, id: string): Promise<string> => page.locator(`#${id}`).innerText();
+const waitFor = (page: Page, id: string, pattern: RegExp): Promise<unknown> =>
+  page.waitForFunction(([of, source]) => new RegExp(source!).test(document.getElementById(of!)!.textContent!), [id, pattern.source], { timeout: 90_000 });
+
+async function axe(page: Page, what: string): Promise<void> {
+  await page.evaluate(AXE);
+  const found = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })") as
+    { violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] };
+  const said = found.violations.map((v) => `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 120)} ${n.failureSummary}`).join("\n  ")}`);
+  assert.deepEqual(said, [], what);
+}
+
+test("it trains: steps are counted, losses fall, epsilon rises and ends where tacit account says", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await waitFor(page, "epsilon", /ε = 0/);
+    await page.selectOption("#speed", "fastest");
+    await page.click("#play");
+    await waitFor(page, "step-count", /Finished/);
+    await waitFor(page, "epsilon", /ε ≤ 9\.05$/);
+    for (const id of ["plain-score", "noisy-score"]) {
+      const [, loss, accuracy] = /loss ([\d.]+), right on (\d+)/.exec(await text(page, id))!;
+      assert.ok(Number(loss) < 0.4 && Number(accuracy) > 85, `${id}: ${loss} ${accuracy}`);
+    }
+    await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 60_000 });
+    assert.match(await page.getAttribute("#epsilon-chart", "aria-label") ?? "", /PLD 9\.05/);
+    assert.match(await text(page, "meaning"), /more than 85/);
+  });
+});
+
+test("one step shows the arrows, how many were cut, and the noise", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.click("#step-button");
+    assert.equal(await text(page, "step-count"), "Step 1 of 300");
+    const frames = page.locator("#mechanism-frames .frame p");
+    assert.match(await frames.nth(0).innerText(), /\d+ of 300 records were drawn/);
+    assert.match(await frames.nth(1).innerText(), /σC = 1 falls on each of 42 numbers/);
+    assert.ok((await page.locator(".arrows .clipped").getAttribute("d"))!.split("M").length > 10);
+    assert.equal(await page.locator(".arrows .arrow.noise").count(), 1);
+  });
+});
+
+test("a budget sets the noise, and outside the tested range there is no epsilon", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.click("[data-preset=strict]");
+    await waitFor(page, "knob-note", /needs σ = 3\.\d+/);
+    await waitFor(page, "epsilon", /ε ≤ /);
+    await page.selectOption("#speed", "fastest");
+    await waitFor(page, "step-count", /Finished/);
+    await waitFor(page, "epsilon", /ε ≤ 1$/);
+  });
+  await opened(DESKTOP, "#sigma=0.3", async (page) => {
+    await waitFor(page, "epsilon", /no figure/);
+    assert.match(await text(page, "epsilon-note"), /noise σ is outside .*0\.5 to 50/);
+  });
+});
+
+test("painting: strokes of both colours train at once, and erasing takes them away", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.click("[data-name=painted]");
+    const box = (await page.locator("#noisy-board .board").boundingBox())!;
+    const stroke = async (tool: string, from: number, to: number): Promise<void> => {
+      await page.click(`#tools [data-name=${tool}]`);
+      await page.mouse.move(box.x + from * box.width, box.y + 0.2 * box.height);
+      await page.mouse.down();
+      await page.mouse.move(box.x + to * box.width, box.y + 0.8 * box.height, { steps: 30 });
+      await page.mouse.up();
+    };
+    await stroke("one", 0.15, 0.3);
+    await stroke("zero", 0.7, 0.85);
+    const count = async (): Promise<number> =>
+      Number(/and (\d+) records/.exec((await page.locator("#noisy-board .board").getAttribute("aria-label"))!)![1]);
+    const painted = await count();
+    assert.ok(painted >= 16, `${painted}`);
+    await page.selectOption("#speed", "fastest");
+    await page.click("#play");
+    await waitFor(page, "step-count", /Finished/);
+    assert.match(await text(page, "plain-score"), /right on 100\D+of these points/);
+    await stroke("erase", 0.15, 0.3);
+    assert.ok((await count()) < painted);
+  });
+});
+
+test("the keyboard paints and chooses, too", async () => {
+  await opened(DESKTOP, "#data=painted", async (page) => {
+    await page.click("#tools [data-name=one]");
+    await page.locator("#plain-board .board").focus();
+    for (const key of ["ArrowLeft", "ArrowUp", "Enter", "Shift+ArrowRight", "Enter"]) await page.keyboard.press(key);
+    await page.locator("#tools [data-name=one]").focus();
+    await page.keyboard.press("ArrowLeft");
+    assert.equal(await page.getAttribute("#tools [data-name=choose]", "aria-checked"), "true");
+    await page.locator("#plain-board .board").focus();
+    await page.keyboard.press("Enter");
+    assert.match(await text(page, "target-text"), /Record 2: class 1 at \(0\.161, 0\.0389/);
+  });
+});
+
+test("the attack finds a canary without privacy, and with it stays below the proven ceiling", async () => {
+  await opened(DESKTOP, "#n=200&width=16&depth=2&spread=0.1&sigma=2&models=50", async (page) => {
+    await page.click("#canary");
+    assert.match(await text(page, "target-text"), /Record 201/);
+    await page.click("#attack-button");
+    assert.equal(await text(page, "attack-button"), TEXT.attack.stop);
+    await waitFor(page, "verdict", /The proof allows \d/);
+    const [plain, noisy, limit] = [...(await text(page, "verdict")).matchAll(/(\d+)\s%/g)].map((m) => Number(m[1]));
+    assert.ok(plain! >= 85, `without privacy ${plain}`);
+    assert.equal(limit, 68);
+    assert.ok(noisy! <= limit! + 13, `with privacy ${noisy}`); // 50 models: chance alone may add 13
+    assert.ok(noisy! < plain! - 10);
+    await waitFor(page, "attack-count", /50 of 50/);
+    assert.equal(await page.locator("#ceiling-chart .forbidden").count(), 1);
+    assert.match(await page.getAttribute("#noisy-heap", "aria-label") ?? "", /50 models with the record/);
+    await axe(page, "after an attack");
+  });
+});
+
+test("a link brings back the points, the settings and the step", async () => {
+  let link = "";
+  await opened(DESKTOP, "#data=xor&n=100&act=relu", async (page) => {
+    await page.click("#tools [data-name=zero]");
+    await page.locator("#plain-board .board").click({ position: { x: 40, y: 50 } });
+    for (let k = 0; k < 5; k++) await page.click("#step-button");
+    await page.click("#link-button");
+    link = await page.evaluate(() => navigator.clipboard.readText());
+    const { state, step } = fromLink(new URL(link).hash);
+    assert.equal(step, 5);
+    assert.equal(state.added.length, 1);
+    assert.deepEqual([state.dataSet, state.count, state.activation], ["xor", 100, "relu"]);
+  });
+  const scores: string[] = [];
+  for (let round = 0; round < 2; round++) {
+    await opened(DESKTOP, new URL(link).hash, async (page) => {
+      assert.equal(await text(page, "step-count"), "Step 5 of 300");
+      scores.push(await text(page, "noisy-score"));
+    });
+  }
+  assert.equal(scores[0], scores[1]);
+});
+
+test("the TOML button copies a run file and offers the tables", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.click("#toml-button");
+    const copied = await page.evaluate(() => navigator.clipboard.readText());
+    assert.match(copied, /noise_multiplier = 1\.0\ndelta = 0\.001/);
+    const href = await page.locator("#notice a").first().getAttribute("href");
+    assert.match(decodeURIComponent(href!), /^data:text\/csv;charset=utf-8,x,y,label\n-?[\d.]+,-?[\d.]+,0\n/);
+  });
+});
+
+test("the tour: seven steps by keyboard, each lights its part, Escape leaves", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.locator("#tour-button").focus();
+    await page.keyboard.press("Enter");
+    for (const [k, [title]] of TEXT.tour.steps.entries()) {
+      assert.equal(await text(page, "tour-title"), title);
+      assert.equal(await text(page, "tour-count"), `${k + 1} of 7`);
+      assert.equal(await page.locator(".lit").count(), 1);
+      assert.equal(await page.evaluate(() => document.activeElement?.id), "tour-title");
+      const [card, part] = [await page.locator("#tour").boundingBox(), await page.locator(".lit").boundingBox()];
+      assert.ok(part!.y < 960 && part!.y + part!.height > 0, "the part is in view");
+      assert.ok(card!.x >= part!.x + part!.width || card!.x + card!.width <= part!.x + part!.width, "and not hidden");
+      if (k === 2) assert.match(await text(page, "step-count"), /Step 11 /);
+      if (k === 0 || k === 6) await axe(page, `tour, step ${k + 1}`);
+      if (k < 6) {
+        await page.locator("#tour-next").focus();
+        await page.keyboard.press("Enter");
+      }
+    }
+    assert.equal(await text(page, "attack-button"), TEXT.attack.stop);
+    await page.keyboard.press("Escape");
+    assert.equal(await page.locator("#tour").isVisible(), false);
+    assert.equal(await page.evaluate(() => document.activeElement?.id), "tour-button");
+  });
+});
+
+test("on a phone nothing sticks out, all buttons can be touched, and painting by finger works", async () => {
+  await opened(PHONE, "", async (page) => {
+    const size = await page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth]);
+    assert.ok(size[0]! <= size[1]!, `${size}`);
+    await page.tap("#play");
+    await page.waitForFunction(() => !/Step 0/.test(document.getElementById("step-count")!.textContent!));
+    await page.tap("#play");
+    const small = await page.evaluate(() =>
+      [...document.querySelectorAll("button, select, summary")]
+        .map((element) => ({ box: element.getBoundingClientRect(), name: element.id || element.textContent }))
+        .filter(({ box }) => box.width > 0 && (box.width < 24 || box.height < 24))
+        .map(({ name }) => name));
+    assert.deepEqual(small, []);
+    await page.tap("#tools [data-name=one]");
+    const box = (await page.locator("#plain-board .board").boundingBox())!;
+    const before = await page.locator("#plain-board .board").getAttribute("aria-label");
+    await page.touchscreen.tap(box.x + 30, box.y + 30);
+    assert.notEqual(await page.locator("#plain-board .board").getAttribute("aria-label"), before);
+    await page.tap("#tour-button");
+    for (let k = 0; k < 6; k++) await page.tap("#tour-next");
+    await axe(page, "phone, tour");
+  });
+});
+
+for (const colorScheme of ["light", "dark"] as const) {
+  test(`axe finds nothing in ${colorScheme}, with all questions open`, async () => {
+    await opened({ ...DESKTOP, colorScheme }, "", async (page) => {
+      assert.equal(await page.getAttribute("html", "data-theme"), colorScheme);
+      await page.evaluate(() => document.querySelectorAll("details").forEach((each) => (each.open = true)));
+      await page.click("#step-button");
+      await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 60_000 });
+      await page.click("#toml-button");
+      await axe(page, colorScheme);
+    });
+  });
+}
+
+test("the theme changes by its button, and reduced motion slows the arrows down", async () => {
+  await opened({ ...DESKTOP, reducedMotion: "reduce" }, "", async (page) => {
+    await page.click("#theme-button");
+    assert.equal(await page.getAttribute("html", "data-theme"), "dark");
+    await page.evaluate(() => {
+      const seen = window as unknown as { changes: number };
+      seen.changes = 0;
+      new MutationObserver(() => seen.changes++).observe(document.querySelector(".arrows")!, { childList: true });
+    });
+    await page.click("#play");
+    await page.waitForTimeout(2000);
+    const changes = await page.evaluate(() => (window as unknown as { changes: number }).changes);
+    assert.ok(changes >= 1 && changes < 30, `${changes}`);
+  });
+});
+
+test("frames a second with 500 records", async (t) => {
+  await opened(DESKTOP, "#n=500&q=0.2&T=5000", async (page) => {
+    await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 90_000 });
+    await page.selectOption("#speed", "fast");
+    await page.click("#play");
+    const rate = await page.evaluate(async () => {
+      let frames = 0;
+      const start = performance.now();
+      while (performance.now() - start < 4000) {
+        await new Promise(requestAnimationFrame);
+        frames++;
+      }
+      return (1000 * frames) / (performance.now() - start);
+    });
+    t.diagnostic(`${rate.toFixed(1)} frames a second`);
+    assert.ok(rate > 20, `${rate}`);
+  });
+});
