@@ -1,0 +1,10 @@
+import { chromium } from "playwright-core";
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
+const U="file:///tmp/wt/playground/src/tacit/cli/playground.html";
+const P={ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
+let p = await browser.newPage(P); await p.goto(U); await p.click("#play"); await p.waitForTimeout(6000); await p.screenshot({path:"/tmp/shots/p1.png"});
+await p.evaluate(()=>scrollTo(0,760)); await p.waitForTimeout(600); await p.screenshot({path:"/tmp/shots/p2.png"});
+await p.click("#tour-button"); for(let k=0;k<6;k++){await p.click("#tour-next"); if(k==1){await p.waitForTimeout(1200); await p.screenshot({path:"/tmp/shots/p3.png"});}} await p.waitForTimeout(6000); await p.screenshot({path:"/tmp/shots/p4.png"}); await p.close();
+p = await browser.newPage({viewport:{width:1440,height:900}}); await p.goto(U); await p.click("#tour-button"); await p.click("#tour-next"); await p.waitForTimeout(8500); await p.screenshot({path:"/tmp/shots/t2.png"}); await p.click("#tour-next"); await p.waitForTimeout(1500); await p.screenshot({path:"/tmp/shots/t3.png"});
+for(let k=0;k<4;k++) await p.click("#tour-next"); await p.waitForFunction(()=>document.getElementById("verdict").textContent.length>5,null,{timeout:60000}); await p.waitForTimeout(300); await p.screenshot({path:"/tmp/shots/t7.png"});
+await browser.close();
