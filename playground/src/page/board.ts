@@ -109,7 +109,7 @@ export class Board {
       }
       context.fillStyle = this.stylesOf[label === 1 ? "one" : "zero"]!;
       context.strokeStyle = this.stylesOf.card!;
-      context.lineWidth = 1;
+      context.lineWidth = this.side < 220 || this.points.length > 350 ? 0.5 : 1;
       context.fill();
       context.stroke();
     }

@@ -4,7 +4,7 @@ import { type Method, METHODS } from "../accounting/account.ts";
 import { ceiling, type Profile } from "../accounting/tradeoff.ts";
 import { type Rates, rates, type Scores, uncertainty } from "../attack/attack.ts";
 import { fill, TEXT } from "../text.ts";
-import { byId, percent, short, shortUp, svg } from "./dom.ts";
+import { byId, percent, say, short, shortUp, svg } from "./dom.ts";
 
 type Pair = readonly [number, number];
 
@@ -46,11 +46,11 @@ export class History {
     const top = Math.min(Math.max(0.01, ...finite), 20 * Math.max(0.01, median(finite)));
     const line = (values: readonly number[]): string =>
       path(this.steps.map((step, k) => [(300 * step) / last, 58 - 52 * Math.min(1, (values[k]! || 0) / top)] as const));
+    say(byId(`${id}-top`), fill(TEXT.boards.upTo, { top: short(top, 2) }));
     canvas(
       id,
       title,
       svg("line", { x1: 0, x2: 300, y1: 58, y2: 58, class: "axis" }),
-      svg("text", { x: 2, y: 9, class: "label" }, short(top, 2)),
       svg("path", { d: line(this.plain), class: "line plain" }),
       svg("path", { d: line(this.noisy), class: "line noisy" }),
     );
@@ -65,7 +65,7 @@ export type Curves = Partial<Record<Method, { readonly steps: readonly number[];
 
 /** Epsilon over steps on a logarithmic scale, with the step that was reached. */
 export function drawEpsilon(curves: Curves, last: number, now: number): void {
-  const [left, right, top, bottom] = [34, 246, 10, 150];
+  const [left, right, top, bottom] = [34, 236, 10, 150];
   const all = METHODS.flatMap((method) => [...(curves[method]?.epsilons ?? [])]).filter((e) => e > 0 && Number.isFinite(e));
   const [least, most] = [Math.max(0.01, Math.min(...all, 1)), Math.min(1e5, Math.max(...all, 2))];
   const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
@@ -180,7 +180,7 @@ export function drawHistogram(id: string, name: string, scores: Scores | null, g
     svg("path", { d: bars(inside), class: "heap inside" }),
     svg("path", { d: bars(outside), class: "heap outside" }),
     svg("line", { x1: 0, x2: width, y1: bottom, y2: bottom, class: "axis" }),
-    svg("text", { x: 0, y: bottom + 12, class: "label" }, `${short(Math.exp(low) * 100, 2)}\u00a0%`),
+    svg("text", { x: 0, y: bottom + 12, class: "label" }, low < -7 ? "< 0.1\u00a0%" : `${short(Math.exp(low) * 100, 2)}\u00a0%`),
     svg("text", { x: width, y: bottom + 12, class: "label end" }, `${short(Math.min(100, Math.exp(high) * 100), 2)}\u00a0%`),
     svg("text", { x: width / 2, y: bottom + 25, class: "label middle" }, TEXT.attack.axis),
   );

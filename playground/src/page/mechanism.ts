@@ -106,10 +106,12 @@ export class MechanismView {
     const deviation = norm * sigma;
     const sum = flat(detail.clippedSum, plane);
     const end = flat(noisy, plane);
-    const reach = Math.max(lengthOf(sum) + 1.3 * deviation, lengthOf(end), norm);
-    // The sum points to the right: the origin is moved to the left, so that the picture is filled.
-    const scale = Math.min((1.7 * HALF) / (lengthOf(sum) + 2.2 * Math.max(deviation, norm)), (0.8 * UP) / Math.max(deviation, Math.abs(end[1])), (1.8 * HALF) / (reach + norm));
-    const shift = (-lengthOf(sum) * scale) / 2;
+    // The sum points to the right: the origin is moved so that the picture is filled.
+    const left = Math.min(-norm, sum[0] - deviation, end[0]);
+    const right = Math.max(norm, sum[0] + deviation, end[0]);
+    const high = Math.max(norm, deviation, Math.abs(end[1]));
+    const scale = Math.min((1.86 * HALF) / (right - left), (0.8 * UP) / high);
+    const shift = (-scale * (left + right)) / 2;
     const at = (v: [number, number]): [number, number] => [v[0] * scale + shift, -v[1] * scale];
     picture.replaceChildren(
       svg("circle", { cx: at(sum)[0], cy: at(sum)[1], r: deviation * scale, class: "deviation" }),

@@ -69,7 +69,7 @@ export type Knob = keyof typeof KNOBS;
 export const PRESETS: Record<string, Partial<State>> = {
   start: {},
   strict: { dataSet: "clusters", budget: "epsilon", epsilon: 1, noiseMultiplier: 3.027, spread: 0.1, clippingNorm: 0.5 },
-  outlier: { dataSet: "clusters", width: 16, depth: 2, steps: 500, spread: 0.1, count: 200, samplingRate: 0.4, noiseMultiplier: 4 },
+  outlier: { dataSet: "clusters", width: 16, depth: 2, steps: 500, spread: 0.1, count: 200, samplingRate: 0.4, noiseMultiplier: 10, clippingNorm: 0.5 },
   hard: { dataSet: "spirals", width: 12, depth: 2, steps: 2000, spread: 0.1, count: 500, learningRate: 0.02 },
   loose: { clippingNorm: 10, noiseMultiplier: 0.5, learningRate: 0.02 },
   exploding: { dataSet: "xor", activation: "relu", learningRate: 2, optimizer: "sgd", clippingNorm: 1, width: 16, depth: 2 },

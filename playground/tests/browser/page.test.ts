@@ -1,6 +1,7 @@
 // The built page in Chromium, opened from disk: the tour, painting, the attack, the link, a phone, and axe.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
@@ -260,6 +261,25 @@ test("the theme changes by its button, and reduced motion slows the arrows down"
     const changes = await page.evaluate(() => (window as unknown as { changes: number }).changes);
     assert.ok(changes >= 1 && changes < 30, `${changes}`);
   });
+});
+
+test("served by tacit playground's rules for what may be loaded, workers and styles still work", async () => {
+  const source = readFileSync(`${PLAYGROUND}/../src/tacit/cli/playground.py`, "utf8");
+  const rules = [...source.matchAll(/^ {8}"((?:[a-z]+-)+[a-z]+ [^"]+)",$/gm)].map((found) => found[1]);
+  assert.ok(rules.includes("default-src 'none'") && rules.length >= 7, `${rules}`);
+  const server = createServer((_, response) =>
+    response.writeHead(200, { "Content-Type": "text/html", "Content-Security-Policy": rules.join("; ") }).end(readFileSync(HTML)));
+  await new Promise<void>((ready) => server.listen(0, "127.0.0.1", ready));
+  const page = await browser.newPage();
+  const problems: string[] = [];
+  page.on("console", (line) => line.type() === "error" && problems.push(line.text()));
+  await page.goto(`http://127.0.0.1:${(server.address() as { port: number }).port}/`);
+  await page.selectOption("#speed", "fastest");
+  await page.click("#play");
+  await waitFor(page, "epsilon", /ε ≤ 9\.05$/);
+  assert.deepEqual(problems, []);
+  await page.close();
+  server.close();
 });
 
 test("frames a second with 500 records", async (t) => {
