@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-pictures playground-expected clean
+.PHONY: install demo docs test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -73,6 +73,10 @@ bench-ranks: install  ## a private step beside a plain one, of two processes and
 	$(BIN)/python benchmarks/bench_ranks.py --out benchmarks/results/ranks.json
 	$(BIN)/python docs/build.py
 
+bench-correlated: install  ## a private step with correlated noise over one with independent noise
+	$(BIN)/python benchmarks/bench_correlated.py --out benchmarks/results/correlated.json
+	$(BIN)/python docs/build.py
+
 bench-batches: install  ## batches of a million records written by a local Spark; needs Java 17
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
 	$(BIN)/python benchmarks/bench_batches.py
@@ -92,6 +96,7 @@ bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src f
 bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py
 	$(BIN)/python docs/build.py
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL
@@ -120,6 +125,11 @@ bench-queries: install  ## a private group-by over ten million rows beside plain
 torture-ledger: install  ## crowds, sudden death, power loss and full disks for the ledger, at full size; a quarter of an hour
 	$(BIN)/python benchmarks/torture_ledger.py
 	$(BIN)/python docs/build.py
+
+docs: install  ## the documentation site, in build/site; warnings are errors
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
+	@echo "Open build/site/index.html"
 
 results:  ## draw docs/results.md and docs/couplings.md from the committed JSON
 	$(BIN)/python docs/build.py

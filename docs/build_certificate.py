@@ -32,7 +32,8 @@ from tacit.ledger.blocks import added
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
 from tacit.report.certificate.certificate import Certificate, certificate_of
 from tacit.report.certificate.check import check_certificate
-from tacit.report.certificate.lines import SECTIONS, STATEMENTS
+from tacit.report.certificate.lines import SECTIONS
+from tacit.report.certificate.statements import STATEMENTS
 from tacit.report.curator import dataset_view
 from tacit.report.pages.curator_page import curator_chart
 
@@ -47,6 +48,20 @@ _STATEMENTS = {
     "raw_access": "the two data managers of the registry",
     "approved_by": "the data protection board, on 2026-09-28",
     "expires": "2027-10-01",
+    "product": "Waiting times in hospital wards",
+    "curator": "Registry of Hospital Visits",
+    "contact": "the registry's data office",
+    "description": "Counts and means of visits by ward and month, and a model of waiting times.",
+    "intended_use": "to plan wards; not to decide on single patients",
+    "product_type": "Summary statistics",
+    "region": "one country of the EU",
+    "sector": "Healthcare",
+    "published": "2026-11-12",
+    "actors": "wards report visits; two data managers hold them; analysts see answers alone",
+    "data_source": "Static",
+    "why_budget": "the board weighed the error of monthly counts against odds of 20 for one patient",
+    "sources": "https://example.org/waiting-times",
+    "record_author": "the data office",
 }
 
 

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.accounting.sensitivity import matrix_sensitivity
-from tacit.correlation import BLT, Banded, BandedInverse, prefix_error
+from tacit.accounting import account
+from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
+from tacit.correlation import BLT, Banded, BandedInverse, Tree, prefix_error
 from tacit.correlation.buffered import fitted
 from tacit.errors import InvalidInput
-from tacit.events import MatrixFactorization
+from tacit.events import MatrixFactorization, Repeat, TreeAggregation
+from tacit.plan import Plan
+from tacit.sampling import CyclicPoissonSampling
 
 Floats = NDArray[np.float64]
 
@@ -211,6 +214,15 @@ def test_three_buffers_do_more_than_64_bands() -> None:
     assert prefix_error(few, 500) * price(few, 500) < 0.9 * prefix_error(many, 500) * price(many, 500)
 
 
+def test_in_several_passes_bands_of_a_pass_are_better_than_buffers() -> None:
+    """As the page says."""
+    common = {"participations": 10, "separation": 50}
+    bands, buffers = Banded.optimised(50, 500, **common), BLT.optimised(3, 500, **common)
+    for form, said in ((bands, 10.88), (buffers, 11.50)):
+        found = prefix_error(form, 500) * price(form, 500, 10, 50)
+        assert found == pytest.approx(said, abs=0.005)
+
+
 def test_where_records_are_in_each_step_nothing_is_correlated() -> None:
     form = BLT.optimised(2, 12, participations=12)
     assert form.inverse(12)[1:] == pytest.approx([0.0] * 11, abs=1e-6)
@@ -220,3 +232,85 @@ def test_where_records_are_in_each_step_nothing_is_correlated() -> None:
 def test_wrong_sizes_of_a_fit_are_refused(buffers: Any, steps: Any) -> None:
     with pytest.raises(InvalidInput, match=r"buffers|steps"):
         BLT.optimised(buffers, steps)
+
+
+# --- trees that begin anew -------------------------------------------------------------------------------
+
+
+def intervals(t: int, each: int) -> list[tuple[int, int]]:
+    """The intervals that make up the first t steps: whole trees, then the last one, the largest first."""
+    found, at = [], 0
+    for tree in [each] * (t // each) + [t % each]:
+        left, size = tree, 1 << 40
+        while left:
+            while size > left:
+                size //= 2
+            found.append((at, at + size))
+            at, left = at + size, left - size
+        size = 1 << 40
+    return found
+
+
+@pytest.mark.parametrize("each", [None, 1, 3, 8, 13, 64])
+def test_the_sum_of_t_steps_has_the_noise_of_the_intervals_that_make_it_up(each: int | None) -> None:
+    steps, form = 64, Tree(each)
+    weights: dict[int, float] = {}
+    interval_of: dict[int, tuple[int, int]] = {}
+    squares = 0.0
+    for step in range(steps):
+        for address, weight in form.terms(step):
+            weights[address] = weights.get(address, 0.0) + weight
+        held = {address for address, weight in weights.items() if weight}
+        assert all(weights[address] == 1.0 for address in held)
+        wanted = intervals(step + 1, each or steps)
+        new = held - interval_of.keys()
+        known = {interval_of[address] for address in held - new}
+        assert known <= set(wanted)
+        assert len(new) == len(set(wanted) - known) <= 1, "each address is one interval, for good"
+        interval_of |= dict(zip(new, set(wanted) - known, strict=True))
+        squares += len(wanted)
+    assert len(set(interval_of.values())) == len(interval_of)
+    assert form.prefix_error(steps) == pytest.approx(math.sqrt(squares / steps), rel=1e-12)
+
+
+@pytest.mark.parametrize("each", [None, 2, 3, 5])
+@pytest.mark.parametrize(("participations", "separation"), [(1, 1), (2, 1), (2, 3), (3, 2), (2, 5)])
+def test_no_pattern_moves_the_nodes_of_the_trees_by_more_than_their_price(
+    each: int | None, participations: int, separation: int
+) -> None:
+    steps, largest = 10, 0.0
+    size = each or steps
+    event = Tree(each).event(1.0, steps, participations=participations, separation=separation)
+    trees, alone = (event.count, event.event) if isinstance(event, Repeat) else (1, event)
+    assert isinstance(alone, TreeAggregation)
+    nodes = {
+        (first + start, first + start + width)
+        for first in range(0, steps, size)
+        for width in (1, 2, 4, 8)
+        for start in range(0, size - width + 1, width)
+    }
+    for count in range(1, participations + 1):
+        for places in itertools.combinations(range(steps), count):
+            if all(b - a >= separation for a, b in itertools.pairwise(places)):
+                sums = [sum(a <= place < b for place in places) for a, b in nodes]
+                largest = max(largest, math.sqrt(sum(number**2 for number in sums)))
+    bound = math.sqrt(trees) * tree_sensitivity(alone)
+    assert largest <= bound
+    if participations == 1:
+        assert largest == pytest.approx(bound, rel=1e-9)
+
+
+def test_a_tree_a_pass_costs_less_than_one_tree_of_all_passes() -> None:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 4.0, "delta": 1e-5, "records": 1000, "steps": 40, "batch_size": 100,
+        "clipping": 1.0, "adjacency": "add-remove", "unit": "row", "sampling": CyclicPoissonSampling(1.0, 10),
+    }  # fmt: skip
+    one, anew = (Plan.with_noise(correlation=form, **settings) for form in (Tree(), Tree(10)))
+    assert anew.epsilon < one.epsilon
+    by_hand = account(Repeat(TreeAggregation(4.0, 10), 4), adjacency="add-remove").epsilon(1e-5)
+    assert anew.epsilon == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_a_wrong_restart_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="restart_every"):
+        Tree(0)

@@ -1,6 +1,7 @@
 """The plan derives what it is accounted for, and refuses what it cannot account for."""
 
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -163,3 +164,15 @@ def test_epsilon_after_is_monotone_and_ends_at_epsilon() -> None:
 def test_replace_one_costs_more() -> None:
     assert make(batch_size=None, adjacency=Adjacency.REPLACE_ONE).epsilon > make(batch_size=None).epsilon
     assert make(clipping=PerLayerClipping(1.0)).event == make().event
+
+
+def test_a_plan_that_was_priced_is_pickled_without_its_prices() -> None:
+    for steps, batch in ((1, None), (5, 100)):
+        plan = Plan.calibrate(
+            epsilon=3.0, delta=1e-5, records=1000, batch_size=batch, steps=steps, clipping=1.0,
+            adjacency="add-remove", unit="row",
+        )  # fmt: skip
+        price = plan.epsilon
+        again = pickle.loads(pickle.dumps(plan))
+        assert again == plan
+        assert again.epsilon == price

@@ -6,11 +6,8 @@ import contextlib
 import copy
 import difflib
 import io
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +17,6 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -28,19 +24,22 @@ import tacit
 from tacit import FlatClipping, Gaussian, Plan, PoissonSampled, PrivateSession, ShuffledBatches, account
 from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
+from tacit.correlation import Tree
 from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
 from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
-from tacit.training import Augmentation, OwnedRecords, StepTicket
+from tacit.sampling import ByDate, PoissonSampling
+from tacit.training import Augmentation, DatedRecords, OwnedRecords, StepTicket
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/pytorch-loop.md")]
-
-
-BUDGET = "## One budget per data set"
-QUICK = "## Quick start in the shell"
+DOCS = ROOT / "docs"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(DOCS / name for name in ("pytorch-loop.md", "price-a-mechanism.md")),
+]
+LONGEST = 200  # lines of the README
 
 
 @pytest.fixture(autouse=True)
@@ -48,21 +47,15 @@ def fixed_draws() -> None:
     torch.manual_seed(0)
 
 
-def section(heading: str) -> str:
-    """The README from a heading to the next of its level."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.split(r"^(?=## )", text.partition(heading)[2], flags=re.MULTILINE)[0]
-
-
 def blocks(page: Path, language: str) -> list[str]:
-    """The code of a page; that of the README's section on budgets is one story, and has a test of its own."""
-    text = page.read_text(encoding="utf-8").replace(section(BUDGET), "")
+    """The code of a page."""
+    text = page.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def table(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading of the README, without its head."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split(f"# {heading}\n", 1)[1]
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading of a page, without its head."""
+    text = page.read_text(encoding="utf-8").split(f"# {heading}\n", 1)[1]
     lines = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
@@ -98,7 +91,7 @@ def test_code_runs_and_prints_what_it_says(
 
 
 def test_pages_have_the_programs_they_should() -> None:
-    assert [len(blocks(page, "python")) for page in PAGES] == [3, 0, 0, 3]
+    assert [len(blocks(page, "python")) for page in PAGES] == [2, 0, 0, 3, 2]
     assert shown("print(a)  # 1\nx = 2  # not this\nfor a in b:\n    print(a)  # 2\n# three") == [
         "1",
         "2",
@@ -136,57 +129,28 @@ def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
 # --- the shell -------------------------------------------------------------------------------------------
 
 
-def in_bash(heading: str, folder: Path) -> str:
-    """What a section of the README prints, if somebody new pastes all of its blocks into a shell."""
-    story = re.findall(r"^```sh\n(.*?)^```$", section(heading), flags=re.MULTILINE | re.DOTALL)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(story)],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_quick_start_leads_from_a_table_to_predictions_and_leaves_what_is_listed(tmp_path: Path) -> None:
-    printed = in_bash(QUICK, tmp_path)
-    assert "PRIVACY STATEMENT" in printed
-    (shown_file,) = blocks(ROOT / "README.md", "toml")
-    assert (tmp_path / "patients.toml").read_text(encoding="utf-8") == shown_file
-    listed = {name for row in table("What a run leaves") for name in re.findall(r"`([^`]+)`", row[0])}
-    left = {path.name + "/" * path.is_dir() for path in (tmp_path / "runs" / "first").iterdir()}
-    assert left == listed
-    predictions = pd.read_csv(tmp_path / "predictions.csv")
-    truth = load_breast_cancer(as_frame=True).frame.sample(frac=1, random_state=0)["target"][469:]
-    right = (predictions["prediction"] == truth.map({0: "malignant", 1: "benign"}).to_numpy()).mean()
-    assert right > 0.8 > truth.mean() + 0.1
+def test_commands_of_the_readme_have_the_options_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for block in blocks(ROOT / "README.md", "console") for line in block.splitlines()]
+    assert len(lines) == 10
+    for line in lines:
+        program, *words = shlex.split(line.removeprefix("$ "), comments=True)
+        assert program == "tacit"
+        verb = words[:2] if words[0] == "ledger" else words[:1]
+        assert run_command([*verb, "--help"]) == 0
+        told = capsys.readouterr().out
+        assert all(f"{word} " in told for word in words if word.startswith("--")), line
 
 
 def test_the_price_in_the_shell_is_told_and_drawn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (console,) = blocks(ROOT / "README.md", "console")
+    (console,) = blocks(DOCS / "price-a-mechanism.md", "console")
     program, *arguments = shlex.split(console.removeprefix("$ ").replace("\\\n", " "))
     assert program == "tacit"
     assert run_command(arguments) == 0
     assert "Figure: cost.png" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["cost.png"]
-
-
-def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
-    """A run and three queries on one ledger."""
-    printed = in_bash(BUDGET, tmp_path)
-    assert "Afterwards the data set patients has spent" in printed
-    assert printed.count("It cost ε = ") == 3
-    assert "PRIVACY CERTIFICATE" in printed
-    assert "NOT below 1" not in printed
-    ledger = Ledger.open(tmp_path / "budget.db")
-    assert ledger.verify("patients").ok
-    assert 2.0 < ledger.status("patients").spent_epsilon <= 4.0
 
 
 # --- what is refused -------------------------------------------------------------------------------------
@@ -227,6 +191,25 @@ def run(**changes: Any) -> PrivateSession:
     for batch in made.batches():
         made.step(batch)
     return made
+
+
+def comes_too_often() -> object:
+    people = OwnedRecords(rows(), [*range(N // 2)] * 2, rows_per_user=1)  # each on two days
+    dates = ["2026-01-01"] * (N // 2) + ["2026-01-02"] * (N // 2)
+    data = DatedRecords(people, dates, first="2026-01-01", until="2026-01-03")
+    return run(data=data, plan=plan(sampling=ByDate(), batch_size=20, unit="patient"))
+
+
+def repeated_unit() -> object:
+    Path("visits.csv").write_text("patient,age,sick\n" + "p1,30,yes\np2,40,no\n" * 20)
+    Path("run.toml").write_text(
+        '[data]\ntable = "visits.csv"\ntest_table = "visits.csv"\ntarget = "sick"\n'
+        '[columns.age]\nkind = "number"\nlower = 0.0\nupper = 120.0\n[columns.sick]\nkind = "boolean"\n'
+        '[model]\nname = "logistic"\n[privacy]\nepsilon = 2.0\ndelta = 1e-3\nunit = "patient"\n'
+        'adjacency = "add-remove"\nrecords = 40\n[optimizer]\nlearning_rate = 0.1\n'
+        '[training]\nbatch_size = "full"\nsteps = 2\n'
+    )
+    return prepare("run.toml")
 
 
 class Keeping(nn.Linear):
@@ -360,7 +343,9 @@ def scores_of_held_out_records() -> object:
 
 
 def misspelt() -> None:
-    text = blocks(ROOT / "README.md", "toml")[0].replace("clipping_norm", "cliping_norm")
+    text = blocks(DOCS / "tutorials" / "your-own-table.md", "toml")[0].replace(
+        "clipping_norm", "cliping_norm"
+    )
     Path("digits.toml").write_text(text, encoding="utf-8")
     read_config("digits.toml")
 
@@ -430,6 +415,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: OwnedRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
         "Leave them out",
     ),
+    "a `unit` that is": (repeated_unit, r"\[data\] user"),
+    "people in a stream": (comes_too_often, 'say too_often="skip"'),
+    "noise that is correlated": (
+        lambda: plan(correlation=Tree(), sampling=PoissonSampling(0.1), batch_size=4),
+        "CyclicPoissonSampling",
+    ),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
     "a step past": (step_past, "more steps"),
@@ -463,7 +454,7 @@ def test_what_the_table_says_is_refused_is_refused_with_a_way_out(
 
 
 def test_every_row_of_the_table_is_tried_and_without_the_mistake_nothing_is_refused() -> None:
-    told = [row[0] for row in table("What is refused")]
+    told = [row[0] for row in table(DOCS / "refusals.md", "What is refused")]
     assert len(told) == len(REFUSED)
     for words in REFUSED:
         assert sum(row.startswith(words) for row in told) == 1
@@ -473,10 +464,21 @@ def test_every_row_of_the_table_is_tried_and_without_the_mistake_nothing_is_refu
 # --- the rest --------------------------------------------------------------------------------------------
 
 
+def test_the_readme_is_short_and_names_every_page() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST
+    named = {(ROOT / target).resolve() for target in re.findall(r"\]\((docs/[^)#]+)", text)}
+    assert {page for page in pages_of_the_site() if page.name != "index.md"} - named == {
+        DOCS / "reference" / "python.md"
+    }
+
+
 def test_extras_are_those_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    told = {name for row in table("Install") for name in re.findall(r"`([^`]+)`", row[0])}
-    assert told == set(project["optional-dependencies"]) - {"dev", "bench"}
+    told = {
+        name for row in table(DOCS / "install.md", "Install") for name in re.findall(r"`([^`]+)`", row[0])
+    }
+    assert told == set(project["optional-dependencies"]) - {"dev", "docs", "bench"}
 
 
 def test_make_targets_exist() -> None:
@@ -487,8 +489,13 @@ def test_make_targets_exist() -> None:
         assert named <= targets, page.name
 
 
+def pages_of_the_site() -> list[Path]:
+    """All pages but those that are made from the code when the site is built."""
+    return [path for path in (ROOT / "docs").rglob("*.md") if "generated" not in path.parts]
+
+
 def test_links_lead_somewhere_and_no_page_names_a_machine() -> None:
-    for page in (*PAGES, ROOT / "DESIGN.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")):
+    for page in (*PAGES, ROOT / "DESIGN.md", ROOT / "SECURITY.md", *pages_of_the_site()):
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)

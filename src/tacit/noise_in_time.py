@@ -40,7 +40,7 @@ class InTime:
 
     Attributes:
         noise: "independent", "banded", "inverse", "blt" or "tree", as ``[privacy] correlation`` says it.
-        size: b of bands, draws of a step, or buffers; 1 for independent noise.
+        size: b of bands, draws of a step, buffers, or steps of one tree; 1 for independent noise.
         batches: "poisson", "cyclic", "parts" (a whole part of the records each) or "full".
         cycle: of how many parts; 1 where there are none.
         noise_multiplier: sigma, the least that keeps the promise.
@@ -103,7 +103,9 @@ class Ways:
             lines += ['sampling = "cyclic"', f"cycle = {way.cycle}"]
         if way.noise != "independent":
             lines.append(f'correlation = "{way.noise}"')
-            key = {"banded": "bands", "inverse": "bands", "blt": "buffers"}.get(way.noise)
+            key = {"banded": "bands", "inverse": "bands", "blt": "buffers", "tree": "restart_every"}.get(
+                way.noise if (way.noise, way.size) != ("tree", self.steps) else ""
+            )
             lines += [f"{key} = {way.size}"] if key is not None else []
             lines.append("report_loss = false")
         return "\n".join(lines)
@@ -114,7 +116,7 @@ def _named(way: InTime) -> str:
         "banded": f"{way.size} bands",
         "inverse": f"{way.size} draws a step (inverse)",
         "blt": f"{way.size} buffers (BLT)",
-        "tree": "a tree",
+        "tree": f"trees of {way.size} steps (DP-FTRL)",
         "independent": "independent noise",
     }[way.noise]
     batches = {
@@ -180,7 +182,8 @@ def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
     for d in _BUFFERS:
         if d <= T:
             yield "blt", d, whole
-    yield "tree", 1, whole
+    for steps in sorted({min(cycle, T), T}):
+        yield "tree", steps, whole
 
 
 def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling: Sampling) -> InTime:
@@ -190,7 +193,7 @@ def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling:
     if noise in _KINDS:
         form = _KINDS[noise].optimised(size, T, participations=times, separation=apart)
     elif noise == "tree":
-        form = Tree()
+        form = Tree() if size == T else Tree(size)
     cycle = sampling.cycle if isinstance(sampling, CyclicPoissonSampling) else 1
     plan = Plan.calibrate(
         epsilon=question.epsilon, delta=question.delta, records=question.records, unit=question.unit,
@@ -217,6 +220,6 @@ def _error(form: Correlation | None, T: int) -> float:
     if form is None:
         return math.sqrt((T + 1) / 2)
     if isinstance(form, Tree):
-        return math.sqrt(sum(t.bit_count() for t in range(1, T + 1)) / T)
+        return form.prefix_error(T)
     assert isinstance(form, Banded | BandedInverse | BLT)
     return prefix_error(form, T)

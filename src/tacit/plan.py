@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from tacit import accounting
@@ -161,6 +161,10 @@ class Plan:
         self._check_delta()
         _ = self.gradient_noise_multiplier, self.event  # either refuses what cannot be accounted for
         self._check_budget()
+
+    def __getstate__(self) -> dict[str, object]:
+        """The facts alone: prices are computed again, and hold what cannot be pickled."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
     def with_noise(
@@ -357,8 +361,8 @@ class Plan:
 
     @cached_property
     def curve(self) -> PrivacyCurve:
-        """The privacy curve of the whole run, by the default accountant."""
-        return accounting.account(self.event, adjacency=self.adjacency)
+        """The privacy curve of the whole run, by the accountant that proves the least."""
+        return accounting.account(self.event, adjacency=self.adjacency, method="best")
 
     @cached_property
     def epsilon(self) -> float:

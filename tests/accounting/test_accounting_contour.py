@@ -17,30 +17,37 @@ from tacit.accounting.pld.contour import MANY_PRODUCTS, Line, draw
 from tacit.accounting.pld.contour_saddle import Plain, Saddle, saddle_at_delta, saddle_at_epsilon
 from tacit.accounting.pld.decay import EDGES, log_decay
 from tacit.accounting.pld.inversion import ContourPrice, Lines
-from tacit.accounting.pld.transform import EXTENDED, Sampled, TooDear
+from tacit.accounting.pld.transform import EXTENDED, Mixture, TooDear
 from tacit.accounting.price import ErrorBudget, Price
 
 WAYS: list[Direction] = ["remove", "add"]
 
 
 @cache
-def exact_transform(term: Sampled, tilt: float, u: float) -> tuple[mp.mpf, mp.mpc]:
+def exact_transform(term: Mixture, tilt: float, u: float) -> tuple[mp.mpf, mp.mpc]:
     """K(c) and phi(u) by Gauss-Legendre quadrature with 30 digits."""
     with mp.workdps(30):
-        q, sigma = mp.mpf(term.q), mp.mpf(term.sigma)
+        sigma, shifts, z = mp.mpf(term.sigma), [mp.mpf(s) for s in term.shifts], mp.mpf(tilt)
+        shares = [mp.mpf(w) for w in term.shares[1:]]
+        shares = [1 - mp.fsum(shares), *shares]
+        reach = 13 * sigma + max(shifts)
 
-        def moment(power: mp.mpf | mp.mpc) -> mp.mpc:
+        def m(x: mp.mpf) -> mp.mpf:
+            ratios = [mp.exp(s * (2 * x - s) / (2 * sigma**2)) for s in shifts]
+            return mp.fsum(w * ratio for w, ratio in zip(shares, ratios, strict=True))
+
+        def moment(z: mp.mpf | mp.mpc) -> mp.mpc:
             def integrand(x: mp.mpf) -> mp.mpc:
-                m = 1 - q + q * mp.exp((2 * x - 1) / (2 * sigma**2))
-                return mp.npdf(x, 0, sigma) * m**power
+                mixed = m(x) ** (-z if term.direction == "add" else 1 + z)
+                return mp.npdf(x, 0, sigma) * mixed * (m(-x) ** -z if term.direction == "replace" else 1)
 
-            low, top = min(mp.mpf(0), mp.re(power)) - 13 * sigma, max(mp.mpf(0), mp.re(power)) + 13 * sigma
-            pieces = 12 + int(abs(mp.im(power)) * float(top - low) / float(sigma) ** 2 / 8)
-            return mp.quad(integrand, mp.linspace(low, top, pieces + 1))
+            far = (1 + tilt) * max(shifts) + 13 * sigma
+            ends = (-far, far) if term.direction != "remove" else (-reach, far)
+            pieces = 12 + int(abs(mp.im(z)) * float(ends[1] - ends[0]) * term.shifts[-1] / term.sigma**2 / 8)
+            return mp.quad(integrand, mp.linspace(*ends, pieces + 1))
 
-        power = term.power(tilt)
-        value = moment(mp.mpf(power))
-        return mp.log(value), moment(mp.mpc(power, term.sign * u)) / value
+        value = moment(z)
+        return mp.log(value), moment(mp.mpc(z, u)) / value
 
 
 @pytest.mark.untraced
@@ -60,13 +67,39 @@ def exact_transform(term: Sampled, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
 def test_the_transform_is_within_its_error_of_the_exact_one(
     q: float, sigma: float, tilt: float, u: float, way: Direction, sines: int
 ) -> None:
-    term = Sampled(q, sigma, way)
+    term = Mixture.poisson(q, sigma, way)
     tilted = term.tilted(tilt, u)
     value, phi = exact_transform(term, tilt, u)
     log_size, angle, error = (array[-1] for array in tilted.log_characteristic(u / 9.0, 10, sines))
     assert abs(tilted.log_value - value) <= tilted.log_error <= 1e-11
     assert abs(mp.exp(mp.mpc(log_size, angle)) - phi) <= error + 4e-16  # the logarithm's own rounding
     assert error <= 1e-11
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("way", ["remove", "add", "replace"])
+@pytest.mark.parametrize(
+    ("shares", "shifts", "sigma", "tilt", "u"),
+    [
+        ((0.9, 0.1), (0.0, 1.0), 1.5, 3.0, 9.0),
+        ((0.9, 0.07, 0.03), (0.0, 1.0, 2.0), 3.0, 4.0, 12.0),
+        ((0.2, 0.5, 0.3), (0.0, 0.5, 3.0), 2.0, 0.6, 4.0),
+        ((0.9985, 1e-3, 5e-4), (0.0, 0.25, 1.5), 0.7, 3.0, 20.0),
+    ],
+)
+def test_the_transform_of_a_mixture_is_within_its_error_of_the_exact_one(
+    shares: tuple[float, ...], shifts: tuple[float, ...], sigma: float, tilt: float, u: float, way: Direction
+) -> None:
+    term = Mixture(shares, shifts, sigma, way)
+    value, phi = exact_transform(term, tilt, u)
+    for extended in (False, True):
+        tilted = term.tilted(tilt, u, extended=extended)
+        log_size, angle, error = (array[-1] for array in tilted.log_characteristic(u / 9.0, 10, 1 << 30))
+        assert abs(tilted.log_value - value) <= tilted.log_error + 2.0**-53 * abs(value) <= 1e-11
+        assert abs(mp.exp(mp.mpc(log_size, angle)) - phi) <= error + 4e-16
+        assert error <= 1e-11
+    bound = log_decay(term, tilt, float(value))
+    assert np.log(float(abs(phi))) <= bound[np.searchsorted(EDGES, u, side="right") - 1]
 
 
 @pytest.mark.untraced
@@ -79,7 +112,7 @@ def test_the_transform_is_within_its_error_of_the_exact_one(
 def test_long_doubles_keep_what_doubles_round_away(
     q: float, sigma: float, tilt: float, u: float, way: Direction, sines: int
 ) -> None:
-    term = Sampled(q, sigma, way)
+    term = Mixture.poisson(q, sigma, way)
     tilted, plain = (term.tilted(tilt, u, extended=extended) for extended in (True, False))
     value, phi = exact_transform(term, tilt, u)
     log_size, angle, error = (array[-1] for array in tilted.log_characteristic(u / 9.0, 10, sines))
@@ -99,14 +132,17 @@ def test_long_doubles_keep_what_doubles_round_away(
     log_sigma=st.floats(math.log(0.3), math.log(30.0)),
     reach=st.floats(0.1, 30.0),
     fine=st.booleans(),
-    way=st.sampled_from(WAYS),
+    way=st.sampled_from([*WAYS, "replace"]),
+    rows=st.sampled_from([1, 2, 3, 8]),
 )
 def test_no_characteristic_function_is_above_its_bound(
-    log_q: float, log_sigma: float, reach: float, fine: bool, way: Direction
+    log_q: float, log_sigma: float, reach: float, fine: bool, way: Direction, rows: int
 ) -> None:
-    term, tilt = Sampled(math.exp(log_q), math.exp(log_sigma), way), reach * math.exp(log_sigma) / 4.0
+    q, tilt = math.exp(log_q), reach * math.exp(log_sigma) / 4.0
+    shares = tuple(math.comb(rows, k) * q**k * (1.0 - q) ** (rows - k) for k in range(rows + 1))
+    term = Mixture(shares, tuple(map(float, range(rows + 1))), math.exp(log_sigma), way)
     bound = log_decay(term, tilt, term.tilted(tilt, 0.0).log_value, fine=fine)
-    for last in np.geomspace(0.01, 300.0 * term.sigma / term.q**0.5, 12):
+    for last in np.geomspace(0.01, 300.0 * term.sigma / q**0.5, 12):
         try:
             tilted = term.tilted(tilt, float(last))
         except TooDear:
@@ -175,7 +211,7 @@ class NoGrid(Price):
 
 
 def sampled_price(q: float, sigma: float, steps: float) -> ContourPrice:
-    return ContourPrice({way: (Sampled(q, sigma, way),) for way in WAYS}, (steps,), NoGrid())
+    return ContourPrice({way: (Mixture.poisson(q, sigma, way),) for way in WAYS}, (steps,), NoGrid())
 
 
 # 30 and more digits by the same integral in multi-precision (mpmath), with other nodes
@@ -231,16 +267,14 @@ def test_what_is_wrong_with_the_transform_moves_the_bracket_off_the_truth() -> N
 )
 def test_the_larger_direction_is_found_in_whatever_order(q: float, sigma: float, steps: float) -> None:
     usual = sampled_price(q, sigma, steps)
-    swapped = ContourPrice(
-        {way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid(), NoGrid()
-    )
+    swapped = ContourPrice({way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid())
     both = usual._by_way(1e-6, 1 << 27)
     larger = tuple(max(bounds[end] for bounds in both.values()) for end in (0, 1))
     assert usual.epsilon_bounds(1e-6) == swapped.epsilon_bounds(1e-6) == larger
 
 
 def test_lines_serve_the_next_steps_and_every_answer_is_certified() -> None:
-    lines = Lines((Sampled(0.01, 1.0, "remove"),), math.log(1e-5))
+    lines = Lines((Mixture.poisson(0.01, 1.0, "remove"),), math.log(1e-5))
     counts = np.arange(1000.0, 1200.0)[:, None]
     lower, upper = lines.bounds(counts)
     assert len(lines.drawn) == 1
@@ -263,7 +297,7 @@ def test_the_profile_is_a_profile() -> None:
 
 
 def test_the_direction_of_adding_never_loses_more_than_its_largest_loss() -> None:
-    price = ContourPrice({"add": (Sampled(0.01, 1.0, "add"),)}, (100.0,), NoGrid())
+    price = ContourPrice({"add": (Mixture.poisson(0.01, 1.0, "add"),)}, (100.0,), NoGrid())
     assert price.delta(-100.0 * math.log1p(-0.01) + 0.01) <= 1e-20
     assert price.delta(2.0) <= 1e-200
 
@@ -277,7 +311,7 @@ def test_the_budget_of_errors_explains_the_width() -> None:
 
 
 def test_a_saddle_at_epsilon_is_where_its_delta_is() -> None:
-    terms, counts = (Sampled(0.01, 4.0, "remove"),), np.array([1e4])
+    terms, counts = (Mixture.poisson(0.01, 4.0, "remove"),), np.array([1e4])
     there = saddle_at_epsilon(terms, counts, 0.946867)
     assert there.log_delta == pytest.approx(math.log(1e-5), abs=0.1)
 
@@ -285,7 +319,7 @@ def test_a_saddle_at_epsilon_is_where_its_delta_is() -> None:
 @pytest.mark.parametrize("drawn_at", [600.0, 300.0, 30.0])
 def test_far_from_its_own_epsilon_a_line_says_nothing_or_the_truth(drawn_at: float) -> None:
     """Sums over periods may be beyond all floats there; then nothing is left of the lower bound."""
-    terms, counts = (Sampled(0.2, 0.5, "remove"),), np.array([40.0])
+    terms, counts = (Mixture.poisson(0.2, 0.5, "remove"),), np.array([40.0])
     epsilons = np.linspace(-5.0, 600.0, 40)
     line = draw(terms, counts, saddle_at_epsilon(terms, counts, drawn_at), MANY_PRODUCTS)
     lower, upper = line.log_delta(np.tile(counts, (epsilons.size, 1)), epsilons)

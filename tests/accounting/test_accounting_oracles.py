@@ -29,8 +29,9 @@ TIGHT = 1e-6  # (upper - lower) / upper where sigma >= .7 and T >= 100
 LOOSE = 1e-3  # for every other setting
 # sums in doubles are too short for tiny sampling rates and many steps
 WIDER = dict.fromkeys(("hand-20", "hand-59", "hand-64", "random-0092"), 0.0 if EXTENDED else 1e-4)
-REPLACED = 1e-4  # under replace-one, which is priced on a grid
+REPLACED = 1e-6  # under replace-one
 INVERSE = 2e-2  # of delta
+TWO_STEPS = 1e-8  # of epsilon, on a grid as theirs
 CLOSED = 1e-12  # of epsilon, where there is a closed form
 
 HERE = Path(__file__).parent
@@ -92,9 +93,10 @@ def test_never_looser_than_the_others(name: str) -> None:
     says = PEERS[name]
     theirs = [says["google"], *(says["prv"][1:] if isinstance(says.get("prv"), list) else [])]
     truth, upper = float(_truth(name)[0]), _bounds(name)[1]
+    steps = sum(count for _, _, count in BY_ID[name]["parts"])
     for bound in theirs:
         if isinstance(bound, float) and bound >= truth:  # those below it are wrong, and ours may not follow
-            assert upper <= bound * (1.0 + CLOSED)
+            assert upper <= bound * (1.0 + (CLOSED if steps >= 3 else TWO_STEPS))
 
 
 @pytest.mark.parametrize("name", [name for name in BY_ID if "prv" in PEERS.get(name, {})])

@@ -163,7 +163,7 @@ def test_one_and_two_steps_against_multi_precision(q: float, sigma: float, eps: 
     assert one <= single.delta(eps) <= one * (1 + 1e-9)
     assert math.isclose(single.epsilon(one), eps, rel_tol=1e-9)
     curve = account(dp_sgd(q, sigma, 2), adjacency="add-remove")
-    assert two * (1 - 1e-13) <= curve.delta(eps) <= two * (1 + 1e-7)
+    assert two * (1 - 1e-13) <= curve.delta(eps) <= two * (1 + 1e-6)
     lower, upper = curve.epsilon_bounds(two)
     assert lower <= eps <= upper <= eps * (1 + 1e-7)
     assert eps * (1 - 1e-7) <= lower
@@ -260,11 +260,13 @@ def test_huge_epsilon_has_no_delta() -> None:
 
 
 def test_epsilon_is_infinite_only_where_delta_is_out_of_reach() -> None:
-    curve = account(dp_sgd(0.01, 4.0, 100_000), adjacency="replace-one")
+    sampled = WithoutReplacement(10_000, 100, Gaussian(8.0))
+    curve = account(Repeat(sampled, 100_000), adjacency="replace-one")
     assert curve.epsilon(1e-300) == math.inf  # the tails cut off are larger than that
     assert 29.0 < curve.epsilon_bounds(1e-300)[0] < math.inf
     assert math.isfinite(curve.epsilon(1e-280))
     assert 30.0 < account(dp_sgd(0.01, 4.0, 100_000), adjacency="add-remove").epsilon(1e-300) < 31.0
+    assert 59.0 < account(dp_sgd(0.01, 4.0, 100_000), adjacency="replace-one").epsilon(1e-300) < 60.0
 
 
 @pytest.mark.untraced
@@ -299,7 +301,8 @@ def test_delta_far_out_is_refined_and_beyond_the_largest_loss_it_is_the_leak() -
 
 
 def test_neighbouring_epsilons_share_a_composition() -> None:
-    curve = account(dp_sgd(0.01, 4.0, 10_000), adjacency="replace-one")
+    sampled = WithoutReplacement(10_000, 100, Gaussian(8.0))
+    curve = account(Repeat(sampled, 10_000), adjacency="replace-one")
     with mock.patch.object(composed, "compose", wraps=compose) as counted:
         lower, upper = curve.delta_bounds(np.linspace(2.0, 2.01, 50))
     assert 0 < counted.call_count <= 4  # for 50 epsilons; half a second each

@@ -156,13 +156,13 @@ def composed_so_often(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
 
     def count(name: str, work: Callable[..., object]) -> Callable[..., object]:
-        def counted(*args: object) -> object:
+        def counted(*args: object, **named: object) -> object:
             calls.append(name)
-            return work(*args)
+            return work(*args, **named)
 
         return counted
 
-    for name in ("compose", "directly", "dominating", "bracket"):
+    for name in ("compose", "directly", "dominating", "dominated"):
         monkeypatch.setattr(composed, name, count(name, getattr(composed, name)))
     return calls
 

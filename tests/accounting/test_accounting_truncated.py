@@ -184,3 +184,10 @@ def test_the_binomial_tail_is_as_exact_as_the_price_says(records: int, rate: flo
             term *= mp.mpf(records - k) / (k + 1) * q / (1 - q)
             total, k = total + term, k + 1
         assert abs(bdtrc(largest, records, rate) / total - 1) < counted(records)
+
+
+def test_a_cut_that_is_too_rare_for_a_float_is_priced() -> None:
+    rate, sigma = 0.012529604134667697, 2.715060864743552
+    once = TruncatedPoissonSampled(rate, 1_000_000, 17_044, Gaussian(sigma))
+    whole = account(PoissonSampled(rate, Gaussian(sigma)), adjacency="add-remove").epsilon(1e-5)
+    assert whole * (1 - 1e-9) <= account(once, adjacency="add-remove").epsilon(1e-5) <= whole * (1 + 1e-6)

@@ -29,9 +29,11 @@ from tacit.attacks.shadows import one_by_one, paired_halves, train_shadows
 from tacit.attacks.stacked import StackedMLPs, StackedModels, StackedModules
 from tacit.attacks.stacked_training import train_plainly, train_privately
 from tacit.clipping.rules import AdaptiveClipping
+from tacit.correlation import Tree
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
+from tacit.sampling import FullBatch
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
 
@@ -311,6 +313,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ("clipping", {"clipping": AdaptiveClipping(1.0, count_noise=2.0)}),
         ("views", {"views": 2}),
         ("loss", {"loss_report": LossReport()}),
+        ("correlated noise", {"correlation": Tree(), "sampling": FullBatch(), "batch_size": None}),
     ],
 )
 def test_plans_that_the_loop_does_not_perform_are_refused(name: str, changes: dict[str, Any]) -> None:

@@ -156,6 +156,24 @@ def test_two_processes_and_one_take_turns(part: Any, tmp_path: Path) -> None:
     assert f"| MLP | {row['batch']} |" in "\n".join(part("build").SECTIONS["ranks"](data))
 
 
+def test_forms_of_correlated_noise_take_turns(part: Any, tmp_path: Path) -> None:
+    out = tmp_path / "correlated.json"
+    command = [sys.executable, str(BENCHMARKS / "bench_correlated.py"), "--batch", "8", "--width", "2"]
+    done = subprocess.run([*command, "--seconds", "0", "--out", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(out.read_text())
+    assert [row["form"] for row in data["rows"]] == [*part("bench_correlated").FORMS]
+    assert all(row["milliseconds"] > 0 and row["rounds"] == 3 for row in data["rows"])
+    assert data["rows"][0]["ratio"] == 1.0
+    assert "| 8 | 64 bands |" in "\n".join(part("build").SECTIONS["correlated"](data))
+
+
+def test_the_cost_of_correlated_noise_is_paired_by_round(part: Any) -> None:
+    """A round that is ten times as slow for all leaves the ratios."""
+    rounds = [{"independent": 2.0 * slow, "tree": 3.0 * slow} for slow in (1, 10, 1)]
+    assert [row["ratio"] for row in part("bench_correlated").summary(rounds)] == [1.0, 1.5]
+
+
 def test_the_cost_of_two_processes_is_paired_by_round(part: Any) -> None:
     """A round that is ten times as slow for all leaves the ratios."""
     kinds = ("private, two", "plain, two", "private, one", "plain, one")

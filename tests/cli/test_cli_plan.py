@@ -129,8 +129,8 @@ def rows(text: str) -> list[list[float]]:
     return [[float(cell.replace(",", "").rstrip("%")) for cell in row] for row in found]
 
 
-def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "plan-a-run.md").read_text(encoding="utf-8")
     command = re.search(r"^tacit (plan .*)$", text, re.MULTILINE)
     told = re.search(r"```text\n( *batch .*?)```", text, re.DOTALL)
     assert command is not None

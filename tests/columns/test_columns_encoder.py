@@ -554,3 +554,57 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Encoder.from_data({"columns": []})
     with pytest.raises(InvalidInput, match="each column of an encoder has a name"):
         Encoder.from_data({"columns": [{"kind": "boolean"}], "target": None, "dialect": {}})
+
+
+# --- bins ------------------------------------------------------------------------------------------------
+
+
+def _bin_by_hand(value: float, edges: list[float]) -> list[float]:
+    return [float(sum(value >= edge for edge in edges) == place) for place in range(len(edges) + 1)]
+
+
+@given(
+    values=st.lists(st.floats(-50, 150), min_size=1, max_size=5),
+    edges=st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True).map(sorted),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_number_with_bins_is_itself_and_one_of_them(values: list[float], edges: list[int]) -> None:
+    column = Column(kind="number", lower=0, upper=100, bins=edges)
+    found = Encoder({"age": column}).inputs({"age": np.array(values)})
+    for value, row in zip(values, found.tolist(), strict=True):
+        clamped = min(max(value, 0.0), 100.0)
+        assert row[0] == pytest.approx(clamped / 50 - 1, abs=1e-6)
+        assert row[1:] == _bin_by_hand(clamped, list(map(float, edges)))
+
+
+def test_bins_are_named_written_and_of_equal_width_where_they_are_counted() -> None:
+    encoder = Encoder({"age": Column(kind="integer", lower=0, upper=120, bins=3, missing="indicator")})
+    assert encoder.features == ("age", "age < 40", "age 40 to 80", "age >= 80", "age missing")
+    assert encoder.inputs({"age": ["40", ""]}).tolist() == [
+        [pytest.approx(-1 / 3), 0.0, 1.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.0, 1.0],
+    ]
+    assert Encoder.from_data(json.loads(json.dumps(encoder.to_data()))) == encoder
+
+
+@pytest.mark.parametrize(
+    ("bins", "problem", "words"),
+    [
+        ("quantile", PrivacyRefusal, "declared, not taken from the data"),
+        ([30, 20], InvalidInput, "must rise"),
+        ([20, 200], InvalidInput, "lie between"),
+        (1, InvalidInput, "bins of a column"),
+        ([], InvalidInput, "list of their inner edges"),
+        (True, InvalidInput, "list of their inner edges"),
+    ],
+)
+def test_bins_that_are_none_are_refused(bins: Any, problem: type[Exception], words: str) -> None:
+    with pytest.raises(problem, match=words):
+        Column(kind="number", lower=0, upper=120, bins=bins)
+
+
+def test_bins_need_bounds_and_numbers() -> None:
+    with pytest.raises(InvalidInput, match="Declare lower and upper"):
+        Column(kind="number", bins=[3])
+    with pytest.raises(InvalidInput, match="has no bins"):
+        Column(kind="category", values=("a", "b"), bins=[3])

@@ -146,7 +146,7 @@ def rows(name: str) -> list[dict[str, object]]:
 
 
 def test_row_without_privacy_is_valid_json() -> None:
-    row = Row("x", "names", "m", math.inf, 0.0, "none", None, 0.5, None, 1, 1.0)
+    row = Row("x", "names", "m", math.inf, 0.0, "none", None, 0.5, None, 1, 1.0, "none")
     assert json.loads(json.dumps(row.to_json(), allow_nan=False))["epsilon"] is None
 
 

@@ -41,7 +41,7 @@ def test_the_programs_print_what_they_say(tmp_path: Path, monkeypatch: pytest.Mo
         with contextlib.redirect_stdout(output):
             exec(compile(code, "<page>", "exec"), names)
         assert output.getvalue().splitlines() == shown(code)
-    assert sum(code.count("print(") for code in BLOCKS) == sum(map(len, map(shown, BLOCKS))) == 6
+    assert sum(code.count("print(") for code in BLOCKS) == sum(map(len, map(shown, BLOCKS))) == 7
     first, again = names["visits"], names["visits"].copy()
     again.loc[0, ["ward", "age"]] = ["zzz", 10**6]
     encoded = [names["encode"].fit(table).transform(table) for table in (first, again)]

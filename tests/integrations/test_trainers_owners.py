@@ -16,8 +16,9 @@ from tacit.integrations.transformers import PrivateTrainer, training_arguments
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.losses import causal
 from tacit.plan import LossReport
+from tacit.sampling import ByDate
 from tacit.testing import seeded_generator
-from tacit.training import OwnedRecords, StepCharges
+from tacit.training import DatedRecords, OwnedRecords, StepCharges
 
 M, N, V, L, STEPS, RATE = 30, 12, 11, 5, 6, 0.01
 TOKENS = torch.randint(1, V, (M, L), generator=torch.Generator().manual_seed(0))
@@ -163,6 +164,27 @@ def test_a_trainer_charges_people_to_the_ledger(tmp_path: Path) -> None:
     charges = StepCharges(ledger, "letters", plan(), owned_by="name")
     with pytest.raises(PrivacyRefusal, match="the session's records are rows"):
         trainer(tmp_path, plan(), OWNERS, train_dataset=rows(), charges=charges, generator=None)
+
+
+def test_a_trainer_takes_a_whole_stream_and_no_part_of_one(tmp_path: Path) -> None:
+    stream = plan(sampling=ByDate(), unit="letter")
+    days = [f"2026-01-{1 + row % STEPS:02d}" for row in range(M)]
+
+    def until(day: str) -> DatedRecords:
+        return DatedRecords(rows(), days, first="2026-01-01", until=day)
+
+    made = trainer(tmp_path, stream, OWNERS, train_dataset=until("2026-01-07"))
+    made.train()
+    model = gpt2()
+    session = PrivateSession(
+        model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0), until("2026-01-07"), stream,
+        loss=causal(), generator=seeded_generator(5),
+    )  # fmt: skip
+    for ticket in session.batches():
+        session.step(ticket)
+    assert torch.equal(weights(made.model), weights(model))
+    with pytest.raises(InvalidInput, match="the days so far are 3 of the plan's 6 steps"):
+        trainer(tmp_path / "part", stream, OWNERS, train_dataset=until("2026-01-04")).train()
 
 
 # --- Lightning -------------------------------------------------------------------------------------------

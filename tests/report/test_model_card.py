@@ -7,12 +7,15 @@ import dataclasses
 import functools
 import json
 import re
+import sys
 from typing import Any
 
 import pytest
 
+from tacit.errors import InvalidInput
 from tacit.plan import Plan, ScoreReport
 from tacit.report import Statement, make_statement
+from tacit.report.certificate.statements import check_card
 from tacit.report.evaluated import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
 from tacit.report.rounding import round_up
@@ -159,6 +162,73 @@ def test_a_noisy_score_comes_with_its_interval_and_not_as_exact() -> None:
     assert "of the model after 5 steps" in text
     assert "part of epsilon" in text
     assert "exact" not in text
+
+
+STATED = {
+    "license": "apache-2.0",
+    "curator": "The clinic",
+    "intended_use": "to teach: never to diagnose",
+    "published": "2026-11-30",
+}
+
+
+def test_what_the_publisher_states_is_said_to_be_stated_and_the_rest_is_named() -> None:
+    card = model_card(statement().data, dataclasses.replace(FACTS, stated=STATED), EXACT)
+    assert front(card)["license"] == "apache-2.0"
+    text = section(card, "Publication")
+    assert "Stated by whoever publishes the model, and not checked" in text
+    assert "* Curator: The clinic * Intended use: to teach: never to diagnose" in text
+    assert text.endswith("NOT STATED: Contact, Description, Data domain, Why this budget.")
+    blank = section(model_card(statement().data, FACTS, EXACT), "Publication")
+    assert "Stated by" not in blank
+    assert "NOT STATED: Curator, Contact" in blank
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"license": 2}, "license must be a text"),
+        ({"licence": "mit"}, "'licence' is not one of the statements"),
+        ({"description": "a model of anonymous data"}, "anonymity"),
+        ({"published": "soon"}, "a day such as"),
+    ],
+)
+def test_a_wrong_statement_for_the_card_is_refused(stated: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        check_card(stated)
+
+
+def test_the_hubs_own_class_reads_the_card_as_it_was_written() -> None:
+    hub: Any = pytest.importorskip("huggingface_hub")
+    card = model_card(statement().data, dataclasses.replace(FACTS, stated=STATED), EXACT)
+    read = hub.ModelCard(card)
+    assert read.data.to_dict() == front(card)
+    assert read.data.library_name == "tacit"
+    assert read.data.license == "apache-2.0"
+    assert read.text == card.split("---\n", 2)[2]
+
+
+def test_planted_bug_a_card_that_the_hub_reads_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub: Any = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("tacit.report.yaml_text._character", lambda character: character)  # no quoting
+    data = statement().data
+    data["guarantee"]["unit"] = "back\\slash"
+    with pytest.raises((InvalidInput, yaml.YAMLError)):
+        model_card(data, FACTS, EXACT)
+
+    class Other(hub.ModelCard):  # type: ignore[misc]
+        def __init__(self, content: str) -> None:
+            super().__init__(content.replace("steps: 5", "steps: 6"))
+
+    monkeypatch.setattr(hub, "ModelCard", Other)
+    with pytest.raises(InvalidInput, match="reads differential_privacy of the model card"):
+        model_card(statement().data, FACTS, EXACT)
+
+
+def test_without_the_hubs_package_the_card_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it = model_card(statement().data, FACTS, EXACT)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert model_card(statement().data, FACTS, EXACT) == with_it
 
 
 def section(card: str, heading: str) -> str:

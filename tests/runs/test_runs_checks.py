@@ -37,7 +37,7 @@ steps = 40
 
 PLANS = [
     ("epsilon = 3.0", "epsilon = -1", "[privacy] epsilon must be"),
-    ("epsilon = 3.0", "epsilon = 1e9", "[privacy] epsilon 1e+09 is more"),
+    ("epsilon = 3.0", "epsilon = 1e9", "[privacy] epsilon 1e+09 at delta"),
     ("epsilon = 3.0", "noise_multiplier = 0.0", "[privacy] noise_multiplier must be"),
     ("epsilon = 3.0", "noise_multiplier = 1e-200", "[privacy] noise_multiplier 1e-200 is too small"),
     ("epsilon = 3.0", "epsilon = 0.1\nnoise_multiplier = 1.0", "[privacy] epsilon: 40 steps with noise"),

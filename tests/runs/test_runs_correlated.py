@@ -82,6 +82,7 @@ def test_a_run_ends_and_its_statement_says_it(
     [
         ("cycle = 10\n", "144", InvalidInput, r"cycle.*go together"),
         ('sampling = "cyclic"\n', "144", InvalidInput, r"cycle.*go together"),
+        (BANDED + "restart_every = 5\n", "144", InvalidInput, "restart_every"),
         (BANDED.replace("bands = 4\n", ""), "144", InvalidInput, r"bands.*go together"),
         (BANDED.replace("banded", "blt"), "144", InvalidInput, r"bands.*go together"),
         (BLT_.replace("buffers = 3\n", ""), "144", InvalidInput, r"buffers.*go together"),
@@ -109,6 +110,8 @@ def test_settings_that_do_not_go_together_are_refused(
     [
         ('sampling = "cyclic"\ncycle = 10\n', "144", 'sampling = "cyclic"'),
         ('sampling = "full"\ncorrelation = "tree"\nreport_loss = false\n', '"full"', 'correlation = "tree"'),
+        ('sampling = "full"\ncorrelation = "blt"\nbuffers = 2\n', '"full"', 'correlation = "blt"'),
+        ('sampling = "dates"\n', "9", 'sampling = "dates"'),
     ],
 )
 def test_a_comparison_of_plans_knows_independent_noise_alone(

@@ -97,7 +97,7 @@ def test_a_run_goes_on_with_the_days_of_another_file(here: Path, capsys: pytest.
     assert first["mechanism"]["steps"] == 31  # type: ignore[index]
     assert "31 of 60 steps" in json.dumps(first)
     assert tacit(["verify", "run/statement.json"]) == 0
-    further = ["train", "--continue", "run", "--table", "february.csv", "--until", "2026-03-02"]
+    further = ["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]
     assert tacit(further) == 0
     last = statement()
     assert last["mechanism"]["steps"] == 60  # type: ignore[index]
@@ -116,7 +116,7 @@ def test_days_are_waited_for(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "Wait until they are recorded, and say --until 2026-02-02" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
     assert tacit(["train", "--continue", "run"]) == 2  # today, with the table of January
-    assert "january.csv has no row of the days from 2026-02-01" in capsys.readouterr().err
+    assert "january.csv has no record of the days from 2026-02-01" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
 
 
@@ -124,7 +124,7 @@ def test_a_whole_table_does_the_same_as_its_parts(here: Path) -> None:
     both = Path("january.csv").read_text() + Path("february.csv").read_text().partition("\n")[2]
     assert tacit(["train", "run.toml", "--out", "parts", "--json"]) == 0
     Path("all.csv").write_text(both)
-    further = ["train", "--continue", "parts", "--until", "2026-03-02", "--table"]
+    further = ["train", "--continue", "parts", "--until", "2026-03-02", "--data"]
     assert tacit([*further, "all.csv"]) == 0
     table_of = np.genfromtxt("parts/metrics.csv", delimiter=",", names=True)
     assert table_of["steps"].tolist() == [15, 30, 31, 45, 60]
@@ -137,7 +137,7 @@ def test_people_in_a_stream(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     text = json.dumps(statement())
     assert "each at most 3 times, 20 steps apart" in text
     assert tacit(["verify", "run/statement.json"]) == 0
-    assert tacit(["train", "--continue", "run", "--table", "february.csv", "--until", "2026-03-02"]) == 0
+    assert tacit(["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]) == 0
     write(people, "participations = 3\nseparation = 21", unit="person")
     assert tacit(["train", "run.toml", "--out", "other"]) == 1
     assert "less than 21 steps after the last time" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tacit.datasets import load_image_folder
-from tacit.errors import MissingExtra
+from tacit.errors import InvalidInput, MissingExtra
 from tacit.runs import Outcome, prepare
 from tacit.runs import train as runner
 from tacit.testing import seeded_generator
@@ -142,6 +142,24 @@ def test_a_table_from_beginning_to_end() -> None:
     assert spent == sorted(spent)
     assert spent[-1] == pytest.approx(outcome.statement.epsilon, rel=1e-3)
     assert float(rows[-1]["test_score"]) == outcome.evaluation.score
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_card_says_what_the_run_file_states_of_it() -> None:
+    make_adult()
+    stated = '\n[card]\nlicense = "mit"\ncurator = "The bureau"\n'
+    finish(ADULT.replace("epochs = 8", "steps = 2") + stated)
+    card = Path("out/README.md").read_text(encoding="utf-8")
+    assert 'license: "mit"' in card
+    assert "* Curator: The bureau" in card
+    Path("run.toml").write_text(ADULT + '\n[card]\ncurator = ""\n')
+    with pytest.raises(InvalidInput, match=r"run.toml: \[card\]: the statement 'curator' must be a text"):
+        prepare("run.toml", out="out")
+    changed = ADULT.replace("epochs = 8", "steps = 2") + stated.replace("mit", "apache-2.0")
+    Path("run.toml").write_text(changed)
+    again = prepare("run.toml", out="out", resume=True).start()
+    assert again is not None, "what the card says changes no result"
+    assert 'license: "apache-2.0"' in Path("out/README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("no_pictures")

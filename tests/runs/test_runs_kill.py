@@ -23,6 +23,7 @@ from torch import nn
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs import Run, prepare
 from tacit.runs import train as runner
+from tacit.runs.folder import sole_user
 from tacit.testing import seeded_generator
 from tacit.training import Row, session
 
@@ -388,6 +389,23 @@ def test_two_processes_do_not_share_a_folder(trainer: Trainer, folder: Path) -> 
         os.kill(process, signal.SIGKILL)
     assert trainer.next("exit") == "-9"
     assert start_run(folder, resume=True).start(should_stop=lambda: True) is None
+
+
+def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sole_user(tmp_path), pytest.raises(InvalidInput, match="another process"), sole_user(tmp_path):
+        raise AssertionError("both hold it")
+    with sole_user(tmp_path):
+        pass  # it was given back
+
+    def no_locks(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("tacit.runs.folder.FileLock.acquire", no_locks)
+    with (
+        pytest.raises(InvalidInput, match=r"cannot be locked: .*No locks available.*--out"),
+        sole_user(tmp_path),
+    ):
+        raise AssertionError("nobody holds it")
 
 
 def test_a_run_that_was_started_meanwhile_is_not_overwritten(folder: Path) -> None:

@@ -243,7 +243,7 @@ def test_fine_tuning_with_lora_leaves_an_adapter_and_names_the_base_model(tmp_pa
     assert "LoRA of rank 2 on c_attn" in statement["model"]
     card = (tmp_path / "run" / "README.md").read_text()
     assert digest in card
-    assert "library_name: peft" in card
+    assert 'library_name: "peft"' in card
     assert "PeftModel.from_pretrained" in card
     assert json.loads((tmp_path / "run" / "base_model.json").read_text())["weights_sha256"] == digest
     assert not (tmp_path / "run" / "model.safetensors").exists()

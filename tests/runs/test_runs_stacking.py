@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from tacit import models
 from tacit.attacks.stacked import StackedMLPs
+from tacit.correlation import Tree
 from tacit.datasets import TensorPair
 from tacit.noise.generator import Generator
 from tacit.runs import attack as attacking
@@ -115,6 +117,15 @@ def test_what_is_no_perceptron_is_trained_one_by_one(tmp_path: Path) -> None:
     decayed = finished(tmp_path, optimizer=f"{SGD}\nweight_decay = 0.01")
     design = np.arange(len(decayed.pool.inputs))[None] % 2 == 0
     assert trained_at_once(decayed, design, private=True) is None
+
+
+def test_noise_in_time_is_drawn_by_a_session_of_its_own(tmp_path: Path) -> None:
+    run = finished(tmp_path)
+    half = attacking._scaled(run.plan, len(run.pool.inputs) // 2)
+    plan = replace(half, correlation=Tree(), loss_report=None)
+    assert at_once(run.config, run.data, half, run.pool, private=True) is not None
+    assert at_once(run.config, run.data, plan, run.pool, private=True) is None
+    assert at_once(run.config, run.data, plan, run.pool, private=False) is not None
 
 
 def test_halves_of_an_odd_number_are_not_alike(tmp_path: Path) -> None:

@@ -27,15 +27,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.clipping import AdaptiveClipping
-from tacit.correlation import Banded
+from tacit.correlation import BLT, Banded
 from tacit.ledger import Ledger
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import LossReport, Plan
-from tacit.sampling import CyclicPoissonSampling
+from tacit.sampling import ByDate, CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import (
     Alone,
     AuditSlots,
+    DatedRecords,
     FlipAndCrop,
     OwnedRecords,
     PrivateSession,
@@ -93,6 +94,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "small batches": {"plan": {"batch_size": 1}},
     "users": {"plan": {"records": 20, "batch_size": 7, "unit": "user"}, "owners": 20},
     "correlated": {"plan": {"correlation": Banded.square_root(3), "sampling": CyclicPoissonSampling(1.0, 3)}},
+    "stream": {
+        "plan": {"records": 20, "unit": "user", "correlation": BLT((0.9,), (0.3,)), "sampling": ByDate(3, 2)},
+        "owners": 20,
+        "dated": True,
+    },
     "adaptive": {"plan": {"clipping": AdaptiveClipping(0.5), "loss_report": LossReport(bound=3.0)}},
     "views": {"plan": {"views": 2}, "augmentation": FlipAndCrop(1), "shape": (1, 2, 3)},
     "audited": {"audit": AuditSlots(8)},
@@ -116,6 +122,9 @@ def session(
     records: Any = Items() if settings.pop("items", False) else data(shape)
     if (users := settings.pop("owners", None)) is not None:
         records = OwnedRecords(records, np.arange(N) % users, rows_per_user=2)
+    if settings.pop("dated", False):
+        days = np.datetime64("2026-01-01") + np.arange(N) // 2
+        records = DatedRecords(records, days, first="2026-01-01", until="2026-03-01", too_often="skip")
     return PrivateSession(
         net,
         torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9),

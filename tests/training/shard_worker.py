@@ -245,7 +245,7 @@ def _kept_lost(patch: pytest.MonkeyPatch) -> None:
 
     def forgotten(kept: Any, step: int, parts: Any) -> Tensor:
         if dist.get_rank() == 1:
-            kept._rows.zero_()
+            [row.zero_() for row in kept._rows]
         return less(kept, step, parts)
 
     patch.setattr(correlated._Buffers, "less", forgotten)

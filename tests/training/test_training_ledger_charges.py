@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from tacit.correlation import Banded
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedEvent
 from tacit.events import Adjacency, ApproximateDP, Gaussian
 from tacit.ledger import (
@@ -34,7 +36,7 @@ from tacit.ledger import (
 from tacit.plan import Plan
 from tacit.report import make_statement
 from tacit.report.statement.verification import verify_statement
-from tacit.sampling import ShuffledBatches
+from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, session, train
 from tacit.training.checkpointing import saved_generator
@@ -277,6 +279,20 @@ def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, t
         finish(new_session(charges(made, the_plan=plan(steps=most))))
         with pytest.raises(BudgetExceeded, match="Not one of its steps would fit"):
             charges(made, key=9).check_fits()
+
+
+def test_noise_in_time_is_told_how_much_of_it_would_fit(tmp_path: Path) -> None:
+    budget = RenyiBudget(epsilon=2.0, delta=1e-2, orders=(4.0, 8.0))
+    the_plan = plan(sampling=CyclicPoissonSampling(1.0, 2), batch_size=N // 2, correlation=Banded((1.0, 0.5)))
+    with created(tmp_path / "small.db") as made:
+        made.open_dataset("visits", policy(budget))
+        with pytest.raises(BudgetExceeded, match="Not one of its steps would fit, or all") as refused:
+            charges(made, the_plan=the_plan, chunk=None).check_fits()
+    told = re.search(r"with a noise multiplier of ([\d.]+) instead of 1\.", str(refused.value))
+    assert told is not None
+    for noise, does in ((float(told[1]), True), (0.99 * float(told[1]), False)):
+        event = replace(the_plan, noise_multiplier=noise).event
+        assert budget.admits(budget.price(event, Adjacency.ADD_REMOVE)) == does
 
 
 def greedy(ledger: Ledger) -> None:

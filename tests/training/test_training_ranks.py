@@ -101,7 +101,8 @@ def test_planted_bugs_in_the_noise(pool: Pool, bug: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"), [("float32", "arrays"), ("float64", "arrays"), ("float32", "correlated")]
+    ("dtype", "kind"),
+    [("float32", "arrays"), ("float64", "arrays"), ("float32", "correlated"), ("float32", "stream")],
 )
 def test_replicas_are_equal_to_the_last_bit_and_a_resumed_run_too(
     pool: Pool, dtype: str, kind: str, tmp_path: Path

@@ -5,6 +5,7 @@ steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return 
 
 * ``account``: what an event costs, as a curve.
 * ``calibrate``: the inverse questions: how much noise, how many steps; epsilon along a run.
+* ``goals``: what a plan may cost at most, for these.
 * ``methods``: the accountants by name.
 * ``curve``: ``PrivacyCurve``, epsilon as a function of delta, and back.
 * ``price``: the interface of all accountants.

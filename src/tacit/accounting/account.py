@@ -15,11 +15,11 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     :param event: any nesting of the events in :mod:`tacit.events`.
     :param adjacency: what neighbours are: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
     :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``gdp``, ``optimal``,
-        ``strong`` or ``basic``.
+        ``strong`` or ``basic``; or ``best``, the least that any of them proves
+        (:meth:`PrivacyCurve.road` says which).
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
     :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted
-    for: on a
-        sample, noise multipliers below 0.1 or above 1e6.
+        for: on a sample, noise multipliers below 0.1 or above 1e6.
     :raises InvalidInput: if the adjacency or the method is unknown.
 
     Guarantee

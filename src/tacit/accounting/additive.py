@@ -127,7 +127,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
         if not _reveals(base, relation):
             check_scale(base, "rdp")
             renyi(base, np.array([2.0]), relation)  # refuses by name what it has no divergence for
-    most = min((largest_order(base) for base, _ in steps), default=1e9)
+    most = min((largest_order(base, relation) for base, _ in steps), default=1e9)
     divergences = np.full(at.shape, np.inf)
     near = at - 1.0 <= most
     if near.any() and not any(_reveals(base, relation) for base, _ in steps):

@@ -6,14 +6,17 @@ Every answer is checked with :func:`tacit.accounting.account` itself, so it is a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from tacit.accounting.account import account
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice
+from tacit.accounting.curve import PrivacyCurve
+from tacit.accounting.derived import LeastPrice
 from tacit.accounting.flatten import flatten
-from tacit.accounting.methods import price_of
+from tacit.accounting.goals import FINE, TOLERANCE, Goal
+from tacit.accounting.methods import BEST, price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
@@ -26,9 +29,7 @@ from tacit.events import Adjacency, Event
 __all__ = ["LooseBudget", "calibrate", "epsilon_schedule", "largest_steps"]
 
 _MOST_STEPS = 10**9
-_TOLERANCE = 8e-5  # of the noise multiplier, relative
 _SECANTS = 6
-_TINY = 1e-15
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
@@ -40,72 +41,132 @@ class LooseBudget(InvalidInput):
         self.noise = noise
 
 
+def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
+    """The goal of those arguments of :func:`calibrate` that are given."""
+
+    def curve(event: Event) -> PrivacyCurve:
+        return account(event, adjacency=adjacency, method=method)
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    match tuple(given):
+        case ("epsilon", "delta"):
+            epsilon = check_real("epsilon", given["epsilon"], low=0.0, open_low=True)
+            rough, delta = _rough(given["delta"], adjacency, method), given["delta"]
+            return Goal(
+                f"epsilon {{}} at delta {delta:g}",
+                epsilon,
+                lambda event: curve(event).epsilon(delta),
+                lambda event: price_of(event, adjacency, method).near(delta),
+                rough,
+            )
+        case ("advantage",):
+            limit = check_real(
+                "advantage", given["advantage"], low=0.0, high=1.0, open_low=True, open_high=True
+            )
+
+            def advantage(event: Event) -> float:
+                return curve(event).advantage()
+
+            words = "an advantage of {}"
+            return Goal(words, limit, advantage, advantage, advantage, tolerance=FINE)
+        case ("true_positive_rate", "false_positive_rate"):
+            false = check_real("false_positive_rate", given["false_positive_rate"], low=0.0, high=1.0)
+            limit = check_real(
+                "true_positive_rate", given["true_positive_rate"], low=false, high=1.0, open_low=True
+            )
+
+            def found(event: Event) -> float:
+                return 1.0 - curve(event).false_negative_rate(false)
+
+            words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
+            return Goal(words, limit, found, found, found, least=false, tolerance=FINE)
+    raise InvalidInput(
+        "calibrate takes one goal: epsilon and delta, or advantage, or true_positive_rate and "
+        f"false_positive_rate; got {', '.join(given) or 'none'}."
+    )
+
+
 def calibrate(
     family: Callable[[float], Event],
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    advantage: float | None = None,
+    true_positive_rate: float | None = None,
+    false_positive_rate: float | None = None,
     adjacency: Adjacency | str,
     method: str = "pld",
 ) -> float:
-    """Find the smallest noise multiplier with which a plan stays within (epsilon, delta).
+    """Find the smallest noise multiplier with which a plan stays within a budget, or a risk of attacks.
+
+    One goal is given: ``epsilon`` and ``delta``; or ``advantage``, the largest excess of true over false
+    positives of any test for membership; or ``true_positive_rate``, the largest of any test that has the
+    ``false_positive_rate`` (Kulynych et al. 2024, 2407.02191: so much noise as a risk asks for is less than
+    that for an epsilon which implies it).
 
     :param family: from a noise multiplier to the event of the whole plan; more noise, less epsilon.
         It may hold parts that do not depend on the noise multiplier.
     :param epsilon: target, > 0, in nats.
     :param delta: target, in (0, 1).
+    :param advantage: target, in (0, 1).
+    :param true_positive_rate: target, above ``false_positive_rate``, at most 1.
+    :param false_positive_rate: in [0, 1].
     :returns: a noise multiplier in [0.1, 1e6].
     :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
     :raises LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
-    enough; the
-        message says which that is and what it costs.
+        enough; the message says which that is and what it costs.
+    :raises InvalidInput: if no goal is given, or more than one.
 
     Guarantee
     ---------
-    * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
-    * 1.0001 times less noise would not do.
+    * The curve of ``family(result)`` is within the goal: checked before it is returned.
+    * 1.0001 times less noise would not do; 1.000001 times for a goal that is a risk.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
     ...     return Repeat(PoissonSampled(0.01, Gaussian(sigma)), 10_000)
     >>> round(calibrate(plan, epsilon=2.0, delta=1e-5, adjacency="add-remove"), 3)
     2.127
+    >>> round(calibrate(plan, advantage=0.1, adjacency="add-remove"), 3)
+    4.039
     """
     if not callable(family):
         raise InvalidInput(
             "family must be a function from a noise multiplier to an event, such as tacit.Gaussian; got "
             f"{type(family).__name__}."
         )
-    target = check_real("epsilon", epsilon, low=0.0, open_low=True)
-    relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+    relation = Adjacency.parse(adjacency)
+    asked = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "advantage": advantage,
+        "true_positive_rate": true_positive_rate,
+        "false_positive_rate": false_positive_rate,
+    }
+    goal = _goal(asked, relation, method)
     least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
-
-    @cache
-    def excess(log_noise: float) -> float:
-        event = family(_noise(log_noise))
-        return math.log(max(_TINY, account(event, adjacency=relation, method=method).epsilon(delta)) / target)
-
-    def rough_excess(log_noise: float) -> float:
-        return math.log(max(_TINY, rough(family(_noise(log_noise)))) / target)
-
+    excess, near_excess, rough_excess = (
+        cache(lambda log_noise, figure=figure: goal.excess(figure(family(_noise(log_noise)))))
+        for figure in (goal.figure, goal.near, goal.rough)
+    )
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
-            f"no noise multiplier up to {MOST_NOISE:g} keeps this plan within epsilon {target:g} at delta "
-            f"{delta:g} under {relation.value} (method {method!r}): with that much noise it still costs "
-            f"epsilon {target * math.exp(excess(_HIGH)):.6g}, so the part that does not depend on the noise "
-            "costs too much. Leave out or weaken that part, or raise epsilon or delta."
+            f"no noise multiplier up to {MOST_NOISE:g} keeps this plan within {goal.says()} under "
+            f"{relation.value} (method {method!r}): with that much noise it still costs "
+            f"{goal.says(excess(_HIGH), '.6g')}, so the part that does not depend on the noise costs too "
+            "much. Leave out or weaken that part, or allow more, or a larger delta."
         )
     if start is not None or excess(least) > 0.0:
         near = least if start is None else min(start, _HIGH)
-        found = _refine(excess, _secant(excess, near, least), least)
+        found = _refine(excess, _secant(near_excess, near, least, goal.tolerance), least, goal.tolerance)
         if found > least:
             return _noise(found)
     raise LooseBudget(
-        f"epsilon {target:g} is more than this plan costs with the least noise that can be accounted for: "
-        f"noise multiplier {_noise(least):.4g} costs epsilon {target * math.exp(excess(least)):.4g} at delta "
-        f"{delta:g} under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
-        "epsilon, to 10 or less, or delta; or give that noise multiplier itself.",
+        f"{goal.says()} is more than this plan costs with the least noise that can be accounted for: "
+        f"noise multiplier {_noise(least):.4g} costs {goal.says(excess(least), '.4g')} "
+        f"under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
+        "epsilon, to 10 or less, or delta, or the risk; or give that noise multiplier itself.",
         _noise(least),
     )
 
@@ -131,7 +192,7 @@ def _least_priced(price: Callable[[float], object]) -> float:
     low, high = _LOW, _HIGH
     if not refused(low) or refused(high):
         return low
-    while high - low > _TOLERANCE:
+    while high - low > TOLERANCE:
         middle = (low + high) / 2.0
         low, high = (middle, high) if refused(middle) else (low, middle)
     return high
@@ -155,13 +216,17 @@ def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[E
     """A cheap guess at epsilon, to start from."""
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    if method == "pld":
-        return lambda event: _rough_pld(event, relation, delta)
+    if method in ("pld", BEST):
+        return lambda event: _rough_best(event, relation, method, delta)
     return lambda event: account(event, adjacency=relation, method=method).epsilon(delta)
 
 
-def _rough_pld(event: Event, adjacency: Adjacency, delta: float) -> float:
-    price, steps = price_of(event, adjacency, "pld"), flatten(event)
+def _rough_best(event: Event, adjacency: Adjacency, method: str, delta: float) -> float:
+    price, steps = price_of(event, adjacency, method), flatten(event)
+    if isinstance(price, LeastPrice):
+        if not isinstance(price.first, ContourPrice):
+            return price.near(delta)
+        price = price.first
     if isinstance(price, TruncatedPrice) and price.is_enough(delta):
         price, steps = price.whole, uncut(steps)
     match price:
@@ -172,14 +237,14 @@ def _rough_pld(event: Event, adjacency: Adjacency, delta: float) -> float:
     return estimate(steps, adjacency, delta)
 
 
-def _secant(excess: Callable[[float], float], start: float, least: float) -> float:
+def _secant(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
     """A point near the root of the smooth, decreasing ``excess``, by a few steps of the secant method."""
     if not math.isfinite(excess(start)):
         return start
     before, here = start, start + excess(start)  # log epsilon falls about as fast as log noise rises
     for _ in range(_SECANTS):
         here = min(max(here, least), _HIGH)
-        if abs(here - before) <= _TOLERANCE / 8.0 or not math.isfinite(excess(here) - excess(before)):
+        if abs(here - before) <= tolerance / 8.0 or not math.isfinite(excess(here) - excess(before)):
             break
         if excess(before) == excess(here):
             break
@@ -188,10 +253,10 @@ def _secant(excess: Callable[[float], float], start: float, least: float) -> flo
     return min(max(here, least), _HIGH)
 
 
-def _refine(excess: Callable[[float], float], start: float, least: float) -> float:
+def _refine(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
     """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0; ``least``,
     where the range begins, if the root is below."""
-    step = _TOLERANCE / 4.0
+    step = tolerance / 4.0
     low, high = start - step, min(start + step, _HIGH)
     while excess(high) > 0.0:
         if high >= _HIGH:
@@ -205,11 +270,11 @@ def _refine(excess: Callable[[float], float], start: float, least: float) -> flo
         if low == least:
             return least
         low, high, step = max(low - step, least), low, 4.0 * step
-    if high - low <= _TOLERANCE:
+    if high - low <= tolerance:
         return high
-    root = brent(excess, low, high, xtol=_TOLERANCE / 4.0, rtol=1e-14)
+    root = brent(excess, low, high, xtol=tolerance / 4.0, rtol=1e-14)
     while excess(root) > 0.0:
-        root += _TOLERANCE / 4.0
+        root += tolerance / 4.0
     return root
 
 

@@ -13,8 +13,8 @@ from typing import final, overload
 
 import numpy as np
 
-from tacit.accounting.derived import GroupPrice, SumPrice
-from tacit.accounting.methods import METHODS, price_of
+from tacit.accounting.derived import GroupPrice, LeastPrice, SumPrice
+from tacit.accounting.methods import BEST, METHODS, price_of
 from tacit.accounting.price import Array, ErrorBudget, Price
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability, check_real
@@ -234,6 +234,20 @@ class PrivacyCurve:
         found = np.minimum(1.0, found * (1.0 + 1e-15))
         return found if isinstance(prior, np.ndarray) else float(found)
 
+    def road(self, delta: float) -> str:
+        """The accountant whose bound ``epsilon(delta)`` is: ``method``, or one of those that ``best`` asks.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import ExponentialMechanism, Repeat
+        >>> choices = Repeat(ExponentialMechanism(0.1), 100)
+        >>> account(choices, adjacency="add-remove", method="best").road(1e-6)
+        'rdp'
+        """
+        _check_delta(delta)
+        if self.method != BEST:
+            return self.method
+        return self._price.road(delta) if isinstance(self._price, LeastPrice) else "pld"
+
     # --- further curves -----------------------------------------------------------------------------------
 
     def group(self, size: int) -> PrivacyCurve:
@@ -280,7 +294,7 @@ class PrivacyCurve:
                 f"the other about {theirs}. Account for both events under one adjacency; form groups after."
             )
         event = Compose((self.event, other.event))
-        if self.method == other.method and self.method in METHODS:
+        if self.method == other.method and self.method in (*METHODS, BEST):
             together = price_of(event, self.adjacency, self.method)
             return PrivacyCurve(self.method, self.adjacency, event, together).group(self.records)
         price = SumPrice(self._price, other._price)

@@ -1,18 +1,92 @@
-"""How are curves made from other curves, by any accountant? For groups of records, and for two releases."""
+"""How are curves made from other curves? The least of several, for groups of records, for two releases."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tacit.accounting.price import Array, Price
 
-__all__ = ["GroupPrice", "SumPrice"]
+__all__ = ["GroupPrice", "LeastPrice", "SumPrice"]
 
 _UP = 1.0 + 1e-12
+_ALIKE = 1e-6  # of epsilon: the first of two roads is named
 _SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, in a sum of two curves
+
+
+@dataclass(frozen=True)
+class LeastPrice(Price):
+    """The least upper bound of several ``roads`` to the same price, by name.
+
+    Lower ends are those of the first road, and 0 where another road shows that its dominating pair costs more
+    than the mechanism.  The others are not asked where the first is tight.
+    """
+
+    roads: Mapping[str, Price]
+
+    @property
+    def first(self) -> Price:
+        """The road that is asked first."""
+        return next(iter(self.roads.values()))
+
+    def road(self, delta: float) -> str:
+        """The road that gives ``epsilon(delta)``."""
+        return self._least(delta)[1]
+
+    def _least(self, delta: float) -> tuple[float, str]:
+        (name, first), *others = self.roads.items()
+        best = first.epsilon(delta), name
+        for name, road in [] if first.is_tight(delta) else others:
+            if (found := road.epsilon(delta)) < best[0] * (1.0 - _ALIKE):
+                best = found, name
+        return best
+
+    def epsilon(self, delta: float) -> float:
+        return self._least(delta)[0]
+
+    def delta(self, epsilon: float) -> float:
+        found = self.first.delta(epsilon)
+        if 0.0 < found < 1.0 and self.first.is_tight(found):
+            return found
+        return min(found, *(road.delta(epsilon) for road in self.roads.values()))
+
+    def near(self, delta: float) -> float:
+        if self.first.is_tight(delta):
+            return self.first.near(delta)
+        return min(road.near(delta) for road in self.roads.values())
+
+    def is_tight(self, delta: float) -> bool:
+        return self.first.is_tight(delta)
+
+    def epsilons(self, deltas: Array) -> Array:
+        found = self.first.epsilons(deltas)
+        if np.isfinite(found).all():
+            return found
+        for road in list(self.roads.values())[1:]:
+            found = np.minimum(found, road.epsilons(deltas))
+        return found
+
+    def deltas(self, epsilons: Array) -> Array:
+        found = self.first.deltas(epsilons)
+        if not (found >= 1.0).any():
+            return found
+        for road in list(self.roads.values())[1:]:
+            found = np.minimum(found, road.deltas(epsilons))
+        return found
+
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        lower, upper = self.first.epsilon_bounds(delta)[0], self.epsilon(delta)
+        return (lower if lower <= upper else 0.0), upper
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        lower, upper = self.first.delta_bounds(epsilon)[0], self.delta(epsilon)
+        return (lower if lower <= upper else 0.0), upper
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        return self.first.by_direction(delta)
 
 
 @dataclass(frozen=True)

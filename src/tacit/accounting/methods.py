@@ -7,15 +7,16 @@ from types import MappingProxyType
 
 from tacit.accounting.closed_form import gaussian, gdp
 from tacit.accounting.composition import basic, optimal, strong
+from tacit.accounting.derived import LeastPrice
 from tacit.accounting.flatten import Steps, flatten
 from tacit.accounting.pld import accountant as pld
 from tacit.accounting.price import Price
 from tacit.accounting.renyi import moments, rdp, zcdp
 from tacit.accounting.scales import check_noise
-from tacit.errors import check_in
+from tacit.errors import UnsupportedEvent, check_in
 from tacit.events import Adjacency, Event
 
-__all__ = ["METHODS", "price_of"]
+__all__ = ["BEST", "METHODS", "price_of"]
 
 METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingProxyType(
     {
@@ -33,11 +34,32 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 """The accountants by name: each prices a flattened event under an adjacency."""
 
 
+BEST = "best"
+"""The name of the least of all proven bounds."""
+_ROADS = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
+
+
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """What the accountant ``method`` knows of ``event``."""
-    accountant = METHODS[check_in("method", method, tuple(METHODS))]
+    check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)
     check_noise(steps, method)
     if not steps:  # nothing is released: exactly 0, whatever the method
-        accountant = gaussian.price
-    return accountant(steps, adjacency)
+        return gaussian.price(steps, adjacency)
+    return METHODS[method](steps, adjacency) if method != BEST else _best(steps, adjacency)
+
+
+def _best(steps: Steps, adjacency: Adjacency) -> Price:
+    """The least of the roads that have a proven bound; what none has is refused as the first refuses it."""
+    roads: dict[str, Price] = {}
+    refusals: list[UnsupportedEvent] = []
+    for name in _ROADS:
+        if name == "optimal" and "pld" in roads:
+            break  # the pairs that it composes are composed by the first as well
+        try:
+            roads[name] = METHODS[name](steps, adjacency)
+        except UnsupportedEvent as refusal:
+            refusals.append(refusal)
+    if not roads:
+        raise refusals[0]
+    return LeastPrice(roads)

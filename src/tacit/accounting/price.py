@@ -59,6 +59,15 @@ class Price(ABC):
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         """A lower and an upper bound on epsilon; the lower one is 0.0 where none is known."""
 
+    def near(self, delta: float) -> float:
+        """epsilon to a few digits, on either side, for a search that is certified later; cheaper, if it can
+        be."""
+        return self.epsilon(delta)
+
+    def is_tight(self, delta: float) -> bool:
+        """Whether it is known that no other accountant can prove less at ``delta``, but for a few digits."""
+        return False
+
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """A lower and an upper bound on delta; the lower one is 0.0 where none is known."""
         upper = min(1.0, self.delta(epsilon))

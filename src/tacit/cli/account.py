@@ -77,7 +77,10 @@ def command(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help=f"Accountants, with commas: {', '.join(METHODS)}; or all.")
+        str,
+        typer.Option(
+            help=f"Accountants, with commas: {', '.join(METHODS)}; best, the least proven of these; or all."
+        ),
     ] = "pld",
     error_budget: Annotated[
         bool, typer.Option("--error-budget", help="Say where the width of each bracket comes from.")

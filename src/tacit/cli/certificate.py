@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tacit.cli.show import console, messages
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, check_in
 from tacit.ledger import Ledger
 from tacit.report.certificate.certificate import make_certificate
-from tacit.report.certificate.lines import STATEMENTS
+from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
+from tacit.report.certificate.statements import STATEMENTS, ask_statements, statements_text
 from tacit.report.statement.described import read_statement
 
 __all__ = ["command"]
+
+_FORMATS = ("text", "json", "registry")
+_ASKED = Path("statements.toml")  # where answers go if no file is named
 
 
 def command(
@@ -32,11 +37,30 @@ def command(
         Path | None,
         typer.Option(help="What the ledger cannot know: a TOML file of texts.", show_default=False),
     ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive",
+            help="Ask for what is not stated yet, and add it to the file of --statements (statements.toml).",
+        ),
+    ] = False,
     sign: Annotated[
         Path | None, typer.Option(help="Sign it with the private key in this file.", show_default=False)
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write it as a page too.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="Write its JSON to this file.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write its JSON to this file; with --format registry, the record.", show_default=False
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the name of the option
+        str | None,
+        typer.Option(
+            help="What to print: text; json; or registry, the record for the registry of deployments.",
+            show_default="text",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> int:
     """Certify what was and will be released from a data set: one page of text, JSON or HTML.
@@ -46,20 +70,76 @@ def command(
 
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
-    given = None if statements is None else _read(statements)
+    wanted = check_in("--format", format or ("json" if as_json else "text"), _FORMATS)
+    opened = Ledger.open(ledger)
+    given = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
+    if interactive:
+        given = _asked(opened, dataset, statements, given)
     with messages.status("pricing the mechanisms"):
-        certificate = make_certificate(Ledger.open(ledger), dataset, run=_run_id(run), statements=given)
+        certificate = make_certificate(opened, dataset, run=_run_id(run), statements=given)
     if sign is not None:
         certificate = certificate.signed(sign)
+    match wanted:
+        case "registry":
+            shown = _record(certificate.data)
+        case "json":
+            shown = certificate.to_json()
+        case _:
+            shown = certificate.to_text()
     if out is not None:
-        out.write_text(certificate.to_json(), encoding="utf-8")
+        out.write_text(shown if wanted == "registry" else certificate.to_json(), encoding="utf-8")
     if html is not None:
         html.write_text(certificate.to_html(), encoding="utf-8")
-    typer.echo(certificate.to_json() if as_json else certificate.to_text(), nl=False)
-    if not as_json:
+    typer.echo(shown, nl=False)
+    if wanted == "text":
         for path in filter(None, (out, html)):
             console.print(f"Written: {path}", soft_wrap=True)
     return 0
+
+
+command.__doc__ = str(command.__doc__).format(statements=", ".join(STATEMENTS))
+
+
+def _record(data: dict[str, Any]) -> str:
+    record = registry_record(data)
+    told = f"A record of tier {record['tier']}, a draft until the registry approves it."
+    if record["tier"] < 3 and (lacking := fields_missing(record, record["tier"] + 1)):
+        told += f" Tier {record['tier'] + 1} asks for {', '.join(lacking)}, where a part is missing."
+    messages.print(told, soft_wrap=True)
+    return registry_yaml(record)
+
+
+def _asked(ledger: Ledger, dataset: str, path: Path | None, given: dict[str, str]) -> dict[str, str]:
+    """The statements with the answers to what is not given; these are added to the file."""
+    written = _ASKED if path is None else path
+    if path is None and written.exists():
+        given = _read(written)
+    messages.print(
+        "Say what the ledger cannot know. It is printed in the certificate as assumed: state nothing that "
+        "was looked up in the records. Enter leaves a line NOT STATED; Ctrl-D leaves all that follow; Ctrl-C "
+        "writes nothing."
+    )
+    unit = ledger.policy(dataset).unit
+    try:
+        found = ask_statements(given, _ask, unit=unit)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Nothing was written.") from None
+    new = {key: text for key, text in found.items() if key not in given}
+    if new:
+        before = written.read_text(encoding="utf-8") if written.exists() else ""
+        gap = "" if not before or before.endswith("\n") else "\n"
+        written.write_text(before + gap + statements_text(new), encoding="utf-8")
+        messages.print(f"{len(new)} statements were added to {written}.", soft_wrap=True)
+    return found
+
+
+def _ask(key: str, about: str, problem: str) -> str:
+    if problem:
+        messages.print(f"  {problem}", style="red", soft_wrap=True)
+    else:
+        messages.print()
+        messages.print(about, soft_wrap=True)
+    return messages.input(f"{key} > ")
 
 
 def _run_id(run: str | None) -> str | None:
@@ -74,13 +154,11 @@ def _run_id(run: str | None) -> str | None:
     return str(charged["run"])
 
 
-command.__doc__ = str(command.__doc__).format(statements=", ".join(STATEMENTS))
-
-
 def _read(path: Path) -> dict[str, str]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise InvalidInput(
             f"the statements {path} cannot be read: {problem}. Correct the path, or that place in the file."
         ) from None
+    return {key: value.isoformat() if isinstance(value, date) else value for key, value in found.items()}

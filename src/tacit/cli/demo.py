@@ -6,7 +6,7 @@ import itertools
 import statistics
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -14,6 +14,10 @@ from rich.table import Table
 from tacit.cli.show import console, progress_bar
 from tacit.cli.train import INTERRUPTED, as_data, print_json, run_to_end, show_outcome
 from tacit.errors import check_integer
+
+if TYPE_CHECKING:
+    from tacit.datasets import Dataset
+    from tacit.runs.config import Config
 
 __all__ = ["command"]
 
@@ -64,12 +68,17 @@ def command(
 
 
 def _repeat(seeds: int) -> dict[float, list[float]]:
+    from tacit.runs import read_config
+    from tacit.runs.load import prepared_data
+
     scores: dict[float, list[float]] = {epsilon: [] for epsilon in _EPSILONS}
+    config = read_config(_CONFIG)
+    data = prepared_data(config)
     with progress_bar() as bar:
         task = bar.add_task("repeats for the table", total=len(_EPSILONS) * seeds)
         for epsilon, found in scores.items():
             for _ in range(seeds):
-                found.append(_score(epsilon))
+                found.append(_score(config, data, epsilon))
                 bar.advance(task)
     return scores
 
@@ -82,12 +91,13 @@ def _table(scores: dict[float, list[float]]) -> Table:
     return table
 
 
-def _score(epsilon: float) -> float:
-    from tacit.runs import make_session, read_config
+def _score(config: Config, data: Dataset, epsilon: float) -> float:
+    from tacit.runs.build import session_on
+    from tacit.runs.plan import make_plan
     from tacit.training import evaluate, train
 
-    config = read_config(_CONFIG)
     privacy = config.privacy.model_copy(update={"epsilon": epsilon})
-    data, session = make_session(config.model_copy(update={"privacy": privacy}))
+    config = config.model_copy(update={"privacy": privacy})
+    session = session_on(config, data, make_plan(config))
     train(session, progress=False)  # the table has a bar of its own
     return evaluate(session.current_model, *data.test).score

@@ -191,7 +191,7 @@ def command(
             )
         special_price = {"sampling": privacy.sampling, "correlation": privacy.correlation}
         for key, value in special_price.items():
-            if value in ("shuffled", "cyclic", "banded", "inverse", "tree"):
+            if value not in ("poisson", "full", "truncated-poisson", "independent"):
                 raise InvalidInput(
                     f'{config}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
                     "full batch with independent noise, which tacit plan compares. tacit train prints the "

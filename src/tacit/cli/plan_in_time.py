@@ -17,7 +17,7 @@ _BATCHES = {
     "parts": "{} whole parts",
     "full": "all",
 }
-_NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}"}
+_NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}", "tree": "tree, {} steps"}
 
 
 def show_in_time(ways: Ways | None) -> None:

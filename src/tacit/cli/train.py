@@ -62,9 +62,9 @@ def command(
         str | None,
         typer.Option(help="With --continue: the first day that is not there yet.  [default: today]"),
     ] = None,
-    table: Annotated[
+    data: Annotated[
         Path | None,
-        typer.Option(help="With --continue: where the rows are, if in another file.", show_default=False),
+        typer.Option(help="With --continue: where the records are, if elsewhere.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
@@ -89,7 +89,7 @@ def command(
 
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
-    started = _Started(config, out, resume, further, until, table)
+    started = _Started(config, out, resume, further, until, data)
     with one_voice() as join:
         charged = _Charged(ledger, dataset, chunk)
         return _train(started, join, charged, batches, as_json=as_json)
@@ -104,11 +104,11 @@ class _Started:
     resume: bool
     further: Path | None
     until: str | None
-    table: Path | None
+    data: Path | None
 
     def __post_init__(self) -> None:
-        if self.further is None and (self.until, self.table) != (None, None):
-            raise InvalidInput("--until and --table go with --continue RUN. Say them in [data] otherwise.")
+        if self.further is None and (self.until, self.data) != (None, None):
+            raise InvalidInput("--until and --data go with --continue RUN. Say them in [data] otherwise.")
         if (self.further is None) == (self.config is None):
             raise InvalidInput(
                 "give a configuration, or --continue and the folder of a run by date, which has its own."
@@ -123,7 +123,7 @@ class _Started:
         section = charged.section()
         if self.further is None:
             return check_run(self.path, out=self.out, resume=self.resume, ledger=section, batches=batches)
-        days = FurtherDays(self.until, self.table)
+        days = FurtherDays(self.until, self.data)
         return check_run(
             self.path, out=self.further, resume=True, ledger=section, batches=batches, further=days
         )
@@ -142,7 +142,7 @@ class _Started:
         """The words of a command that goes on after an interruption."""
         if self.further is None:
             return [str(self.path), "--out", str(folder), "--resume"]
-        given = (("--until", self.until), ("--table", self.table))
+        given = (("--until", self.until), ("--data", self.data))
         said = [word for name, value in given if value is not None for word in (name, str(value))]
         return ["--continue", str(self.further), *said]
 

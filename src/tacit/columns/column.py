@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,15 @@ from typing import Any, TypeAlias
 
 from tacit.columns.dialect import check_number_form
 from tacit.columns.moments import as_moment, check_format, number_of_moment
-from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, TacitError, check_in, check_real
+from tacit.errors import (
+    Deprecated,
+    InvalidInput,
+    PrivacyRefusal,
+    TacitError,
+    check_in,
+    check_integer,
+    check_real,
+)
 
 __all__ = ["KINDS", "Column", "Fact", "no_data_bounds"]
 
@@ -23,7 +32,7 @@ Fact: TypeAlias = str | int | float | bool | dt.date
 """A public value of a column, in its own terms."""
 
 _MOMENT = ("lower", "upper", "missing", "format", "parts")
-_NUMBER = ("lower", "upper", "step", "missing", "decimal", "thousands", "unit", "below")
+_NUMBER = ("lower", "upper", "bins", "step", "missing", "decimal", "thousands", "unit", "below")
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "number": _NUMBER,
     "integer": (*_NUMBER, "values"),
@@ -49,6 +58,8 @@ class Column:
         kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
             names and identifiers, which are never a feature.
         lower, upper: values outside count as the nearest of them; both or none.  Training needs them.
+        bins: of a number, a feature more for each bin, so that a linear model can bend: inner edges that are
+            known without the data, rising, or how many bins of equal width.  A bin begins at its edge.
         step: in queries, the grid on which sums are exact; by default a 2^20th of the range, or 1.
         values: of a category, the declared values; in queries, the values by which rows may be grouped, all
             of them, whether or not they occur.
@@ -72,6 +83,7 @@ class Column:
     kind: str
     lower: float | dt.date | None
     upper: float | dt.date | None
+    bins: int | tuple[float, ...] | None
     step: float | None
     values: tuple[str | int | bool, ...] | None
     missing: Fact
@@ -90,6 +102,7 @@ class Column:
         kind: str,
         lower: float | dt.date | str | None = None,
         upper: float | dt.date | str | None = None,
+        bins: int | Sequence[float] | None = None,
         step: float | None = None,
         values: Sequence[str | int | bool] | None = None,
         missing: Fact = "refuse",
@@ -132,6 +145,16 @@ class Column:
     def high(self) -> float | None:
         """``upper`` as a number."""
         return _as_number(self.upper)
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The inner edges of the bins, rising; none if there are no bins."""
+        if not isinstance(self.bins, int):
+            return self.bins or ()
+        low, high = self.low, self.high
+        assert low is not None, "checked when the column was made"
+        assert high is not None, "checked with it"
+        return tuple(low + (high - low) * at / self.bins for at in range(1, self.bins))
 
     def number_of(self, fact: Fact) -> float:
         """A public value as a number: a boolean is 0 or 1."""
@@ -236,6 +259,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
         "parts": _parts(kind, given["parts"]),
     }
     _check_bounds(facts["lower"], facts["upper"])
+    facts["bins"] = _bins(given["bins"], facts["lower"], facts["upper"])
     if given["step"] is not None:
         facts["step"] = check_real("step of a column", given["step"], low=0.0, open_low=True)
     if given["decimal"] is not None or given["thousands"] is not None:
@@ -267,6 +291,29 @@ def _check_bounds(lower: Any, upper: Any) -> None:
         raise InvalidInput(f"a column has both bounds or none; got lower {lower!r}, upper {upper!r}.")
     if lower is not None and not lower < upper:
         raise InvalidInput(f"lower must be below upper; got {_plain(lower)!r} and {_plain(upper)!r}.")
+
+
+def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...] | None:
+    if bins is None:
+        return None
+    if isinstance(bins, str) and bins in _DATA_WORDS:
+        raise PrivacyRefusal(no_data_bounds("bins of a column"))
+    if lower is None:
+        raise InvalidInput("bins of a column lie between its bounds. Declare lower and upper.")
+    if isinstance(bins, int) and not isinstance(bins, bool):
+        return check_integer("bins of a column", bins, low=2, high=1000)
+    if isinstance(bins, str | bool) or not isinstance(bins, tuple | list) or not bins:
+        raise InvalidInput(
+            "bins must be a number of bins, or a list of their inner edges, such as [20, 40, 60]; got "
+            f"{bins!r}."
+        )
+    edges = tuple(check_real("an edge of bins", edge) for edge in bins)
+    inside = all(lower < edge < upper for edge in edges)
+    if not inside or any(one >= other for one, other in itertools.pairwise(edges)):
+        raise InvalidInput(
+            f"edges of bins must rise, and lie between lower {lower!r} and upper {upper!r}; got {bins!r}."
+        )
+    return edges
 
 
 def _values(kind: str, values: object) -> tuple[str | int | bool, ...] | None:

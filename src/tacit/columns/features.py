@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -81,10 +82,18 @@ def feature_names(name: str, column: Column) -> Iterator[str]:
         yield from (f"{name}={value}" for value in (*_listed(column), "other"))
     else:
         yield name
+    yield from (f"{name} {words}" for words in _bin_names(column.edges))
     for part in column.parts:
         yield from (f"{name} {part}={value}" for value in PART_NAMES[part])
     if column.missing == "indicator":
         yield f"{name} missing"
+
+
+def _bin_names(edges: Sequence[float]) -> Iterator[str]:
+    if edges:
+        yield f"< {edges[0]:g}"
+        yield from (f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges))
+        yield f">= {edges[-1]:g}"
 
 
 # --- cells ----------------------------------------------------------------------------------------------
@@ -142,13 +151,16 @@ def _in_words(value: object) -> str:
 
 
 def _scalar(cells: Cells, column: Column, place: Place, dialect: Dialect) -> tuple[Floats, NDArray[np.bool_]]:
-    """One feature, and those of the parts of a moment."""
+    """One feature, and those of bins and of the parts of a moment."""
     values = _read_numbers(cells, column, place, dialect)
     lacking = np.isnan(values)
     if column.missing not in ("refuse", "indicator"):
         values = np.where(lacking, column.number_of(column.missing), values)
     parts = [codes_of_part(part, column.kind, values) for part in column.parts]
     blocks = [np.nan_to_num(_scaled(values, column), nan=0.0)[:, None]]
+    if column.edges:
+        codes = np.searchsorted(column.edges, np.clip(values, *bounds_of(column)), side="right")
+        blocks.append(np.eye(len(column.edges) + 1, dtype=np.float32)[codes])  # NaN: refused, or set to 0
     blocks += [
         np.eye(len(PART_NAMES[part]), dtype=np.float32)[codes]
         for part, codes in zip(column.parts, parts, strict=True)

@@ -23,9 +23,12 @@ from numpy.typing import NDArray
 
 from tacit.accounting.sensitivity import matrix_sensitivity
 from tacit.errors import InvalidInput, check_integer, check_real
-from tacit.events import Event, MatrixFactorization, TreeAggregation
+from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 
 __all__ = ["Banded", "BandedInverse", "Correlation", "Toeplitz", "Tree", "prefix_error"]
+
+BLOCK = 8
+"""Of more bands than twice as many, sums for so many steps are made at once."""
 
 _NONE = 1e3  # the cost of coefficients whose noise is no float
 
@@ -44,7 +47,8 @@ class Correlation(ABC):
     @property
     def kept(self) -> int:
         """Noise that is kept, that of the last step too, in multiples of the trained weights."""
-        return len(self.feedback) + 1 if self.feedback else 0
+        ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
+        return len(self.feedback) + 1 + ahead if self.feedback else 0
 
     @abstractmethod
     def terms(self, step: int) -> list[tuple[int, float]]:
@@ -215,26 +219,47 @@ class BandedInverse(Correlation, Toeplitz):
 class Tree(Correlation):
     """The sum of the first t steps has the noise of the nodes of a binary tree that make it up: DP-FTRL.
 
-    Nothing is kept; a step draws at most two logarithms of its number.
+    Nothing is kept; a step draws at most two logarithms of its number.  With ``restart_every`` a new tree
+    begins after so many steps, such as those of a pass: a record that takes part once in each has less to do
+    with the noise of the others.
 
     >>> Tree().terms(0), Tree().terms(1)
     ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
     """
 
+    restart_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.restart_every is not None:
+            check_integer("restart_every", self.restart_every, low=1)
+
     def terms(self, step: int) -> list[tuple[int, float]]:
-        now, before = self._nodes(step + 1), self._nodes(step)
+        tree, own = (0, step) if self.restart_every is None else divmod(step, self.restart_every)
+        now, before = self._nodes(tree, own + 1), self._nodes(tree, own)
         return [(node, 1.0) for node in now if node not in before] + [
             (node, -1.0) for node in before if node not in now
         ]
 
-    def _nodes(self, count: int) -> list[int]:
-        """Addresses of the intervals that the first ``count`` steps are made of."""
+    def _nodes(self, tree: int, count: int) -> list[int]:
+        """Addresses of the intervals that the first ``count`` steps of a tree are made of."""
         found, start = [], 0
         for level in range(count.bit_length() - 1, -1, -1):
             if count >> level & 1:
-                found.append((level << _LEVEL_BITS) | (start >> level))
+                others = tree * ((self.restart_every or 0) >> level)  # nodes of the level in the trees before
+                found.append((level << _LEVEL_BITS) | (others + (start >> level)))
                 start += 1 << level
         return found
 
+    def prefix_error(self, steps: int) -> float:
+        """That of :func:`prefix_error`: the sum of t steps has the noise of the nodes that make it up."""
+        each = self.restart_every or steps
+        nodes = (t // each * each.bit_count() + (t % each).bit_count() for t in range(1, steps + 1))
+        return math.sqrt(sum(nodes) / steps)
+
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        return TreeAggregation(noise_multiplier, steps, participations, separation)
+        """One tree after another, in as many of which a record takes part as it can."""
+        each = min(self.restart_every or steps, steps)
+        trees = min(-(-steps // each), participations)
+        times = min(participations, -(-each // separation))
+        alone = TreeAggregation(noise_multiplier, each, times, separation)
+        return alone if trees == 1 else Repeat(alone, trees)

@@ -55,6 +55,7 @@ class Dataset:
     * ``owners``, ``test_owners``: whose each record of ``train`` and ``test`` is, where a person may have
       several, and the unit is a person; else None.
     * ``dates``: when each record of ``train`` arrived, where they are trained on in this order; else None.
+    * ``pictures``: the shape of a picture, where ``inputs`` are features of pictures; else None.
     * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
 
     Errors: :class:`InvalidInput` where the tensors do not fit together.
@@ -79,6 +80,7 @@ class Dataset:
     owners: Owners | None = None
     test_owners: Owners | None = None
     dates: Sequence[Any] | None = None
+    pictures: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):

@@ -96,6 +96,7 @@ def load_documents(
     spelling: Spelling | None = None,
     user: str | Sequence[str] | None = None,
     several: bool = False,
+    date: str | None = None,
     test_fraction: float | None = None,
     test_path: Path | None = None,
     unit: str = "document",
@@ -114,6 +115,7 @@ def load_documents(
             list of people, or be a list of fields, where a person may have ``several``.
         several: a person may have several; the data set then says whose each is, and test documents are those
             of other people.
+        date: the field of the day on which a document arrived, for training by date.
         test_fraction: the share of documents that test the model, each chosen by a hash of its text alone, or
             of its ``user``, who may have several.
         test_path: a file of test documents instead.
@@ -132,7 +134,7 @@ def load_documents(
         raise InvalidInput(
             "give exactly one of test_fraction and test_path, to say where the test documents come from."
         )
-    train = [*read_documents(path, text=text, user=user)]
+    train = [*read_documents(path, text=text, user=user, date=date)]
     if test_path is not None:
         test = [*read_documents(test_path, text=text, user=user)]
     else:
@@ -142,8 +144,8 @@ def load_documents(
         if several:
             trains, tests = choose_people([document.owner for document in train], test_fraction)
         train, test = [*compress(train, trains)], [*compress(train, tests)]
-    trained_on, owners = pair_of(train, encode, cutting, "training", several=several)
-    tested_on, test_owners = pair_of(test, encode, cutting, "testing", several=several)
+    trained_on, owners, dates = pair_of(train, encode, cutting, "training", several=several)
+    tested_on, test_owners, _ = pair_of(test, encode, cutting, "testing", several=several)
     return Dataset(
         path.name.split(".")[0],
         trained_on,
@@ -155,16 +157,19 @@ def load_documents(
         spelling=spelling,
         owners=owners,
         test_owners=test_owners,
+        dates=None if date is None else dates,
     )
 
 
-def read_documents(path: Path, *, text: str, user: str | Sequence[str] | None) -> Iterator[Document]:
+def read_documents(
+    path: Path, *, text: str, user: str | Sequence[str] | None, date: str | None = None
+) -> Iterator[Document]:
     """The documents of a file or a corpus; errors as of :func:`load_documents`."""
     if not path.is_dir() and path.suffix != ".parquet":
-        return read_json_lines(path, text=text, user=user)
+        return read_json_lines(path, text=text, user=user, date=date)
     from tacit.datasets.parquet import read_corpus  # imports pyarrow
 
-    return read_corpus(path, text=text, user=user)
+    return read_corpus(path, text=text, user=user, date=date)
 
 
 def pair_of(
@@ -174,23 +179,23 @@ def pair_of(
     name: str,
     *,
     several: bool = False,
-) -> tuple[TensorPair, Owners | None]:
+) -> tuple[TensorPair, Owners | None, list[object]]:
     """The records of one part; a single token predicts nothing and is no record.
 
-    And whose they are, if a person may have ``several``.
+    And whose they are, if a person may have ``several``, and their dates.
     """
     found = [[*cutting.pieces(encode(document.text))] for document in documents]
-    owned = [(document.user, one) for document, own in zip(documents, found, strict=True) for one in own]
+    owned = [(document, one) for document, own in zip(documents, found, strict=True) for one in own]
     if not several:
-        check_users((user for user, _ in owned if user is not None), name)
-    owned = [(user, one) for user, one in owned if len(one) > 1]
+        check_users((document.user for document, _ in owned if document.user is not None), name)
+    owned = [(document, one) for document, one in owned if len(one) > 1]
     sequences = [one for _, one in owned]
     if not sequences:
         raise InvalidInput(
             f"no document is left for {name} that has two tokens. Take another test_fraction, or other files."
         )
-    owners = [user for user, _ in owned if user is not None] if several else None
-    return sequence_pair(sequences, cutting), owners
+    owners = [document.owner for document, _ in owned] if several else None
+    return sequence_pair(sequences, cutting), owners, [document.date for document, _ in owned]
 
 
 def check_users(owners: Iterable[Owner], name: str) -> None:

@@ -16,10 +16,11 @@ __all__ = ["Document", "owner_of", "read_json_lines"]
 
 @dataclass(frozen=True)
 class Document:
-    """A ``text``, and the ``user`` whom it is of, or all of them, where they are declared."""
+    """A ``text``; the ``user`` whom it is of, or all of them, and its ``date``, where they are declared."""
 
     text: str
     user: Owner | None = None
+    date: object = None
 
     @property
     def owner(self) -> Owner:
@@ -37,20 +38,24 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
     return names[0] if one and not isinstance(values[0], list) else tuple(names)
 
 
-def read_json_lines(path: Path, *, text: str, user: str | Sequence[str] | None = None) -> Iterator[Document]:
+def read_json_lines(
+    path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
+) -> Iterator[Document]:
     """The documents of a JSON Lines file one by one; errors as of ``load_documents``."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                yield _document(line, f"line {number} of {path}", text, user)
+                yield _document(line, f"line {number} of {path}", text, user, date)
     except (OSError, EOFError) as problem:
         raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
     if not number:
         raise InvalidInput(f"{path} holds no line; it should hold one document a line, each a JSON object.")
 
 
-def _document(line: bytes, where: str, text: str, user: str | Sequence[str] | None) -> Document:
+def _document(
+    line: bytes, where: str, text: str, user: str | Sequence[str] | None, date: str | None
+) -> Document:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):  # whose message would show the line
@@ -73,8 +78,14 @@ def _document(line: bytes, where: str, text: str, user: str | Sequence[str] | No
             f'{where}: the field "{text}" holds half of a surrogate pair, which is no character. Write the '
             "file again from the original text."
         ) from None
+    when = None if date is None else data.get(date)
+    if date is not None and not isinstance(when, str):
+        raise InvalidInput(
+            f'{where}: the field "{date}" is {"no text" if date in data else "missing"}. [data] date names '
+            "the field of the day on which a document arrived, such as 2026-03-01."
+        )
     if user is None:
-        return Document(found)
+        return Document(found, date=when)
     fields = [user] if isinstance(user, str) else [*user]
     owner = owner_of([data.get(field) for field in fields], one=isinstance(user, str))
     if owner is None:
@@ -84,4 +95,4 @@ def _document(line: bytes, where: str, text: str, user: str | Sequence[str] | No
             f'{where}: the field "{wrong}" is {what}. [data] user names the field that tells users apart; '
             "every document needs one."
         )
-    return Document(found, owner)
+    return Document(found, owner, when)

@@ -52,24 +52,29 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
     return parts
 
 
-def read_corpus(path: Path, *, text: str, user: str | Sequence[str] | None = None) -> Iterator[Document]:
+def read_corpus(
+    path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
+) -> Iterator[Document]:
     """The documents of a corpus one by one; errors as of :func:`read_part`."""
     count = 0
     for part in corpus_parts(path):
-        for document in read_part(part, text=text, user=user):
+        for document in read_part(part, text=text, user=user, date=date):
             yield document
             count += 1
     if not count:
         raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
 
 
-def read_part(part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None) -> Iterator[Document]:
+def read_part(
+    part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
+) -> Iterator[Document]:
     """The documents of one part.
 
     Args:
         text: the column of the text; of strings.
         user: the column of the person whom a document is of; of strings or whole numbers, or of lists of
             them; or several columns.
+        date: the column of the day on which a document arrived; of dates, times or strings.
 
     Raises:
         InvalidInput: a column is missing or of another type, or a cell of it is empty; the message gives the
@@ -77,13 +82,15 @@ def read_part(part: CorpusPart, *, text: str, user: str | Sequence[str] | None =
     """
     file = _opened(part.path)
     whose = [] if user is None else [user] if isinstance(user, str) else [*user]
-    wanted = [text, *whose]
+    wanted = [text, *whose, *([] if date is None else [date])]
     types = {field.name: field.type for field in file.schema_arrow}
     for name in wanted:
         if name not in types:
             raise InvalidInput(
-                f'{part.path} has no column "{name}". [data] text and user name columns of the corpus.'
+                f'{part.path} has no column "{name}". [data] text, user and date name columns of the corpus.'
             )
+        if name == date and pyarrow.types.is_temporal(types[name]):
+            continue
         _check_type(part.path, name, types[name], of_people=name in whose)
     row = part.first_row
     try:
@@ -95,13 +102,13 @@ def read_part(part: CorpusPart, *, text: str, user: str | Sequence[str] | None =
                         f'{part.path}, row {row}: "{wanted[cells.index(None)]}" is empty. Leave such '
                         "rows out of the corpus."
                     )
-                owner = owner_of(cells[1:], one=isinstance(user, str))
+                owner = owner_of(cells[1 : 1 + len(whose)], one=isinstance(user, str))
                 if whose and owner is None:
                     raise InvalidInput(
                         f"{part.path}, row {row}: a list of users is empty, or lacks one. Leave such rows "
                         "out of the corpus."
                     )
-                yield Document(cells[0], owner)
+                yield Document(cells[0], owner, None if date is None else cells[-1])
                 row += 1
     except (OSError, pyarrow.ArrowException) as problem:
         raise _unreadable(part.path, problem) from None

@@ -82,7 +82,7 @@ class DiscreteGaussian(Event):
 class DiscreteLaplace(Event):
     """``f(D) + k``, f a sum of integers of absolute value at most ``sensitivity``.
 
-    k is an integer with probability proportional to exp(-|k| / scale): the geometric mechanism (Ghosh,
+    k is an integer with probability proportional to ``exp(-|k| / scale)``: the geometric mechanism (Ghosh,
     Roughgarden & Sundararajan 2009).  ``scale`` is in the units of f.
     """
 

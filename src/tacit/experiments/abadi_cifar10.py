@@ -33,6 +33,9 @@ _NOTES = (
 )
 
 
+_SELECTION = "the last 5,000 training images"
+
+
 def run(request: Request) -> list[Row]:
     """One row per epsilon, and ``abadi-cifar10.png`` with the published figures beside ours."""
     name = request.choose_dataset(("cifar10",))
@@ -44,7 +47,11 @@ def run(request: Request) -> list[Row]:
     for epsilon in request.choose_epsilons(tuple(_PUBLISHED)):
         recipe = choose(_RECIPES, epsilon)
         found = repeat_linear(f"{name}, ε = {epsilon:g}", request, data, recipe, epsilon)
-        rows.append(found.row(_NAME, name, "public patches and scattering, linear", public_data=source))
+        rows.append(
+            found.row(
+                _NAME, name, "public patches and scattering, linear", selection=_SELECTION, public_data=source
+            )
+        )
         write_results(_NAME, rows, request, notes=notes)
     _draw(rows, request)
     return rows

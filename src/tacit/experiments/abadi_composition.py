@@ -78,6 +78,7 @@ def _row(accountant: str, epsilon: float, delta: float, seconds: float = 0.0) ->
         accuracy_std=None,
         seeds=0,
         wall_seconds=seconds,
+        selection="",
         details={"sampling_rate": _RATE, "steps": _STEPS},
     )
 

@@ -46,6 +46,9 @@ _RECIPES = (
 )
 
 
+_SELECTION = "the last 10,000 training images; test figures seen before the last choice"
+
+
 def run(request: Request) -> list[Row]:
     """One row per epsilon, and ``abadi-mnist.png`` with the published figures beside ours."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
@@ -57,7 +60,11 @@ def run(request: Request) -> list[Row]:
         once = partial(_once, data, plan, recipe, request.device)
         found = repeat(f"{name}, ε = {epsilon:g}", request, plan, once)
         model = f"DP-PCA({_COMPONENTS}), {_HIDDEN} hidden"
-        rows.append(found.row(_NAME, name, model, pca_noise=recipe.pca_noise, whitened=recipe.whitened))
+        rows.append(
+            found.row(
+                _NAME, name, model, selection=_SELECTION, pca_noise=recipe.pca_noise, whitened=recipe.whitened
+            )
+        )
         write_results(_NAME, rows, request, notes=_NOTES)
     _draw(rows, request)
     return rows

@@ -27,7 +27,7 @@ from tacit.attacks.attributes import (
 from tacit.datasets import Dataset
 from tacit.datasets.adult import load_adult
 from tacit.errors import MissingExtra
-from tacit.experiments.base import Request, Row, write_results
+from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 __all__ = ["run"]
@@ -128,6 +128,7 @@ def _row(box: str, n: int, draws: list[_Once], seconds: float) -> Row:
         accuracy_std=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
         seeds=len(draws),
         wall_seconds=seconds,
+        selection=NO_SEARCH,
         details={
             "attacked": {
                 "members": statistics.mean(result.members.value for result in results),

@@ -46,6 +46,8 @@ __all__ = [
 ]
 
 DELTA = 1e-5
+NO_SEARCH = "one setting, no search in the log"
+"""Of rows whose settings were not chosen by their accuracy."""
 
 
 class Listener(Protocol):
@@ -92,6 +94,7 @@ class Request:
 class Row:
     """One line of results.  ``seeds`` counts independent repeats; accuracies are parts of 1.
 
+    ``selection`` says on which records the settings were chosen, and whether test figures were seen before.
     ``accuracy_std`` is the sample standard deviation over the repeats; ``epsilon`` is infinite without
     privacy; ``details`` holds what only this experiment has.
     """
@@ -107,6 +110,7 @@ class Row:
     accuracy_std: float | None
     seeds: int
     wall_seconds: float
+    selection: str
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +126,7 @@ class Repeats:
     evaluations: tuple[Evaluation, ...]
     wall_seconds: float
 
-    def row(self, experiment: str, dataset: str, model: str, **details: Any) -> Row:
+    def row(self, experiment: str, dataset: str, model: str, *, selection: str, **details: Any) -> Row:
         """The line of results."""
         scores = [evaluation.score for evaluation in self.evaluations]
         return Row(
@@ -137,6 +141,7 @@ class Repeats:
             accuracy_std=statistics.stdev(scores) if len(scores) > 1 else None,
             seeds=len(scores),
             wall_seconds=self.wall_seconds,
+            selection=selection,
             details={
                 "accuracies": scores,
                 "per_class": _mean_per_class(self.evaluations),
@@ -177,7 +182,7 @@ def classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Te
 class Setting:
     """DP-SGD with momentum and averaged weights; ``batch_size`` None is full batch.
 
-    Cross-entropy, SGD, records are images under add-remove, delta = 1e-5.
+    Cross-entropy, SGD, delta = 1e-5.
     """
 
     batch_size: int | None
@@ -194,6 +199,7 @@ class Setting:
         *,
         clipping: ClippingRule | None = None,
         preparation: Sequence[Event] = (),
+        adjacency: str = "add-remove",
     ) -> Plan:
         """The plan with the least noise for ``epsilon``, the cost of ``preparation`` included."""
         return Plan.calibrate(
@@ -203,7 +209,7 @@ class Setting:
             batch_size=self.batch_size,
             steps=self.steps,
             clipping=self.clipping_norm if clipping is None else clipping,
-            adjacency="add-remove",
+            adjacency=adjacency,
             unit=data.unit,
             preparation=preparation,
         )

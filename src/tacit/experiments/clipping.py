@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
 from tacit.datasets import Dataset, load
-from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
+from tacit.experiments.base import NO_SEARCH, Request, Row, Setting, percent, repeat, write_results
 from tacit.models import MLP
 from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
@@ -58,7 +58,12 @@ def _repeat(
 
     found = repeat(f"ε = {epsilon:g}, {label}", request, plan, once)
     return found.row(
-        _NAME, name, f"MLP 784-64-10, {label}", rule=label, thresholds=path[:: max(1, plan.steps // 50)]
+        _NAME,
+        name,
+        f"MLP 784-64-10, {label}",
+        selection=NO_SEARCH,
+        rule=label,
+        thresholds=path[:: max(1, plan.steps // 50)],
     )
 
 

@@ -62,6 +62,9 @@ _NOTES = (
 )
 
 
+_SELECTION = "the last 10,000 training images"
+
+
 def run(request: Request) -> list[Row]:
     """One row per way and epsilon, and ``correlated-noise.png``."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
@@ -72,7 +75,13 @@ def run(request: Request) -> list[Row]:
             once = partial(_once, data, plan, way.rates[epsilon >= 1.0], request.device)
             found = repeat(f"{name}, ε = {epsilon:g}, {way.label}", request, plan, once)
             rows.append(
-                found.row(_NAME, name, f"logistic, {way.label}", correlation=type(way.correlation).__name__)
+                found.row(
+                    _NAME,
+                    name,
+                    f"logistic, {way.label}",
+                    selection=_SELECTION,
+                    correlation=type(way.correlation).__name__,
+                )
             )
             write_results(_NAME, rows, request, notes=_NOTES)
     _draw(rows, ways, request)

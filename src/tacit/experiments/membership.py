@@ -35,7 +35,7 @@ from tacit.attacks.stacked_training import train_plainly, train_privately
 from tacit.audits import Claim, claim_test
 from tacit.datasets import Dataset, load
 from tacit.experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, pooled, roc_with_band
-from tacit.experiments.base import DELTA, Request, Row, write_results
+from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
@@ -179,6 +179,7 @@ def _outcome(name: str, pool: _Pool, plan: Plan | None, request: Request) -> _Ou
         accuracy_std=float(tested.std(ddof=1)) if targets > 1 else None,
         seeds=targets,
         wall_seconds=time.perf_counter() - start,
+        selection=NO_SEARCH,
         details={
             "train_accuracy": float(right[:, :_RECORDS][member].mean()),
             "shadows": _SHADOWS,

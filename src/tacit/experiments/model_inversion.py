@@ -42,6 +42,8 @@ _CODE_SETTINGS = Inversion(learning_rate=1.0)
 _PRIVATE_SETTING = Setting(None, 10, learning_rate=0.3, momentum=0.0, clipping_norm=1.0)
 _SHOWN = 6  # people in the figure
 
+_SELECTION = "these faces themselves: not a figure of what privacy costs"
+
 
 @dataclass(frozen=True, eq=False)
 class _Split:
@@ -131,6 +133,7 @@ class _Figures:
             accuracy_std=statistics.stdev(self.accuracy) if len(self.accuracy) > 1 else None,
             seeds=len(self.accuracy),
             wall_seconds=seconds,
+            selection=_SELECTION,
             details={
                 "attacked": {
                     "identified": interval.value,

@@ -32,7 +32,7 @@ from tacit.attacks.memorisation import (
 from tacit.datasets import Alphabet, TensorPair
 from tacit.datasets.lines import NAMES_ALPHABET, NAMES_LONGEST, load_names
 from tacit.datasets.text import token_pair
-from tacit.experiments.base import DELTA, Request, Row, write_results
+from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.models import WindowModel
 from tacit.plan import Plan
 from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
@@ -210,6 +210,7 @@ def _row(kind: _Found) -> Row:
         accuracy_std=statistics.stdev(kind.accuracies) if len(kind.accuracies) > 1 else None,
         seeds=len(kind.accuracies),
         wall_seconds=kind.seconds,
+        selection=NO_SEARCH,
         details={
             "names": _SETTING.names,
             "candidates": _SPACE.size,

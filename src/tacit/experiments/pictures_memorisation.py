@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from tacit.attacks.memorisation import regenerated
 from tacit.datasets import load
-from tacit.experiments.base import DELTA, Request, Row, write_results
+from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.plan import Plan
 from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import PrivateSession
@@ -213,6 +213,7 @@ def _row(kind: _Found, seeds: int) -> Row:
         accuracy_std=None,
         seeds=seeds,
         wall_seconds=kind.seconds,
+        selection=NO_SEARCH,
         details={"made": _SETTING.made, "counts": [kind.counts(copies) for copies in _copies()]},
     )
 

@@ -6,6 +6,7 @@ from a random process and are nobody's data.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,12 +17,14 @@ from torch import Tensor
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
 from tacit.experiments.base import Request
-from tacit.models import dead_leaves, scattering_features
+from tacit.experiments.cached_rows import cached_rows
+from tacit.models import PictureFeatures, dead_leaves, scattering_features
+from tacit.models.picture_features import NORM
 from tacit.models.public_features import PublicFeatures
 from tacit.models.public_whitening import PublicWhitening
 from tacit.models.scattering import CHANNELS, mirror_average
 
-__all__ = ["both_rows", "patch_rows", "public_pictures", "scattering_rows"]
+__all__ = ["both_rows", "grey_rows", "patch_rows", "public_pictures", "scattering_rows"]
 
 _FOR_PATCHES, _FOR_SCATTERING = 6000, 4000
 _CHUNK = 2000
@@ -56,6 +59,24 @@ def scattering_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
         for start in range(0, len(raw), _CHUNK):
             out[start : start + _CHUNK] = whitening(raw[start : start + _CHUNK].float())
         return out
+
+    return _mapped(data, rows)
+
+
+def grey_rows(data: Dataset, request: Request) -> Dataset:
+    """The data set with :class:`PictureFeatures` of norm 1 as inputs, (n, d) float16; cached."""
+    _, height, width = data.input_shape
+
+    def rows(part: str, pictures: Tensor) -> Tensor:
+        return cached_rows(
+            f"picture features, {height} x {width}",
+            pictures,
+            lambda: made().rows(pictures, partial(request.listener, f"scattering, {part}")).div_(NORM).half(),
+        )
+
+    @functools.cache
+    def made() -> PictureFeatures:
+        return PictureFeatures(height, width)
 
     return _mapped(data, rows)
 

@@ -20,6 +20,7 @@ from tacit.experiments import (
     scattering,
     shokri,
     stored_rows,
+    tables,
     tempered_sigmoids,
 )
 from tacit.experiments.base import Request, Row
@@ -72,6 +73,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "attribute-inversion": Experiment(
         attribute_inversion.run,
         "who is married, by a tree of income, and without it (Fredrikson et al., 2015)",
+    ),
+    "tables": Experiment(
+        tables.run, "income of Adult by linear models, a network and least squares, beside diffprivlib"
     ),
     "stored-rows": Experiment(
         stored_rows.run, "training records that lie in a kernel machine, and a private one that has none"

@@ -28,7 +28,7 @@ from tacit.datasets import load
 from tacit.datasets.adult import load_adult
 from tacit.errors import InvalidInput
 from tacit.experiments.attacked import attacked
-from tacit.experiments.base import Request, Row, write_results
+from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.noise.generator import Generator
 from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
@@ -127,6 +127,7 @@ def _row(task: _Task, trained: int, request: Request) -> Row:
         accuracy_std=float(test.std(ddof=1)) if targets > 1 else None,
         seeds=targets,
         wall_seconds=time.perf_counter() - start,
+        selection=NO_SEARCH,
         details={
             "task": task.of,
             "classes": task.classes,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tacit.attacks.support_vectors import StoredShare, stored_rows, stored_share
 from tacit.datasets import Dataset, load
 from tacit.errors import MissingExtra
-from tacit.experiments.base import DELTA, Request, Row, write_results
+from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.plan import Plan
 from tacit.report.pages.plots import BLUE, new_figure, save_figure
 from tacit.training import PrivateSession, evaluate
@@ -145,6 +145,7 @@ def _row(
         accuracy_std=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
         seeds=len(accuracies),
         wall_seconds=seconds,
+        selection=NO_SEARCH,
         details={
             "attacked": {"share of the training records stored": found.share},
             "largest_error": found.largest_error,

@@ -47,7 +47,7 @@ Records: TypeAlias = ArrayLike | Mapping[str, Any]
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Logistic regression, or with ``hidden`` layers a perceptron, trained by DP-SGD.
+    """Logistic regression, or a perceptron with ``hidden`` layers, by DP-SGD; or least squares in one go.
 
     **Every call of fit is a new spend on the records that it is given.**  Cross-validation and grid search
     call it many times on overlapping records, and the costs add up: do them on public data, or on as many
@@ -75,6 +75,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_sample_weight: the largest weight of a record, public; needed for ``sample_weight`` in fit.
         normalise: bring each row to mean 0 and variance 1 by itself, at no cost.  Good for pictures and
             spectra, with columns of one kind; bad for tables of a few unlike columns.
+        features: a fixed module before the model, from public data or none: (n, d) values, scaled by
+            ``bounds`` to [0, 1], to (n, f).  With :class:`tacit.models.PictureFeatures`, for pictures, take
+            clipping_norm=1.0 and learning_rate=0.3.
+        head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
+            (:func:`tacit.training.least_squares_session`): no hidden layers, and no steps to choose.
         hidden: widths of hidden layers; none is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: bound on the norm of one record's gradient.
@@ -141,6 +146,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: Mapping[Any, float] | None = None,
         max_sample_weight: float | None = None,
         normalise: bool = False,
+        features: nn.Module | None = None,
+        head: str = "dp-sgd",
         hidden: Sequence[int] = (),
         activation: str = "tanh",
         clipping_norm: float = 1.33,
@@ -167,6 +174,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
         self.max_sample_weight = max_sample_weight
         self.normalise = normalise
+        self.features = features
+        self.head = head
         self.hidden = hidden
         self.activation = activation
         self.clipping_norm = clipping_norm
@@ -282,6 +291,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         target_bounds: tuple[float, float] | None = None,
         max_sample_weight: float | None = None,
         normalise: bool = False,
+        features: nn.Module | None = None,
+        head: str = "dp-sgd",
         hidden: Sequence[int] = (),
         activation: str = "tanh",
         clipping_norm: float = 0.5,
@@ -307,6 +318,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.target_bounds = target_bounds
         self.max_sample_weight = max_sample_weight
         self.normalise = normalise
+        self.features = features
+        self.head = head
         self.hidden = hidden
         self.activation = activation
         self.clipping_norm = clipping_norm

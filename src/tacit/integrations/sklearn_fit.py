@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,20 +15,29 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.errors import InvalidInput, PrivacyRefusal, check_real
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.events import Adjacency
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.training import OwnedRecords, PrivateSession, Row, StepCharges, train
+from tacit.training import (
+    OwnedRecords,
+    PrivateSession,
+    Row,
+    StepCharges,
+    least_squares_session,
+    solve_least_squares,
+    train,
+)
 from tacit.training.records import Data
 
 __all__ = ["Rows", "Settings", "Trained", "cross_entropy", "make_plan", "squared_error", "train_model"]
 
 _DEFAULT_EPOCHS = 30.0
 _ROWS = 10
+_HEADS = ("dp-sgd", "least-squares")
 _NOTES = (
     "a transformer that was fitted on the same records before this estimator is not covered",
     "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up",
@@ -48,6 +58,8 @@ class Settings(Protocol):
     rows_per_user: int | None
     columns: Mapping[str, Any] | None
     normalise: bool
+    features: nn.Module | None
+    head: str
     hidden: Sequence[int]
     activation: str
     clipping_norm: float
@@ -146,31 +158,131 @@ def train_model(
 
     The session ends here, and with it the key of the noise: a pickled estimator may be released.
     """
+    least_squares = check_in("head", settings.head, _HEADS) == "least-squares"
+    columns = rows.inputs.shape[1]
+    front = _front(settings, columns, least_squares=least_squares)
+    if least_squares:
+        _check_one_release(settings)
+    with torch.no_grad():
+        rows = replace(rows, inputs=front(rows.inputs))
+    features, weighted = rows.inputs.shape[1], rows.weights is not None
     records, count = rows.records(settings.rows_per_user)
-    plan, features, weighted = make_plan(settings, count), rows.inputs.shape[1], rows.weights is not None
-    generator = Generator.from_os()
-    model = _model(settings, features, outputs, generator)
-    rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
-    momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
+    plan, generator = make_plan(settings, count), Generator.from_os()
     with _charged(settings, plan, generator) as charges:
-        session = PrivateSession(
-            model,
-            torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-            records,
-            plan,
-            loss=_weighted(loss) if weighted else loss,
-            engine=settings.engine,
-            physical_batch_size=settings.physical_batch_size,
-            charges=charges,
-            generator=generator,
-        )
+        if least_squares:
+            session = least_squares_session(
+                records,
+                plan,
+                inputs=features,
+                outputs=outputs,
+                classes=not rows.targets.is_floating_point(),
+                normalise=not rows.targets.is_floating_point(),
+                weighted=weighted,
+                engine=settings.engine,
+                physical_batch_size=settings.physical_batch_size,
+                charges=charges,
+                generator=generator,
+            )
+        else:
+            session = _sgd_session(settings, records, plan, outputs, loss, rows, charges, generator)
         if settings.verbose:
             train(session, rows=_ROWS, watchers=(_Progress(plan.steps),), progress=False)
         else:
             for batch in session.batches():
                 session.step(batch)
-        statement = _statement(session, settings, features, model, weighted=weighted)
-    return Trained(model, plan, statement)
+        model = solve_least_squares(session) if least_squares else session.model
+        statement = _statement(session, settings, columns, model, weighted=weighted)
+    whole = model if isinstance(front, nn.Identity) else nn.Sequential(front, model)
+    return Trained(whole, plan, statement)
+
+
+def _sgd_session(
+    settings: Settings,
+    records: Data | OwnedRecords,
+    plan: Plan,
+    outputs: int,
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    rows: Rows,
+    charges: StepCharges | None,
+    generator: Generator,
+) -> PrivateSession:
+    model = _model(settings, rows.inputs.shape[1], outputs, generator)
+    rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
+    momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
+    return PrivateSession(
+        model,
+        torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
+        records,
+        plan,
+        loss=loss if rows.weights is None else _weighted(loss),
+        engine=settings.engine,
+        physical_batch_size=settings.physical_batch_size,
+        charges=charges,
+        generator=generator,
+    )
+
+
+def _check_one_release(settings: Settings) -> None:
+    """Refuse settings of steps and layers, which least squares has none of.
+
+    Raises:
+        InvalidInput: one is given.
+    """
+    given = {
+        "hidden": tuple(settings.hidden),
+        "steps": settings.steps,
+        "epochs": settings.epochs,
+        "batch_size": settings.batch_size,
+    }
+    if wrong := [f"{name}={value!r}" for name, value in given.items() if value not in (None, ())]:
+        raise InvalidInput(
+            f'head="least-squares" is a linear model from one release of all records, and takes no '
+            f'{", ".join(wrong)}. Leave that out, or take head="dp-sgd".'
+        )
+
+
+class _Fixed(nn.Module):
+    """Features of records in [-1, 1], which the user's module gets in [0, 1]."""
+
+    def __init__(self, features: nn.Module) -> None:
+        super().__init__()
+        self.features = features.eval().requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, d) to (n, f)."""
+        rows: Tensor = self.features((inputs + 1) / 2)
+        return rows
+
+
+def _front(settings: Settings, columns: int, *, least_squares: bool) -> nn.Module:
+    """What is done with each record by itself before the model, once for all steps.
+
+    Raises:
+        InvalidInput: ``features`` is no module, or its output no rows.
+        PrivacyRefusal: the features of a record depend on the others of its batch.
+    """
+    if settings.features is None:
+        first = settings.normalise and least_squares  # the models of DP-SGD have a layer for it
+        return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()
+    if not isinstance(settings.features, nn.Module):
+        raise InvalidInput(
+            "features must be a fixed torch module, such as tacit.models.PictureFeatures(28, 28); got "
+            f"{type(settings.features).__name__}."
+        )
+    front = _Fixed(copy.deepcopy(settings.features))
+    made_up = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        together, alone = front(made_up), torch.cat([front(row[None]) for row in made_up])
+    if together.ndim != 2 or len(together) != 3:
+        raise InvalidInput(
+            f"features must turn 3 records into 3 rows (3, f); got shape {tuple(together.shape)}."
+        )
+    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
+        raise PrivacyRefusal(
+            "features of a record depend on the other records of its batch, so that one record would change "
+            "what is learnt from the others. Take a module that maps each record by itself."
+        )
+    return front
 
 
 def make_plan(settings: Settings, rows: int) -> Plan:
@@ -185,17 +297,18 @@ def make_plan(settings: Settings, rows: int) -> Plan:
                 'records=1000, or choose adjacency="replace-one", under which the number is public.'
             )
         records = rows
-    unset = settings.epochs is None and settings.steps is None
+    least_squares = settings.head == "least-squares"
+    unset = settings.epochs is None and settings.steps is None and not least_squares
     return Plan.calibrate(
         epsilon=settings.epsilon,
         delta=settings.delta,
         records=records,
-        clipping=settings.clipping_norm,
+        clipping=1.0 if least_squares else settings.clipping_norm,
         adjacency=adjacency,
         unit=settings.unit,
         batch_size=settings.batch_size,
         epochs=_DEFAULT_EPOCHS if unset else settings.epochs,
-        steps=settings.steps,
+        steps=1 if least_squares else settings.steps,
     )
 
 

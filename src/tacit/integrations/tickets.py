@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from tacit.errors import PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.training import PrivateSession, StepTicket
 
 __all__ = ["SteppedBySession", "Tickets", "ticket_loader", "ticket_of"]
@@ -74,6 +74,12 @@ class Tickets:
 
 
 def _steps_of_a_pass(session: PrivateSession) -> int:
+    if session.steps_there < session.plan.steps:
+        raise InvalidInput(
+            f"the days so far are {session.steps_there} of the plan's {session.plan.steps} steps, and such a "
+            "loop takes all of them. Train on a stream by the session's own loop, or by tacit train, which "
+            "go on with the next days; or give this loop the days of the whole plan."
+        )
     return min(session.plan.steps_per_epoch, session.plan.steps)
 
 

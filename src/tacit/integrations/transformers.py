@@ -65,8 +65,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         data_collator: as the Trainer's; in training it is called with one record at a time, so that it cannot
             mix them.  Let it pad to a fixed length.
         eval_dataset: held-out records, or several of them by name.
-        processing_class, compute_metrics, preprocess_logits_for_metrics, callbacks, optimizers,
-            optimizer_cls_and_kwargs: as the Trainer's.
+        processing_class, compute_metrics, preprocess_logits_for_metrics: as the Trainer's.
+        callbacks, optimizers, optimizer_cls_and_kwargs: as the Trainer's.
         engine, physical_batch_size, memory, audit, charges, generator: as those of
             :class:`tacit.training.PrivateSession`.
         compute_loss_func, model_init: refused, with the reason.

@@ -32,7 +32,8 @@ class Refused(BudgetExceeded):
     :param dataset: the data set that it does not fit: the one asked, or one that it is derived from.
     :param over: the slots of the budget that are over their caps, such as ``epsilon``.
     :param requested: epsilon by which the balance would grow; infinite where it fits at no order of the
-    budget. :param remaining: epsilon by which it may still grow.
+        budget.
+    :param remaining: epsilon by which it may still grow.
     :param difference: epsilon that is missing: ``requested - remaining``; 0 where only delta is over.
     :param would_fit: the largest epsilon of one further release without delta that does fit.
     """

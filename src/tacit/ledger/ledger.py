@@ -282,7 +282,8 @@ class Ledger:
 
         :param block: one of the policy's blocks, if only its rows are read.
         :param delta: at which to charge an event that has no epsilon without one; for (epsilon, delta)
-        budgets. :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
+            budgets.
+        :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
@@ -320,8 +321,7 @@ class Ledger:
         :param by: the analyst, by default the user of the operating system, and ``label`` the purpose, in
             public words: the history shows them unchanged.
         :param token: a secret chosen by the caller, where it must be known before the reservation is made,
-        for
-            :meth:`resume` whatever was saved meanwhile; None for a fresh one.
+            for :meth:`resume` whatever was saved meanwhile; None for a fresh one.
         :returns: with a token if this call made the reservation; else as it was found.
         :raises Refused: if it does not fit; nothing is charged, and the refusal is in the history.
         :raises Conflict: if the key is that of another request.

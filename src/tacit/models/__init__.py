@@ -1,9 +1,10 @@
-"""Which models come with Tacit? Reference networks, tempered sigmoids, scattering features, DP-PCA."""
+"""Which models come with Tacit? Reference networks, tempered sigmoids, scattering, DP-PCA, least squares."""
 
 from tacit.models.activations import TemperedSigmoid, activation_layer
 from tacit.models.by_name import build, names
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
 from tacit.models.language import WindowModel
+from tacit.models.least_squares import LeastSquaresHead, Moments
 from tacit.models.networks import (
     MLP,
     GroupNormalise,
@@ -16,6 +17,7 @@ from tacit.models.networks import (
     scattering_cnn,
     scattering_linear,
 )
+from tacit.models.picture_features import PictureFeatures
 from tacit.models.private_ready import make_private_ready, replacements
 from tacit.models.public_pictures import dead_leaves
 from tacit.models.scattering import Scattering, scattering_features
@@ -24,7 +26,10 @@ __all__ = [
     "DPPCA",
     "MLP",
     "GroupNormalise",
+    "LeastSquaresHead",
     "Logistic",
+    "Moments",
+    "PictureFeatures",
     "Scattering",
     "TemperedSigmoid",
     "WindowModel",

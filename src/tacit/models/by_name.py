@@ -54,10 +54,10 @@ def build(
 ) -> nn.Module:
     """Build a network by its name, as a configuration file does; see :func:`names`.
 
-    * ``activation``: "relu", "tanh" or "tempered-sigmoid", for mlp, papernot-* and scattering-cnn;
+    * ``activation``: "relu", "tanh" or "tempered-sigmoid", for mlp, ``papernot-*`` and scattering-cnn;
     * ``temper``: (scale, inverse temperature, offset) of "tempered-sigmoid";
     * ``hidden``: widths of the hidden layers of mlp; of window, which has one, that one in a list;
-    * ``groups``: groups of the normalisation of scattering-*;
+    * ``groups``: groups of the normalisation of ``scattering-*``;
     * ``normalise``: whether logistic brings each record to mean 0 and variance 1 first.
 
     Errors: :class:`InvalidInput` for an unknown name, an option that the network does not have, or a shape

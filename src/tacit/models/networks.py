@@ -1,6 +1,6 @@
 """Which networks of the papers are there? Plain modules without layers that mix records.
 
-Every network takes a batch (n, *input_shape) to logits (n, classes).
+Every network takes a batch ``(n, *input_shape)`` to logits (n, classes).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def scattering_linear(
     """A linear model on scattering features, normalised in groups (Tramèr and Boneh, 2011.11660).
 
     39,700 parameters for (81, 7, 7), 155,530 for (243, 8, 8), ten classes.
-    Shapes: (n, *input_shape) to (n, classes).
+    Shapes: ``(n, *input_shape)`` to (n, classes).
 
     >>> sum(weight.numel() for weight in scattering_linear(input_shape=(81, 7, 7)).parameters())
     39700
@@ -184,7 +184,7 @@ def scattering_cnn(
     """The small convolutional networks on scattering features (Tramèr and Boneh, 2011.11660).
 
     Two variants: for features (channels, 7, 7) of 28x28 images, and (channels, 8, 8) of 32x32 images.
-    Shapes: (n, *input_shape) to (n, classes).
+    Shapes: ``(n, *input_shape)`` to (n, classes).
 
     Errors: :class:`InvalidInput` for another feature size.
 

@@ -8,17 +8,23 @@ guarantee comes from the privacy statement of the run.
 * The card says of the training records what the statement says, and nothing else.
 * A test score is exact where the run gave an exact one, and is said to be outside of the guarantee; where it
   gave a noisy one, the card has that and its interval, and no other figure of the test records.
+* What whoever publishes the model states is said to be that, and what was not stated is named.
+* Where huggingface_hub is installed, its reader must find in the card what was written.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tacit.errors import InvalidInput
+from tacit.report.certificate.statements import LICENSE, STATEMENTS
 from tacit.report.evaluated import evaluation_text, score_line
 from tacit.report.rounding import round_up
 from tacit.report.statement.statement import promise
+from tacit.report.yaml_text import yaml_lines
 
 __all__ = ["CardFacts", "model_card"]
 
@@ -29,6 +35,8 @@ _PIPELINES = {
     ("text", "text"): "text-generation",
 }
 """What hubs call a kind of records and what is predicted of them."""
+_ASKED = ("curator", "contact", "description", "intended_use", "published", "data_domain", "why_budget")
+"""The statements without which a card says that they are missing: those that regulators ask of a model."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class CardFacts:
         example: the name of a file with such data, for the commands.
         library: that loads the model, as hubs name it.
         use: how to use the model; by default with Tacit.
+        stated: what whoever publishes the model states, by
+            :func:`~tacit.report.certificate.statements.check_card`.
     """
 
     kind: str
@@ -56,6 +66,7 @@ class CardFacts:
     example: str = "new.csv"
     library: str = "tacit"
     use: str = ""
+    stated: Mapping[str, str] = field(default_factory=dict)
 
 
 def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
@@ -65,29 +76,52 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
         statement: the data of the run's privacy statement.
         figures: what the run says of its test records, by
             :func:`tacit.report.evaluated.evaluation_data`.
+
+    Raises:
+        InvalidInput: the hub's own reader takes the card for something else.
     """
+    front = _front_matter(statement, facts)
     parts = [
-        _front_matter(statement, facts),
+        "\n".join(["---", *yaml_lines(front), *_to_add(facts), "---", ""]),
         f"# Model trained with differential privacy\n\n{_first_words(statement)}",
         f"## Guarantee\n\n{_guarantee(statement)}",
         f"## Not covered\n\n{_bullets(statement['not_covered'])}",
         f"## Model and data\n\n{_model(statement, facts)}",
+        f"## Publication\n\n{_publication(facts)}",
         f"## Test score\n\n{_score(figures)}",
         f"## Use\n\n{_use(facts)}",
     ]
-    return "\n".join(parts)
+    card = "\n".join(parts)
+    _check_by_hub(card, front)
+    return card
 
 
-def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> str:
+def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
+    """Have the hub's own class read the card, where it is installed; its data must be those written."""
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError:
+        return
+    read = hub.ModelCard(card).data.to_dict()
+    if read != front:
+        wrong = sorted(name for name in {*read, *front} if read.get(name) != front.get(name))
+        raise InvalidInput(
+            f"huggingface_hub {hub.__version__} reads {', '.join(wrong)} of the model card as something else "
+            "than was written. Change that text in [card], or the unit's name."
+        )
+
+
+def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> dict[str, Any]:
     guarantee, accountant = statement["guarantee"], statement["accountant"]
     mechanism = statement["mechanism"]
-    lines = [f"library_name: {facts.library}"]
+    found: dict[str, Any] = {"library_name": facts.library}
     if statement["private"]:
-        lines += ["tags:", "- differential_privacy", "- dp-sgd"]
+        found["tags"] = ["differential_privacy", "dp-sgd"]
     if pipeline := _PIPELINES.get((facts.kind, facts.task)):
-        lines.append(f"pipeline_tag: {pipeline}")
-    lines += ["# license: add the one under which you release the model", "differential_privacy:"]
-    figures: dict[str, str | float | bool | None] = {
+        found["pipeline_tag"] = pipeline
+    if LICENSE in facts.stated:
+        found[LICENSE] = facts.stated[LICENSE]
+    found["differential_privacy"] = {
         "private": statement["private"],
         "epsilon": guarantee["epsilon"],
         "delta": guarantee["delta"],
@@ -100,29 +134,14 @@ def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> str:
         "steps": mechanism["steps"],
         "sampler": mechanism["sampler"],
     }
-    lines += [f"  {name}: {_yaml(value)}" for name, value in figures.items()]
-    return "\n".join(["---", *lines, "---", ""])
+    return found
 
 
-def _yaml(value: str | float | bool | None) -> str:
-    """A value that all readers of YAML take for the same: 1e-05 would be a text, a bare text may be none."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case int():
-            return str(value)
-        case float():
-            digits, mark, power = repr(value).partition("e")
-            return (digits if "." in digits else f"{digits}.0") + mark + power
-    return '"' + "".join(map(_yaml_character, value)) + '"'
-
-
-def _yaml_character(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
+def _to_add(facts: CardFacts) -> list[str]:
+    """What hubs show and nobody can know but whoever releases the model."""
+    if LICENSE in facts.stated:
+        return []
+    return ["# license: add the one under which you release the model, or state it in [card]"]
 
 
 def _first_words(statement: Mapping[str, Any]) -> str:
@@ -172,6 +191,18 @@ def _model(statement: Mapping[str, Any], facts: CardFacts) -> str:
     if facts.columns:
         text += f"\nThe columns, with what is declared of them:\n\n{_bullets(facts.columns)}"
     return text
+
+
+def _publication(facts: CardFacts) -> str:
+    told = [f"{_named(key)}: {text}" for key, text in facts.stated.items() if key in STATEMENTS]
+    text = "Stated by whoever publishes the model, and not checked:\n\n" + _bullets(told) if told else ""
+    if missing := [_named(key) for key in _ASKED if key not in facts.stated]:
+        text += ("\n" if text else "") + f"NOT STATED: {', '.join(missing)}.\n"
+    return text
+
+
+def _named(key: str) -> str:
+    return STATEMENTS[key][1].format(unit="unit")
 
 
 def _score(figures: Mapping[str, Any]) -> str:

@@ -160,7 +160,7 @@ def price_event(
     if not methods or len(set(methods)) < len(methods):
         raise InvalidInput(f"methods must be named once each, and at least one; got {', '.join(methods)}.")
     for name in methods:
-        check_in("method", name, tuple(METHODS))
+        check_in("method", name, (*METHODS, "best"))
     relation = Adjacency.parse(adjacency)
     quotes: list[Quote] = []
     curves: list[PrivacyCurve] = []

@@ -186,7 +186,7 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
     if test is None:
         documents = [*read_documents(Path(str(section.test_corpus)), text=rule.text, user=rule.user)]
-        test, _ = pair_of(documents, tokens.encode, rule.cutting, "testing")
+        test, _, _ = pair_of(documents, tokens.encode, rule.cutting, "testing")
     return Dataset(
         path.name.split(".")[0],
         sequence_pair([[rule.cutting.padding] * 2], rule.cutting),

@@ -119,6 +119,11 @@ def check_nothing_planted(config: Config) -> None:
             "`tacit batches` draws single sequences, and with [data] rows_per_user a record is a person "
             "with several. Train from the corpus itself."
         )
+    if config.data.date is not None:
+        raise InvalidInput(
+            "`tacit batches` draws samples, and [data] date takes the documents by date. Train from the "
+            "corpus itself."
+        )
     for name, given in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
         if given:
             raise InvalidInput(

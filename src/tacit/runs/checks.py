@@ -77,10 +77,10 @@ class CheckedRun:
 
 @dataclass(frozen=True)
 class FurtherDays:
-    """What ``tacit train --continue`` says of a run by date: up to which day, and where the rows are."""
+    """What ``tacit train --continue`` says of a run by date: up to which day, and where the records are."""
 
     until: str | None = None
-    table: Path | None = None
+    data: Path | None = None
 
     def applied_to(self, config: Config, folder: Path) -> Config:
         """The configuration of the run in ``folder`` with these in place of its own."""
@@ -89,8 +89,12 @@ class FurtherDays:
                 f"the run in {folder} does not take its records by date, so there are no further days for "
                 "it. An interrupted run goes on by --resume."
             )
-        given = {"until": self.until, "table": None if self.table is None else str(self.table)}
-        said = {"until": None} | {name: value for name, value in given.items() if value is not None}
+        said: dict[str, str | None] = {"until": self.until}
+        if self.data is not None:
+            source = next(
+                key for key in ("table", "jsonl", "parquet") if getattr(config.data, key) is not None
+            )
+            said[source] = str(self.data)
         return config.model_copy(update={"data": config.data.model_copy(update=said)})
 
 
@@ -383,10 +387,10 @@ def _check_training(config: Config) -> None:
             f"[training] views = {training.views} makes flipped and shifted copies, which needs pictures; "
             f"the records are of a {kind}. Take views = 1."
         )
-    if kind is not None and data.features == "scattering":
+    if kind is not None and data.features != "raw":
         raise InvalidInput(
-            f'[data] features = "scattering" needs pictures; the records are of a {kind}. Take features = '
-            '"raw", or leave it out.'
+            f'[data] features = "{data.features}" needs pictures; the records are of a {kind}. Take '
+            'features = "raw", or leave it out.'
         )
 
 

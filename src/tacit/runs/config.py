@@ -18,6 +18,7 @@ from tacit.clipping.rules import (
 from tacit.columns import Column, Dialect, parse_columns
 from tacit.columns.blanks import refuse_blanks
 from tacit.errors import Deprecated, InvalidInput, MissingExtra
+from tacit.report.certificate.statements import check_card
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -47,6 +48,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch t
 # records by a keyed digest, not by their path; it also holds where the run is charged.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
+    "run.mlflow", "run.wandb",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until",
@@ -117,7 +119,7 @@ class DataSection(_Section):
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     documents: Literal["first", "split"] | None = None
     test_fraction: float | None = None
-    features: Literal["raw", "scattering"] = "raw"
+    features: Literal["raw", "scattering", "pictures"] = "raw"
 
     @property
     def lines(self) -> str | None:
@@ -178,7 +180,8 @@ class PrivacySection(_Section):
     With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
     samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
     days; a person takes part in at most so many steps (``participations``), so many steps apart
-    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``.
+    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``; a
+    "tree" begins anew every so many steps (``restart_every``), or never.
     """
 
     epsilon: float | None = None
@@ -194,6 +197,7 @@ class PrivacySection(_Section):
     correlation: Literal["independent", "banded", "inverse", "blt", "tree"] = "independent"
     bands: _Count | None = None
     buffers: _Count | None = None
+    restart_every: _Count | None = None
     clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
     clipping_norm: float = 1.0
     quantile: float = 0.5
@@ -297,11 +301,17 @@ class RunSection(_Section):
     rows: _Count = 20
     checkpoint_every: _Count | None = None
     tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
     device: str = "cpu"
 
 
 class Config(_Section):
-    """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy."""
+    """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy.
+
+    ``card`` is what the model card says beside the run: a ``license``, and statements as those of a
+    certificate.
+    """
 
     data: DataSection
     columns: dict[str, Any] = Field(default_factory=dict)
@@ -316,6 +326,7 @@ class Config(_Section):
     canaries: CanariesSection = CanariesSection()
     ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
+    card: dict[str, Any] = Field(default_factory=dict)
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
         """The public facts about the columns of the table.
@@ -378,6 +389,10 @@ def parse_config(text: str, origin: str) -> Config:
         warnings.simplefilter("ignore", Deprecated)
         config.read_columns(f"{origin}: ")
     config.read_dialect(f"{origin}: ")
+    try:
+        check_card(config.card)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{origin}: [card]: {problem}") from None
     return config
 
 
@@ -387,7 +402,7 @@ def differences(old: Config, new: Config) -> list[str]:
     return [
         f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
         for name in dict.fromkeys([*before, *after])
-        if name not in _FREE and before.get(name) != after.get(name)
+        if name not in _FREE and not name.startswith("card.") and before.get(name) != after.get(name)
     ]
 
 

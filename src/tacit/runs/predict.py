@@ -8,6 +8,7 @@ Letters: n records, k outputs, L characters.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from tacit.columns import Column
 from tacit.errors import InvalidInput
+from tacit.models.picture_features import PictureFeatures
 from tacit.models.scattering import scattering_features
 from tacit.report.statement.described import check_fields, read_statement
 from tacit.runs.export import export_model
@@ -36,6 +38,12 @@ _MODEL, _STATEMENT = "model.safetensors", "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run: the number of rows decides how products are rounded
 _NUMBERS = 1 << 24  # of the records that go through the model at once
 _CHUNK = 1 << 16  # rows of a file in memory
+
+
+@functools.lru_cache(maxsize=4)
+def _picture_features(shape: tuple[int, ...]) -> PictureFeatures:
+    """Whose public statistics take some seconds to make."""
+    return PictureFeatures(*shape[1:], colours=shape[0])
 
 
 def load(run: Path | str, *, factory: Factory | str | None = None, device: str = "cpu") -> Predictor:
@@ -198,13 +206,20 @@ class Predictor:
     def outputs_of(self, piece: Piece) -> Tensor:
         """The outputs of the model for the records of a piece."""
         device = next(self.model.parameters()).device
-        found = []
+        found: list[Tensor] = []
         with evaluation_mode(self.model), torch.no_grad(), without_numbers():
-            for part in torch.split(piece.inputs, self.rows_at_once):
-                features = scattering_features(part) if self.description.features == "scattering" else part
-                found.append(self.model(features.to(device)).float().cpu())
+            parts = torch.split(piece.inputs, self.rows_at_once)
+            found.extend(self.model(self._features(part).to(device)).float().cpu() for part in parts)
         outputs = torch.cat(found)
         return outputs if self._text else outputs.reshape(len(outputs), -1)
+
+    def _features(self, records: Tensor) -> Tensor:
+        match self.description.features:
+            case "scattering":
+                return scattering_features(records)
+            case "pictures":
+                return _picture_features(self.description.preprocessing.shape).rows(records)
+        return records
 
     def predictions(self, outputs: Tensor, piece: Piece) -> NDArray[Any]:
         """What :meth:`predict` gives for the records of a piece with these outputs."""

@@ -62,7 +62,7 @@ class Description:
         classes: their names, in the order of the outputs; none for numbers and text.
         target_bounds: of numbers, what -1 and 1 stand for.
         preprocessing: what makes a record of the user's data.
-        features: "raw", or "scattering" features of pictures.
+        features: "raw"; or of pictures "scattering", or "pictures", the whitened ones.
         statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
         version: of Tacit that wrote the file.
     """
@@ -98,7 +98,7 @@ class Description:
     def from_data(cls, data: Mapping[str, Any]) -> Description:
         """The same from plain data; ValueError, KeyError or TypeError where it is not of this form."""
         task, features = data["task"], data["features"]
-        if task not in ("classes", "numbers", "text") or features not in ("raw", "scattering"):
+        if task not in ("classes", "numbers", "text") or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
         return cls(
             model=ModelSection.model_validate(data["model"]),

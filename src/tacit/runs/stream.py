@@ -77,9 +77,10 @@ def check_days(config: Config, data: Dataset, session: PrivateSession, *, contin
         rows = (dated.step_of >= steps_done) & (dated.step_of < steps_there)
         if not rows.any():
             raise InvalidInput(
-                f"{config.data.table} has no row of the days from {first + steps_done * days} to "
-                f"{first + steps_there * days - 1}, so that steps would add noise and nothing else. Name "
-                "the table that has them, --table with --continue; or an earlier until."
+                f"{config.data.table or config.data.corpus} has no record of the days from "
+                f"{first + steps_done * days} to {first + steps_there * days - 1}, so that steps would add "
+                "noise and nothing else. Name the file that has them, --data with --continue; or an earlier "
+                "until."
             )
     elif continued:
         needed = first + (steps_done + 1) * days

@@ -20,7 +20,7 @@ The folder of a run::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,7 +60,7 @@ from tacit.runs.owners import owned_by
 from tacit.runs.result import Result, result_of
 from tacit.runs.stream import check_days, days_left
 from tacit.runs.together import check_one_run
-from tacit.runs.watchers import CsvWatcher, TensorBoardWatcher
+from tacit.runs.watchers import CsvWatcher, Tracker, check_trackers, trackers
 from tacit.training.checkpointing import saved_generator
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.files import remove_leftovers, write_atomically
@@ -151,9 +151,9 @@ class Run:
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
-            given = ranks.only_first(lambda: self._open(stack, watchers)) or ()
+            ranks.only_first(lambda: self._open(stack))
             self.session.save(state, extra=self.history.to_plain())
-            shown = ranks.only_first(lambda: (*given, self._metrics(self.history.rows))) or ()
+            shown = ranks.only_first(lambda: (*watchers, *self._written(stack))) or ()
             history = train(
                 self.session,
                 evaluate=None if self.plan.score_report is not None else self._evaluate,
@@ -165,10 +165,11 @@ class Run:
                 should_stop=should_stop,
                 progress=False,  # the watchers show it
             )
-            return ranks.only_first(lambda: self._finish(history.rows)) if self.ended else None
+            return ranks.only_first(lambda: self._finish(history.rows, shown)) if self.ended else None
 
-    def _open(self, stack: ExitStack, watchers: tuple[Watcher, ...]) -> tuple[Watcher, ...]:
-        """Take the folder, which ``stack`` gives back, and add the watchers that write to it."""
+    def _open(self, stack: ExitStack) -> None:
+        """Take the folder, which ``stack`` gives back."""
+        check_trackers(self.config)
         stack.enter_context(sole_user(self.folder))
         if self.session.charges is not None:
             stack.enter_context(closing(self.session.charges.ledger))
@@ -177,16 +178,17 @@ class Run:
         written = (*_OUTPUTS, *_PICTURES, PICTURE, _WEIGHTS)
         for path in (resume_state(self.folder), *(self.folder / name for name in written)):
             remove_leftovers(path)
-        if self.config.run.tensorboard:
-            board = TensorBoardWatcher(self.folder / "tensorboard", self.session.steps_done)
-            watchers = (*watchers, stack.enter_context(closing(board)))
         _write(self.folder / "config.toml", self.config_text)
         self.result.begin(self.folder, resumed=self.resumed)
-        return watchers
+
+    def _written(self, stack: ExitStack) -> Iterator[Watcher]:
+        """What writes the metrics, those so far first; made after the first state, without which a folder
+        that holds anything is refused."""
+        for tracker in trackers(self.config, self.folder, self.history.rows, self.session.steps_done):
+            yield stack.enter_context(closing(tracker))
+        yield self._metrics(self.history.rows)
 
     def _metrics(self, rows: list[Row]) -> CsvWatcher:
-        """What writes the metrics, with ``rows`` so far; made after the first state, without which a folder
-        that holds anything is refused."""
         return CsvWatcher(self.folder / "metrics.csv", rows)
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
@@ -201,7 +203,7 @@ class Run:
         owners = None if owned_by(self.config) is None else self.data.test_owners
         return in_words_of(self.data, score_held_out(self.session, *self.data.test, owners=owners))
 
-    def _finish(self, rows: list[Row]) -> Outcome:
+    def _finish(self, rows: list[Row], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan
         model = session.current_model
         about = self.result.stated(model)
@@ -221,13 +223,17 @@ class Run:
         saved = self.result.save(model, statement, self.folder)
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
+        for tracker in watchers:
+            if isinstance(tracker, Tracker):
+                tracker.keep(self.folder / "statement.json")
         evaluation = self._score(model)
         if evaluation.interval is not None:  # exact scores are in the rows already
             rows = _with_score(rows, evaluation)
             self._metrics(rows)
         figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
         write_evaluation(figures, self.folder)
-        card = model_card(statement.data, self.result.card_facts(statement), figures)
+        facts = replace(self.result.card_facts(statement), stated=self.config.card)
+        card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)
         files: tuple[str, ...] = (*saved, *_OUTPUTS)
         remarks: tuple[str, ...] = ()

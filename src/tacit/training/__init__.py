@@ -17,12 +17,14 @@
 * ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
 * ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
 * ``progress``: a bar over the steps.
+* ``correlated``: noise that is correlated in time; ``combined``: sums of long rows for it.
 * ``ranks``: several processes take each step together; ``processes``: refuses them without it.
 * ``layout``: the buffers of a step, and where parameters lie; ``shards``: models that ``fully_shard``
   sharded; ``shard_checks`` refuses others, and ``shard_files`` has their weights on disk.
 * ``evaluation``: how well a model does; ``scoring``: one noisy score on held-out records of the data set.
 * ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether the policy allows it.
 * ``audit_slots``: canary records to audit a run by.
+* ``least_squares``: a linear model from one release of noisy moments.
 * ``selection``: the private choice of hyper-parameters.
 * ``values``: raises errors of torch without the numbers of a record.
 """
@@ -32,6 +34,7 @@ from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.averaging import AveragedWeights
 from tacit.training.dated import DatedRecords
 from tacit.training.evaluation import Evaluation, evaluate
+from tacit.training.least_squares import least_squares_session, solve_least_squares
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.owners import OwnedRecords
@@ -62,8 +65,10 @@ __all__ = [
     "StepTicket",
     "Watcher",
     "evaluate",
+    "least_squares_session",
     "score_held_out",
     "select",
+    "solve_least_squares",
     "train",
 ]
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from tacit.correlation import Correlation
+from tacit.correlation.forms import BLOCK
+from tacit.training.combined import combine
 from tacit.training.layout import Sums
 
 __all__ = ["CorrelatedNoise"]
@@ -32,7 +34,7 @@ class CorrelatedNoise:
 
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
-        self._step = -1  # the last one whose noise was made
+        self._step: int | None = -1  # the last one whose noise was made; None while one is being made
         self._kept: dict[torch.dtype, _Kept] = {}
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
@@ -40,13 +42,14 @@ class CorrelatedNoise:
 
         A step may be begun again, as after an error.
         """
-        if self._correlation.feedback and step not in (self._step, self._step + 1):
+        if self._correlation.feedback and (self._step is None or step not in (self._step, self._step + 1)):
             self._kept.clear()
-            for earlier in range(step):  # of a resumed run: drawn again from the beginning
+            for earlier in range(step):  # after a resume or an interrupt: drawn again from the beginning
                 self._made(earlier, draw)
         return self._made(step, draw)
 
     def _made(self, step: int, draw: Callable[[int], Sums]) -> Sums:
+        self._step = None
         (address, weight), *others = self._correlation.terms(step)
         buffers = draw(address)
         noise = [*buffers.noise.values()]
@@ -67,7 +70,8 @@ class CorrelatedNoise:
             parts = [part.view(-1) for part in noise if part.dtype == dtype]
             if dtype not in self._kept:
                 kind = _Buffers if self._correlation.kept_share else _Steps
-                self._kept[dtype] = kind(self._correlation, torch.cat(parts))
+                like = parts[0].new_empty(sum(part.numel() for part in parts))
+                self._kept[dtype] = kind(self._correlation, like)
             whole = self._kept[dtype].less(step, parts)
             start = 0
             for part in parts:
@@ -85,17 +89,43 @@ class _Kept(ABC):
 
 @final
 class _Steps(_Kept):
-    """The noise of the last b steps, with this one: that of step t is row t modulo b."""
+    """The noise of the last b steps, with this one: that of step t is row t modulo b.
+
+    Where these are many, a block of steps begins with the sums that they take back of earlier blocks: each
+    row is then read once for the block.
+    """
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
         self._feedback = correlation.feedback
-        self._rows = like.new_empty(len(self._feedback) + 1, like.numel())
+        self._rows = [torch.empty_like(like) for _ in range(len(self._feedback) + 1)]
+        self._ahead = (
+            [torch.empty_like(like) for _ in range(BLOCK)] if len(self._feedback) > 2 * BLOCK else []
+        )
+        self._begun = -1  # the first step of the block
 
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
         noise = torch.cat(parts, out=self._rows[step % len(self._rows)])
-        for j, factor in enumerate(self._feedback[:step]):
-            noise.sub_(self._rows[(step - 1 - j) % len(self._rows)], alpha=factor)
+        begun = step - step % BLOCK if self._ahead else max(0, step - len(self._feedback))
+        if self._ahead and begun != self._begun:
+            self._begin_block(begun)
+        count = step - begun
+        ahead = [self._ahead[count]] if self._ahead else []
+        factors = [1.0] * len(ahead) + [-factor for factor in self._feedback[:count]]
+        combine([noise], [1.0], [factors], ahead + self._before(step, count))
         return noise
+
+    def _begin_block(self, begun: int) -> None:
+        count = min(begun, len(self._feedback))
+        reach = [-factor for factor in self._feedback] + [0.0] * BLOCK
+        for row in self._ahead:
+            row.zero_()
+        factors = [reach[later : later + count] for later in range(BLOCK)]
+        combine(self._ahead, [1.0] * BLOCK, factors, self._before(begun, count))
+        self._begun = begun
+
+    def _before(self, step: int, count: int) -> list[Tensor]:
+        """The noise of the last ``count`` steps before this one, the latest first."""
+        return [self._rows[(step - 1 - j) % len(self._rows)] for j in range(count)]
 
 
 @final
@@ -103,15 +133,14 @@ class _Buffers(_Kept):
     """Buffers with the noise before the last step, which comes to them when the next one begins."""
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
-        self._correlation, self._last, self._step = correlation, torch.zeros_like(like), -1
-        self._rows = like.new_zeros(len(correlation.feedback), like.numel())
+        self._taken, self._shares = [-factor for factor in correlation.feedback], correlation.kept_share
+        self._rows = [torch.zeros_like(like) for _ in self._shares]
+        self._last, self._step = torch.zeros_like(like), -1
 
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
         if step != self._step:
-            for row, share in zip(self._rows, self._correlation.kept_share, strict=True):
-                row.mul_(share).add_(self._last)
+            combine(self._rows, self._shares, [[1.0]] * len(self._rows), [self._last])
             self._step = step
         noise = torch.cat(parts, out=self._last)
-        for row, factor in zip(self._rows, self._correlation.feedback, strict=True):
-            noise.sub_(row, alpha=factor)
+        combine([noise], [1.0], [self._taken], self._rows)
         return noise

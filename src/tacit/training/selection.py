@@ -67,15 +67,13 @@ def select(
     block: str | None = None,
     one_record_per_unit: bool = False,
 ) -> Selected[Candidate] | None:
-    """Train with randomly drawn candidates a random number of times; return the best and charge for the
-    whole.
+    """Train with drawn candidates a random number of times; return the best and charge for the whole.
 
     Args:
         candidates: what to choose from, such as learning rates: public, fixed without a view of the data.
         make: returns a fresh session of ``plan`` with a candidate, without charges.  It must show nothing
             of how the runs go: the charge does not cover what anyone sees of a losing run.  It must build a
-                new
-            model each time: one that goes on from an earlier run's weights would depend on all runs.
+            new model each time: one that goes on from an earlier run's weights would depend on all runs.
         score: of a trained model; the higher the better.  The charge does not cover what it reads beyond the
             model: use public records or test records, never the training records.
         plan: what each run performs.
@@ -87,7 +85,7 @@ def select(
     Returns:
         The best run; None if a Poisson distribution gave 0 runs.
 
-        Raises:
+    Raises:
         BudgetExceeded: the charge does not fit; no run was made.
         PrivacyRefusal: plan and data set promise different things, or a run is not what was charged, or its
             records are open under another name with a separate budget.

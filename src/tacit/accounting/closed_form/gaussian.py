@@ -109,6 +109,9 @@ class GaussianPrice(Price):
     def epsilon(self, delta: float) -> float:
         return gaussian_epsilon(delta, self.mu)
 
+    def is_tight(self, delta: float) -> bool:
+        return True
+
     def delta(self, epsilon: float) -> float:
         return gaussian_delta_above(epsilon, self.mu) if math.isfinite(self.mu) else 1.0
 

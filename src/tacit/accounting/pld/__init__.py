@@ -26,8 +26,4 @@ Inversion along a contour, for compositions of Gaussians, sampled or not:
 * ``contour_saddle``: where the contour goes.
 * ``contour``: the integral along the contour and its errors.
 * ``inversion``: the price by inversion.
-
-Two steps of sampled Gaussians, where both methods are at their worst:
-
-* ``two_step_gaussian``: one integral over the first step, the second in closed form.
 """

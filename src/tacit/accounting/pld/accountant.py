@@ -1,20 +1,18 @@
 """Privacy loss distributions: tight, with a proven upper and lower end.
 
-Which of the methods a composition takes: a closed form where there is one (``gaussian``, ``single``), one
-integral for two steps (``two_step_gaussian``), inversion along a contour for Gaussians, sampled or not
-(``inversion``), and the grid for all else that has a dominating pair (``grid_price``).
+Which of the methods a composition takes: a closed form where there is one (``gaussian``, ``single``),
+inversion along a contour for Gaussians, sampled or not (``inversion``), and the grid for all else that has
+a dominating pair (``grid_price``).
 Truncated samples go the way of whole ones where a cut is rare (``truncated``).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-
-import numpy as np
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
+from tacit.accounting.derived import LeastPrice
 from tacit.accounting.directions import Direction, directions
 from tacit.accounting.flatten import Base, Steps, in_units_of, total_mu
 from tacit.accounting.pld.contour_saddle import Plain, Term
@@ -22,42 +20,13 @@ from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
-from tacit.accounting.pld.transform import Sampled
+from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.pld.two_step_gaussian import SampledPair, TwoStepPrice
-from tacit.accounting.price import Array, Price
+from tacit.accounting.price import Price
 from tacit.accounting.scales import LEAST_NOISE
-from tacit.events import Adjacency, BallsInBins, Gaussian, PoissonSampled
+from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled
 
 __all__ = ["estimate", "price"]
-
-_FINER = 8.0  # a second grid, where the first leaves much
-
-
-@dataclass(frozen=True)
-class LeastPrice(Price):
-    """``tight``, with upper ends never above those of ``plain``, which dominates it."""
-
-    tight: Price
-    plain: Price
-
-    def epsilon(self, delta: float) -> float:
-        return min(self.tight.epsilon(delta), self.plain.epsilon(delta))
-
-    def delta(self, epsilon: float) -> float:
-        return min(self.tight.delta(epsilon), self.plain.delta(epsilon))
-
-    def epsilons(self, deltas: Array) -> Array:
-        return np.minimum(self.tight.epsilons(deltas), self.plain.epsilons(deltas))
-
-    def deltas(self, epsilons: Array) -> Array:
-        return np.minimum(self.tight.deltas(epsilons), self.plain.deltas(epsilons))
-
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return self.tight.epsilon_bounds(delta)[0], self.epsilon(delta)
-
-    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        return self.tight.delta_bounds(epsilon)[0], self.delta(epsilon)
 
 
 def _without_bins(steps: Steps) -> Steps:
@@ -85,7 +54,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     units = in_units_of(adjacency, steps)
     found = _priced(units, adjacency)
     if any(isinstance(base, BallsInBins) for base, _ in units):
-        return LeastPrice(found, price(_without_bins(steps), adjacency))
+        return LeastPrice({"pld": found, "without bins": price(_without_bins(steps), adjacency)})
     return found
 
 
@@ -95,33 +64,20 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
     others: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
     if not others:
         return GaussianPrice(mu)
-    if mu == 0.0 and sum(count for _, count in others) == 1 and is_single(others[0][0], adjacency):
+    once = mu == 0.0 and sum(count for _, count in others) == 1  # where a line is at its worst
+    if once and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0])
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
-    plain = PldPrice(merged, directions(adjacency))
-    grid: Price = _two_steps(merged, plain) or plain
+    grid = PldPrice(merged, directions(adjacency))
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
-    if all(terms is not None for terms in ways.values()):
+    if not once and all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
-        fine = replace(grid, finer=_FINER) if isinstance(grid, PldPrice) else None
-        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid, fine)
+        return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
         for base, _ in merged:
             loss_of(base, way, FAINT)  # refuses what has no pair
     whole = uncut(merged)
     return grid if whole == merged else TruncatedPrice(merged, _priced(whole, adjacency), grid)
-
-
-def _two_steps(steps: Steps, grid: PldPrice) -> TwoStepPrice | None:
-    """The price of just two steps of sampled Gaussians, which are harder than many, beside their ``grid``."""
-    flat = [base for base, count in steps for _ in range(min(count, 3))]
-    match flat:
-        case [PoissonSampled(q, Gaussian(sigma)), PoissonSampled(rate, Gaussian(noise))] if (
-            min(sigma, noise) >= LEAST_NOISE
-        ):
-            pairs = ((SampledPair(q, sigma, way), SampledPair(rate, noise, way)) for way in grid.ways)
-            return TwoStepPrice(tuple(pairs), grid)
-    return None
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
@@ -131,8 +87,10 @@ def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
         match base:
             case Gaussian(sigma) if sigma >= LEAST_NOISE:
                 terms.append(Plain())
-            case PoissonSampled(rate, Gaussian(sigma)) if way != "replace" and sigma >= LEAST_NOISE:
-                terms.append(Sampled(rate, sigma, way))
+            case PoissonSampled(rate, Gaussian(sigma)) if sigma >= LEAST_NOISE:
+                terms.append(Mixture.poisson(rate, sigma, way))
+            case GaussianMixture() if (mixture := Mixture.of(base, way)) is not None:
+                terms.append(mixture)
             case _:
                 return None
     return tuple(terms)

@@ -7,6 +7,7 @@ tight the bounds of :mod:`tacit.accounting.pld.convolve` are, never whether they
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
@@ -15,20 +16,27 @@ import numpy as np
 from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld.convolve import Composition, Window, compose, directly
-from tacit.accounting.pld.grid import Masses, aligned, bracket, dominating, lattice
+from tacit.accounting.pld.grid import Layout, Masses, aligned, dominated, dominating, lattice
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.saddle import Saddle, cumulant_of, narrowest, samples, tail_of
+from tacit.accounting.pld.pair import Loss
+from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, narrowest, samples, tail_of
 from tacit.accounting.price import Array
 
 __all__ = ["composition", "dominating_composition"]
 
-_TIGHTNESS = 4e-5  # wanted: the grid's own error in epsilon, relative
+_TIGHTNESS = 2e-7  # wanted: the grid's own error in epsilon, relative
 _WIDEST = 3.1e-5  # spacing, where that is affordable: a third of what is common elsewhere
 _CHEAP = 1 << 14  # points that cost next to nothing, so are always taken
-_LARGEST_SUM, _LARGEST_STEP = 1 << 21, 1 << 20  # points; beyond, the grid gets coarser, the bounds looser
+_LARGEST_SUM, _LARGEST_STEP = 1 << 19, 1 << 20  # points; beyond, the grid gets coarser, the bounds looser
 _ROUNDED_DOWN = 3e-4  # wanted: what rounding atoms down costs in epsilon, relative
 _DIRECT = 1 << 12  # points of a lattice that are convolved directly
 _FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are, where the transform has nothing to go by
+_SAMPLES = 2001  # of a loss, for the widths of its cells
+_HIGHER = 1.15  # than epsilon: what a composition serves
+_BEYOND = 1e-10  # of delta: what may depend on losses beyond the last cell
+_STEEPEST = 0.1  # width of a cell, by the distance from a narrow one
+
+_SHARE = 1.0 / 16.0  # of what cells of h cost is what wider ones may cost
 _ALONE = 1e-4  # the grid of a mechanism that is performed once, against epsilon
 _ERROR = 1e-7  # wanted: the grid's own error in the trade-off curve
 _FLOOR = 1e-9  # of all mass: what is raised to a larger loss, to save points
@@ -38,10 +46,68 @@ _ROUNDING = 1e-9  # of delta, by the tilt of such a one
 
 
 @lru_cache(maxsize=24)
-def _grid(base: Base, direction: Direction, h: float, tail: float) -> tuple[Masses, Masses]:
+def _grid(
+    base: Base,
+    direction: Direction,
+    h: float,
+    tail: float,
+    end: Literal[0, 1],
+    tilt: float = 0.0,
+    cap: float = math.inf,
+) -> Masses:
     loss = loss_of(base, direction, tail)
-    lower, upper = bracket(loss, h)
-    return (lower if loss.dominated is None else bracket(loss.dominated, h)[0]), upper
+    if end == 0 and loss.dominated is not None:
+        return dominated(loss.dominated, h)
+    layout = _layout(loss, h, tilt, cap) if tilt > 0.0 else None
+    return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
+
+
+def _alone(
+    base: Base, direction: Direction, h: float, tail: float, end: Literal[0, 1], epsilon: float, cap: float
+) -> Masses:
+    """The grid of a mechanism that is performed once: nothing depends on how far from epsilon a loss is."""
+    loss = loss_of(base, direction, tail)
+    if loss.atoms.size or loss.dominated or not epsilon > 0.0:
+        return _grid(base, direction, h, tail, end)
+    least = min(float(branch.value(branch.panels[:1])[0]) for branch in loss.branches)
+    low = epsilon / _HIGHER
+    places = np.array([min(least, low) - 1.0, low, cap])
+    layout = Layout(places, h + _STEEPEST * np.maximum(low - places, 0.0), cap)
+    return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
+
+
+def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
+    """Widths of cells that cost, together, about what cells of h alone would, where the losses are many.
+
+    Cells of widths w cost as much as the integral of f w^2, f the tilted density; for their number, the
+    integral of 1/w, that is least where w goes with f^{-1/3}.
+    """
+    if loss.atoms.size or loss.dominated:
+        return None
+    parts = []
+    for branch in loss.branches:
+        x = np.linspace(branch.panels[0], branch.panels[-1], _SAMPLES)
+        ends, masses = branch.value(x), branch.density((x[1:] + x[:-1]) / 2.0) * (x[1] - x[0])
+        parts.append((ends, masses, np.diff(ends)))
+    between = np.unique(np.concatenate([ends for ends, _, _ in parts]))
+    if between[-1] - between[0] < _CHEAP * h and between[-1] <= cap:
+        return None
+    middle, density = (between[1:] + between[:-1]) / 2.0, np.zeros(between.size - 1)
+    for ends, masses, width in parts:
+        place = np.clip(np.searchsorted(ends, middle, side="right") - 1, 0, masses.size - 1)
+        inside = (ends[0] <= middle) & (middle <= ends[-1]) & (width[place] > 0.0)
+        density[inside] += masses[place[inside]] / width[place[inside]]
+    logs, tilted = np.log(np.maximum(density, FAINT)), np.zeros_like(density)
+    for power in (0.0, tilt / 2.0, tilt):
+        weights = np.exp(logs + power * middle - (logs + power * middle).max())
+        tilted += weights / np.dot(weights, np.diff(between))
+    share = np.cbrt(tilted)
+    scale = _SHARE / math.sqrt(np.dot(share, np.diff(between)))
+    wanted = h * np.maximum(scale / np.maximum(share, 1e-30), 1.0)
+    # neighbours of about the same width, for only they can be balanced
+    left, slope = between[:-1], _STEEPEST * between[:-1]
+    wanted = np.minimum.accumulate(wanted - slope) + slope
+    return Layout(left, np.minimum.accumulate((wanted + slope)[::-1])[::-1] - slope, cap)
 
 
 @lru_cache(maxsize=24)
@@ -57,10 +123,10 @@ def _spacing(
     The grid adds about h^2 / 6 to the variance of each loss, and epsilon moves by half the relative change.
     Atoms that are not on the grid are rounded down for the lower end, each by up to h.
     """
-    epsilon = max(epsilon, 1e-3)
+    epsilon = max(epsilon, 1e-6)
     wanted = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
     width = window.high - window.low
-    least = max(width / _LARGEST_SUM, reach / _LARGEST_STEP)
+    least = max(width / _LARGEST_SUM, reach / _LARGEST_STEP) / finer
     h, cost = aligned(_rounded(max(min(wanted, width / _CHEAP) / finer, least)), atoms)
     if cost > _ROUNDED_DOWN * epsilon:
         h, _ = aligned(_rounded(max(h * _ROUNDED_DOWN * epsilon / cost, least)), atoms)
@@ -93,18 +159,34 @@ def composition(
     if total == 1:
         ((base, _),) = steps
         h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP)), atoms)
-        return directly(_grid(base, way, h, tail)[end], 1, h)
+        cap = _HIGHER * saddle.epsilon if saddle.epsilon > 0.0 else math.inf
+        return directly(_alone(base, way, h, tail, end, saddle.epsilon, cap), 1, h)
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:
-        return directly(_grid(steps[0][0], way, exact, tail)[end], total, exact)
+        return directly(_grid(steps[0][0], way, exact, tail, end), total, exact)
     if len(steps) == 1 and total <= _FEW and saddle.tilt**2 * saddle.variance < 0.25:
         # all losses are next to their supremum, where no tilt helps
         h, _ = aligned(_rounded(total * reach / _FEW_POINTS), atoms)
-        return directly(_grid(steps[0][0], way, h, tail)[end], total, h)
-    cumulant = cumulant_of(steps, way, tail)
+        return directly(_grid(steps[0][0], way, h, tail, end), total, h)
+    cap = math.inf if exact or atoms.size else _HIGHER * saddle.epsilon - _least(steps, way, tail, saddle)
+    cumulant = cumulant_of(steps, way, tail, cap)
+    if cap < math.inf:
+        there = find(cumulant, lambda point: point.epsilon - saddle.epsilon)
+        saddle = replace(there, epsilon=saddle.epsilon, log_delta=saddle.log_delta)
     window = narrowest(cumulant, saddle, total)
+    reach = min(reach, cap - window.low)
     h = exact or _spacing(saddle.epsilon, cumulant(window.tilt)[2], total, window, reach, atoms, finer)
-    return compose([(_grid(base, way, h, tail)[end], count) for base, count in steps], h, window)
+    tilt = 0.0 if exact else window.tilt
+    return compose([(_grid(base, way, h, tail, end, tilt, cap), count) for base, count in steps], h, window)
+
+
+def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
+    """A sum that all losses but one are hardly ever below, under Q; so that nothing depends on how far one
+    of them is above epsilon less that."""
+    cumulant = cumulant_of(steps, way, tail)
+    rest = saddle.log_delta - max(saddle.epsilon, 0.0) + math.log(_BEYOND)
+    tilts: list[float] = (2.0 ** np.arange(-3.0, 8.0) / math.sqrt(max(cumulant(-1.0)[2], 1e-300))).tolist()
+    return max((rest - cumulant(-1.0 - tilt)[0]) / tilt for tilt in tilts)
 
 
 def dominating_composition(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting.pld.contour_saddle import Plain, Saddle, Term
 from tacit.accounting.pld.decay import EDGES, log_decay
-from tacit.accounting.pld.transform import EXTENDED, UNIT, Sampled, Tilted, TooDear
+from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
 from tacit.accounting.price import Array
 
 __all__ = ["MANY_PRODUCTS", "Line", "draw", "log_chernoff"]
@@ -324,7 +324,7 @@ def _value(term: Term, tilt: float, accurate: bool = False) -> tuple[float, floa
 
 
 @lru_cache(maxsize=256)
-def _tilted(term: Sampled, tilt: float, largest: float, accurate: bool) -> Tilted:
+def _tilted(term: Mixture, tilt: float, largest: float, accurate: bool) -> Tilted:
     return term.tilted(tilt, largest, extended=accurate)
 
 

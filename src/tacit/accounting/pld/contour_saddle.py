@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.special import ndtri_exp
 
-from tacit.accounting.pld.transform import Sampled
+from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
 
@@ -31,7 +31,7 @@ class Plain:
     """Gaussians without sampling: K(z) = mu^2 z (z+1) / 2, for a count of mu^2."""
 
 
-Term: TypeAlias = Sampled | Plain
+Term: TypeAlias = Mixture | Plain
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,25 @@ class Saddle:
 
 
 @lru_cache(maxsize=256)
-def _samples(term: Sampled, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
+def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
     """Losses and log masses for an estimate of K near ``tilt``: a coarse trapezoid rule.
 
     With ``log_tail``, of the law without what is rarer than e^log_tail: an estimate of another K, without the
     explosion that rare large losses bring.
     """
     if log_tail is None:
-        low, high = term.reach(term.power(tilt), _LOG_ROUGH)
+        low, high = term.reach(tilt, _LOG_ROUGH)
     else:
-        far = -term.sigma * float(ndtri_exp(log_tail))
-        rare = -term.sigma * float(ndtri_exp(min(log_tail - math.log(term.q), -1.0)))
-        low, high = -far, max(far, 1.0 + rare) if term.direction == "remove" else far
-    width = min(term.sigma / 2.0, term.sigma**2)
+        high = far = -term.sigma * float(ndtri_exp(log_tail))
+        low = -far
+        if term.direction != "add":
+            high = max(far, *(s - term.sigma * ndtri_exp(min(log_tail - w, -1.0)) for s, _, w in term.terms))
+    width = min(term.sigma / 2.0, term.sigma**2 / term.shifts[-1])
     x = np.linspace(low, high, min(4000, 2 + math.ceil((high - low) / width)))
-    log_m = term.log_m(x)
-    logs = term.log_normal(x) + math.log(x[1] - x[0]) + (log_m if term.direction == "remove" else 0.0)
-    return term.sign * log_m, logs
+    logs = term.log_normal(x) + math.log(x[1] - x[0])
+    if term.direction == "add":
+        return -term.loss(x), logs
+    return term.loss(x), logs + term.log_m(x)
 
 
 def _cumulant(

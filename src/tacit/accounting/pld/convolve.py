@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.fft
@@ -67,12 +68,24 @@ class Composition:
         start = max(math.floor(epsilon / self.h) + 1 - self.first, 0)
         if start >= self.masses.size:
             return 0.0
+        rest, (decay, gain) = max(self.h * (self.first + start) - epsilon, 0.0), self._weights
+        masses = self.masses[start : start + decay.size]
+        # 1 - e^{-(r + hk)} = (1 - e^{-r}) + e^{-r} (1 - e^{-hk})
+        first, further = (
+            float(np.dot(masses, decay[: masses.size])),
+            float(np.dot(masses, gain[: masses.size])),
+        )
+        return math.exp(-self.tilt * rest) * (math.exp(-rest) * further - math.expm1(-rest) * first)
+
+    @cached_property
+    def _weights(self) -> tuple[Array, Array]:
+        """e^{-theta h k}, and that times 1 - e^{-hk}, for k = 0, 1, ..."""
         cells = float(self.masses.size)
         if self.rounding > 0.0:  # beyond, g is below a millionth of the allowance
             cells = min(-math.log(1e-6 * self.rounding) / (self.tilt * self.h), cells)
-        masses = self.masses[start : start + math.ceil(cells)]
-        above = self.h * (self.first + start + np.arange(masses.size)) - epsilon
-        return float(np.dot(masses, np.exp(-self.tilt * above) * -np.expm1(-np.maximum(above, 0.0))))
+        above = self.h * np.arange(math.ceil(cells))
+        decay = np.exp(-self.tilt * above)
+        return decay, decay * -np.expm1(-above)
 
     def _scaled(self, epsilon: float, expectation: float, relative: float) -> float:
         exponent = self.scale - self.tilt * epsilon + relative
@@ -107,7 +120,8 @@ class Composition:
         relative = self.relative + 16.0 * UNIT * (abs(self.scale) + np.abs(self.tilt * point) + 4.0)
         log_bounds = self.scale - self.tilt * point + relative + np.log(expectation)
         bounds = np.exp(np.minimum(log_bounds, 700.0)) + (self.beyond + self.infinite)
-        decreasing: Array = np.minimum.accumulate(bounds)
+        # where all is beyond floats, delta is still at most 1
+        decreasing: Array = np.minimum.accumulate(np.where(bounds < 1.0, bounds, 1.0))
         return decreasing
 
     def lower(self, epsilon: float) -> float:
@@ -198,15 +212,12 @@ def directly(part: Masses, count: int, h: float) -> Composition:
 
 
 def _tilted(part: Masses, h: float, theta: float) -> Array:
-    exponents = theta * h * (part.first + np.arange(part.masses.size))
-    exponents -= exponents[np.argmax(_log(part.masses) + exponents)]
-    tilted: Array = part.masses * np.exp(np.minimum(exponents, 700.0))  # beyond, there is no mass
+    there = np.flatnonzero(part.masses)
+    exponents = theta * h * (part.first + there)
+    exponents -= exponents[np.argmax(np.log(part.masses[there]) + exponents)]
+    tilted = np.zeros_like(part.masses)
+    tilted[there] = part.masses[there] * np.exp(np.minimum(exponents, 700.0))  # beyond, there is no mass
     return tilted / float(tilted.sum())
-
-
-def _log(masses: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.log(masses)
 
 
 def _decayed(values: Array, rate: float) -> Array:
@@ -225,7 +236,8 @@ def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
     """K(z) of the grid, finite losses only."""
     total = 0.0
     for part, count in parts:
-        exponents = _log(part.masses) + z * h * (part.first + np.arange(part.masses.size))
+        there = np.flatnonzero(part.masses)
+        exponents = np.log(part.masses[there]) + z * h * (part.first + there)
         top = exponents.max()
         total += count * float(top + math.log(np.exp(exponents - top).sum()))
     return total

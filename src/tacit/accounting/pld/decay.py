@@ -15,8 +15,7 @@ import math
 
 import numpy as np
 
-from tacit.accounting.pld.pair import log_mixture
-from tacit.accounting.pld.transform import Sampled
+from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.price import Array
 
 __all__ = ["EDGES", "log_decay"]
@@ -31,7 +30,7 @@ _SAFE = 1e-6  # relative; far above the rounding of masses and edges here
 _LOG_TAIL = math.log(1e-9)
 
 
-def log_decay(base: Sampled, tilt: float, log_value: float, *, fine: bool = False) -> Array:
+def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = False) -> Array:
     """Upper bounds on log |phi(u)|, one for each interval [EDGES[i], EDGES[i+1]], the last [EDGES[-1], inf).
 
     :param log_value: K(c) = log E e^{cL}, to better than 1e-7.
@@ -60,26 +59,33 @@ def log_decay(base: Sampled, tilt: float, log_value: float, *, fine: bool = Fals
     return np.asarray(np.log1p(-np.clip(gap, 0.0, 1.0 - 1e-9)))
 
 
-def _lower_density(base: Sampled, tilt: float, log_value: float) -> tuple[Array, Array, Array]:
+def _lower_density(base: Mixture, tilt: float, log_value: float) -> tuple[Array, Array, Array]:
     """Intervals of the loss and a density on each that the tilted density is nowhere below.
 
-    With s the power of m, log density = -x^2/(2 sigma^2) + (s+1) log m - y + constant as a function of x; its
-    second derivative (s+1) r (1-r) / sigma^4 - 1/sigma^2, r = dlog m/dy, bounds how far it may fall below the
-    line between the ends of a panel.
+    With the powers a of m(x) and b of m(-x), and r = dL/dx = (sum of the posterior means of the sensitivity
+    at x, and at -x where it counts) / sigma^2, log density = -x^2/(2 sigma^2) + a log m(x) + b log m(-x) -
+    log r + constant as a function of x.  Let v be the variance of the sensitivity given x.  As -(log r)'' is
+    at most the largest v over sigma^4, for r is a sum of log-convex functions over those m, the second
+    derivative is at most (max(a, 0) + 1) v / sigma^4 - 1/sigma^2, which bounds how far it may fall below the
+    line between the ends of a panel.  log v changes by at most S/sigma^2 per unit of x.
     """
-    power, variance = base.power(tilt), base.sigma**2
-    low, high = base.reach(power, _LOG_TAIL)
+    low, high = base.reach(tilt, _LOG_TAIL)
     x = low + (high - low) / _PANELS * _COUNTED
-    y = base.y(x)
-    log_m = log_mixture(y, base.q)
-    log_r = np.minimum(math.log(base.q) + y - log_m, 0.0)
-    logs = base.log_normal(x) + power * log_m - log_r + (math.log(variance) - log_value)
-    r = np.exp(log_r)
-    steep = np.maximum(r * (1.0 - r), 0.0)
-    steepest = np.where((r[:-1] < 0.5) & (r[1:] > 0.5), 0.25, np.maximum(steep[:-1], steep[1:]))
-    sag = (x[1] - x[0]) ** 2 / 8.0 * (1.0 / variance + abs(power + 1.0) * steepest / variance**2)
+    losses, logs = base.loss(x), base.log_normal(x) - log_value
+    slope, steepest = np.zeros_like(x), np.zeros_like(x)
+    for power, points in zip(base.powers(tilt), (x, -x), strict=True):
+        if power != 0.0:
+            log_m = base.log_m(points)
+            mean, variance = base.posterior(points, log_m)
+            slope, logs = slope + mean, logs + power * log_m
+            steepest = np.maximum(steepest, variance)
+    logs = logs - np.log(slope) + 2.0 * math.log(base.sigma)
+    width, largest = x[1] - x[0], base.shifts[-1]
+    between = np.sqrt(steepest[:-1] * steepest[1:]) * math.exp(largest * width / (2.0 * base.sigma**2))
+    bend = (max(base.powers(tilt)[0], 0.0) + 1.0) * np.minimum(between, largest**2 / 4.0) / base.sigma**4
+    sag = width**2 / 8.0 * np.maximum(bend - 1.0 / base.sigma**2, 0.0)
     density = np.exp(np.minimum(logs[:-1], logs[1:]) - sag) * (1.0 - _SAFE)
-    left, right = log_m[:-1], log_m[1:]
+    left, right = losses[:-1], losses[1:]
     resolved = right - left > 1e-8 * np.maximum(np.abs(left), np.abs(right))
     return left[resolved], right[resolved], density[resolved]
 

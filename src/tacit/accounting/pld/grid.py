@@ -1,4 +1,4 @@
-"""The privacy loss on a grid of spacing h: a pair that dominates, and a pair that is dominated.
+"""The privacy loss on a grid: a pair that dominates, one that is dominated; long, for they share cells.
 
 Upper: *connect the dots* (Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, 2207.04380).  The ratio
 X = P/Q of each outcome in a cell is spread over the two ends of the cell so that its mean under Q is
@@ -9,6 +9,10 @@ the group is post-processing, so its ratio P(group)/Q(group) gives a pair that i
 mean lies below its grid point takes in a share of its right neighbour, one whose mean lies above takes in
 a share of the left one, until every mean is a grid point.  Where that fails, P-mass moves to a smaller
 loss, which can only lower delta = E_P (1 - e^{eps - L})_+.
+
+Where little depends on it, cells are several spacings wide: their ends, the *nodes*, are all that has a mass.
+The last cell may have no end: its other node is infinite loss, and in the lower pair the mean of what goes
+there.  Thresholds below it see no difference, whatever the losses are beyond.
 """
 
 from __future__ import annotations
@@ -23,7 +27,17 @@ from numpy.typing import NDArray
 from tacit.accounting.pld.pair import Branch, Loss
 from tacit.accounting.price import Array
 
-__all__ = ["MASS_ERROR", "Masses", "aligned", "bracket", "dominating", "lattice", "snapped"]
+__all__ = [
+    "MASS_ERROR",
+    "Layout",
+    "Masses",
+    "aligned",
+    "bracket",
+    "dominated",
+    "dominating",
+    "lattice",
+    "snapped",
+]
 
 Index: TypeAlias = NDArray[np.int64]
 
@@ -38,6 +52,7 @@ _REACH = 8.0  # cells to either side of it that the group may take in
 _SETTLED = 4
 _NARROW = 1 << 10  # points of a law that is gathered group by group
 _WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, either side, in cells
+_MOST_SPACINGS = 1 << 10  # in a cell
 _EDGE = 512  # grid points at either end that are looked at for the groups there
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
@@ -53,8 +68,19 @@ class Masses:
     origin: float = 0.0
 
 
-def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
+@dataclass(frozen=True)
+class Layout:
+    """The wanted widths of cells at some ``losses``, increasing, and where the last cell begins."""
+
+    losses: Array
+    widths: Array
+    cap: float
+
+
+def bracket(loss: Loss, h: float, layout: Layout | None = None) -> tuple[Masses, Masses]:
     """A lower and an upper pmf of the loss on a grid ``origin + h * integers``, the same for both.
+
+    :param layout: of the cells, which are of width h by default.
 
     Guarantee
     ---------
@@ -63,74 +89,112 @@ def bracket(loss: Loss, h: float) -> tuple[Masses, Masses]:
     * Both up to a relative error of ``MASS_ERROR`` on every mass, which the composition allows for.
     * The lower one holds for losses that are ``snapped(loss)`` smaller.
     """
-    cells = _Cells.of(loss, h)
-    return _dominated(loss, h, cells), _dominating(loss, h, cells)
+    return dominated(loss, h, layout), dominating(loss, h, layout=layout)
 
 
-def dominating(loss: Loss, h: float, floor: float) -> Masses:
+def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | None = None) -> Masses:
     """The upper pmf of :func:`bracket` alone, with losses below ``floor`` raised to it, which saves cells."""
-    return _dominating(loss, h, _Cells.of(loss, h, floor))
+    return _dominating(loss, _Cells.of(loss, h, floor, layout))
+
+
+def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
+    """The lower pmf of :func:`bracket` alone."""
+    return _dominated(loss, h, _Cells.of(loss, h, layout=layout))
 
 
 @dataclass(frozen=True)
 class _Cells:
     """Outcomes, losses less the origin and P-masses, and where in its cell of the grid each of them lies.
 
-    ``exact``: on the lower end of the cell.  ``rest``: how far above it.  ``share``: of P to the upper end.
+    ``nodes``: the ends of the cells, in multiples of h.  ``endless``: whether there is a cell after the last.
+    ``exact``: on the lower end of the cell.  ``rest``: how far above it.  ``width``: of the cell.  ``share``:
+    of P to the upper end.
     """
 
     origin: float
     losses: Array
     masses: Array
+    nodes: Index
+    endless: bool
     exact: NDArray[np.bool_]
-    first: int
     index: Index
     rest: Array
+    width: Array
     share: Array
 
     @classmethod
-    def of(cls, loss: Loss, h: float, floor: float = -math.inf) -> _Cells:
+    def of(cls, loss: Loss, h: float, floor: float = -math.inf, layout: Layout | None = None) -> _Cells:
         origin = _origin(loss, h)
-        losses, masses = _outcomes(loss, h, origin, floor)
+        nodes = _nodes(loss, h, origin, floor, layout)
+        losses, masses = _outcomes(loss, h * nodes.astype(np.float64), origin, floor)
         losses = np.maximum(losses, floor) - origin
         exact = _on_grid(losses, h)
-        cell = np.where(exact, np.rint(losses / h), np.floor(losses / h))
-        rest = np.where(exact, 0.0, np.clip(losses - cell * h, 0.0, h))
-        first = int(cell.min())
+        place = np.where(exact, np.rint(losses / h), np.floor(losses / h)).astype(np.int64)
+        index = np.minimum(place - nodes[0], nodes.size - 1)
+        if nodes.size < nodes[-1] - nodes[0] + 1:
+            index = np.searchsorted(nodes, place, side="right") - 1
+        exact &= nodes[index] == place
+        first, last = int(index.min()), int(index.max())
+        endless, nodes, index = last == nodes.size - 1, nodes[first : last + 2], index - first
+        width = np.append(h * np.diff(nodes), math.inf)[index]
+        rest = np.where(exact, 0.0, np.clip(losses - h * nodes[index], 0.0, width))
         # t'(X - t) / (X (t' - t)) with t, t' = the ends of the cell in e^L
-        share = np.expm1(-rest) / math.expm1(-h)
-        return cls(origin, losses, masses, exact, first, (cell - first).astype(np.int64), rest, share)
+        share = np.expm1(-rest) / np.expm1(-width)
+        return cls(origin, losses, masses, nodes, endless, exact, index, rest, width, share)
 
     def spread(self, left: Array, right: Array) -> Array:
         """The sums over each cell, put at its ends."""
-        size = int(self.index.max()) + 2
+        size = self.nodes.size + self.endless
         both = np.bincount(self.index, left, size).astype(np.float64)
         both[1:] += np.bincount(self.index, right, size)[:-1]
         return both
 
+    def nodes_below(self, h: float) -> Index:
+        """``nodes``, and the point below the mean of an endless cell."""
+        if not self.endless:
+            return self.nodes
+        beyond = self.index == self.nodes.size - 1
+        point = _point_below(self.losses[beyond], self.masses[beyond], h)
+        return np.append(self.nodes, max(point, self.nodes[-1] + 1))
 
-def _dominating(loss: Loss, h: float, cells: _Cells) -> Masses:
-    slack = 4.0 * UNIT * (1.0 + np.abs(cells.losses)) / h  # the loss itself is off by a few units
+
+def _on_grid_points(nodes: Index, before: float, masses: Array) -> Array:
+    """``masses`` of the nodes and, ``before`` them, of one point below the first, on all points."""
+    found = np.zeros(nodes[-1] - nodes[0] + 2)
+    found[nodes - nodes[0] + 1], found[0] = masses, before
+    return found
+
+
+def _dominating(loss: Loss, cells: _Cells) -> Masses:
+    # the loss itself is off by a few units
+    slack = 4.0 * UNIT * (1.0 + np.abs(cells.losses)) / np.minimum(cells.width, 1.0)
     up = np.minimum(cells.share + slack, 1.0)
     dots = cells.spread(cells.masses * (1.0 - up), cells.masses * up) * (1.0 + loss.mass_error)
-    infinite = min(1.0, loss.infinite * (1.0 + _ROUNDED) + 4.0 * loss.tail)
-    return Masses(cells.first, dots, infinite, cells.origin)
+    beyond, dots = (float(dots[-1]), dots[:-1]) if cells.endless else (0.0, dots)
+    infinite = min(1.0, (loss.infinite + beyond) * (1.0 + _ROUNDED) + 4.0 * loss.tail)
+    return Masses(int(cells.nodes[0]), _on_grid_points(cells.nodes, 0.0, dots)[1:], infinite, cells.origin)
 
 
 def _dominated(loss: Loss, h: float, cells: _Cells) -> Masses:
     there = np.where(cells.exact, cells.masses, 0.0)  # atoms that need no exchange
-    masses, share, losses = cells.masses - there, cells.share, cells.losses
+    masses, losses = cells.masses - there, cells.losses
+    share = np.where(cells.width < math.inf, cells.share, 1.0)  # there is one group in an endless cell
     noise = 4.0 * UNIT * (1.0 + np.abs(losses))
+    nodes = cells.nodes_below(h)
+    points = h * nodes.astype(np.float64)
+    upper = points[np.minimum(cells.index + 1, nodes.size - 1)]
     excess = cells.spread(  # P - t Q of every group, t its grid point
         masses * (1.0 - share) * (-np.expm1(-cells.rest) - noise),
-        masses * share * (-np.expm1(h - cells.rest) - noise),
+        masses * share * (-np.expm1(upper - losses) - noise),
     )
-    leveled = _level(cells.spread(masses * (1.0 - share), masses * share), excess, h)
-    leveled[1:] += np.bincount(cells.index, there, leveled.size - 1)
-    if cells.origin and leveled.size - 1 <= _NARROW:
-        leveled = _gathered(losses, cells.masses, h, cells.first - 1, leveled)
+    hats = cells.spread(masses * (1.0 - share), masses * share)
+    before, leveled = _level(hats, excess, points, cells.endless)
+    leveled += np.bincount(cells.index, there, leveled.size)
+    first, whole = int(nodes[0]) - 1, _on_grid_points(nodes, before, leveled)
+    if cells.origin and whole.size - 1 <= _NARROW and not cells.endless:
+        whole = _gathered(losses, cells.masses, h, first, whole)
     infinite = loss.infinite * (1.0 - _ROUNDED)
-    return Masses(cells.first - 1, leveled * (1.0 - loss.mass_error), infinite, cells.origin)
+    return Masses(first, whole * (1.0 - loss.mass_error), infinite, cells.origin)
 
 
 def _origin(loss: Loss, h: float) -> float:
@@ -198,20 +262,42 @@ def aligned(h: float, atoms: Array) -> tuple[float, float]:
     return float(spacings[best]), float(costs[best])
 
 
-def _outcomes(loss: Loss, h: float, origin: float, floor: float) -> tuple[Array, Array]:
-    """Losses and P-masses of quadrature nodes that respect the cells of the grid, then of the atoms."""
-    parts = [_nodes(branch, h, origin, floor) for branch in loss.branches] + [
-        (loss.atoms[:, 0], loss.atoms[:, 1])
-    ]
+def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | None) -> Index:
+    """The ends of cells that hold all losses, in multiples of h above ``origin``; the last may be endless."""
+    ends = [branch.value(branch.panels[[0, -1]]) for branch in loss.branches] + [loss.atoms[:, 0]]
+    losses = (np.maximum(np.concatenate(ends), floor) - origin) / h
+    low, high = math.floor(losses.min()) - 1, math.floor(losses.max()) + 2
+    if layout is None:
+        return np.arange(low, high + 1)
+    end = (high // _MOST_SPACINGS + 1) * _MOST_SPACINGS
+    top = math.floor(min((layout.cap - origin) / h, end))
+    size, found = _MOST_SPACINGS, list[Index]()
+    starts: Index = np.arange(low // size, top // size + 1) * size
+    while starts.size:  # halved, until they are as narrow as is wanted at either end
+        wanted = np.interp(origin + h * np.concatenate([starts, starts + size]), layout.losses, layout.widths)
+        small = (
+            wanted.reshape(2, -1).min(axis=0) >= h * size if size > 1 else np.ones(starts.size, dtype=bool)
+        )
+        found.append(starts[small])
+        size //= 2
+        starts = np.concatenate([starts[~small], starts[~small] + size])
+    nodes = np.sort(np.concatenate(found))
+    return np.append(nodes[nodes < top], top)
+
+
+def _outcomes(loss: Loss, lines: Array, origin: float, floor: float) -> tuple[Array, Array]:
+    """Losses and P-masses of quadrature nodes between the ``lines`` above origin, then of the atoms."""
+    parts = [_between(branch, origin + lines, floor) for branch in loss.branches]
+    parts.append((loss.atoms[:, 0], loss.atoms[:, 1]))
     return np.concatenate([losses for losses, _ in parts]), np.concatenate([masses for _, masses in parts])
 
 
-def _nodes(branch: Branch, h: float, origin: float, floor: float) -> tuple[Array, Array]:
+def _between(branch: Branch, lines: Array, floor: float) -> tuple[Array, Array]:
     low, high = branch.panels[[0, -1]]
-    ends = (np.maximum(branch.value(np.array([low, high])), floor) - origin) / h
-    lines = branch.position(origin + h * np.arange(math.ceil(ends[0]), math.floor(ends[1]) + 1))
+    ends = np.maximum(branch.value(np.array([low, high])), floor)
+    edges = branch.position(lines[(lines >= ends[0]) & (lines <= ends[1])])
     return _quadrature(
-        branch, np.unique(np.concatenate([branch.panels, lines[(lines > low) & (lines < high)]]))
+        branch, np.unique(np.concatenate([branch.panels, edges[(edges > low) & (edges < high)]]))
     )
 
 
@@ -222,20 +308,21 @@ def _quadrature(branch: Branch, edges: Array) -> tuple[Array, Array]:
     return branch.value(x), (half * _WEIGHTS).ravel() * branch.density(x)
 
 
-def _level(hats: Array, excess: Array, h: float) -> Array:
+def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[float, Array]:
     """Exchange shares between neighbouring groups until every group's mean is its grid point.
 
     Group i keeps the share k_i of its own hat and takes the share k_i a_i of hat i+1 (if its mean is too
     low) or k_i b_i of hat i-1 (if too high); conservation, k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1,
     is a tridiagonal system.  A group is left alone, and rounded down, where the system would want k < 0.
-    The result begins one grid point below the hats.
+    Returns the mass of one grid point below the ``nodes``, and theirs.
     """
-    hats, excess, gathered = _gather_edges(hats, excess, h)
+    hats, excess, gathered = _gather_edges(hats, excess, nodes, endless)
+    width = np.diff(nodes)
     scaled = hats - excess  # t_i Q_i
     too_low, too_high = np.maximum(-excess, 0.0), np.maximum(excess, 0.0)
     from_right, from_left = np.zeros_like(hats), np.zeros_like(hats)
-    gain = excess[1:] - math.expm1(-h) * scaled[1:]  # P_{i+1} - t_i Q_{i+1}
-    loss = math.expm1(h) * scaled[:-1] - excess[:-1]  # t_i Q_{i-1} - P_{i-1}
+    gain = excess[1:] - np.expm1(-width) * scaled[1:]  # P_{i+1} - t_i Q_{i+1}
+    loss = np.expm1(width) * scaled[:-1] - excess[:-1]  # t_i Q_{i-1} - P_{i-1}
     np.divide(too_low[:-1], gain, out=from_right[:-1], where=gain > too_low[:-1])
     np.divide(too_high[1:], loss, out=from_left[1:], where=loss > too_high[1:])
     keep = _shares(from_right, from_left)
@@ -245,10 +332,10 @@ def _level(hats: Array, excess: Array, h: float) -> Array:
     masses[1:] += (keep * from_left)[1:] * hats[:-1]
     # a group that is not balanced keeps its loss if its mean is above, else moves one point down
     down = ~balanced & (excess < 0.0)
-    result = np.zeros(hats.size + 1)
-    result[1:] = np.where(down, 0.0, masses) + gathered
-    result[:-1] += np.where(down, masses, 0.0)
-    return result
+    fallen = np.where(down, masses, 0.0)
+    result = masses - fallen + gathered
+    result[:-1] += fallen[1:]
+    return float(fallen[0]), result
 
 
 def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) -> Array:
@@ -316,19 +403,21 @@ def _excess(losses: Array, masses: Array, point: float) -> Array:
     return masses * (-np.expm1(point - losses) - 4.0 * UNIT * (1.0 + np.abs(losses)))
 
 
-def _gather_edges(hats: Array, excess: Array, h: float) -> tuple[Array, Array, Array]:
+def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[Array, Array, Array]:
     """Make one group at either end of the range, with its mean at a grid point near that end.
 
-    Nothing lies beyond the ends to balance with, and under sampling much mass may lie close to one.
+    Nothing lies beyond the ends to balance with, and under sampling much mass may lie close to one.  An
+    endless cell takes from what is below it, which no threshold below that sees.
     Returns what is left of the hats and of their excesses, and the P-masses of the two groups.
     """
     hats, excess, gathered = hats.copy(), excess.copy(), np.zeros_like(hats)
     from_left = np.arange(min(_EDGE, hats.size // 2))
     if from_left.size < 2:
         return hats, excess, gathered
-    for order in (from_left, hats.size - 1 - from_left):
-        target, last, share = _edge_group(hats[order], excess[order], order, h)
-        if target > 0:
+    for order, at_end in ((from_left, False), (hats.size - 1 - from_left, endless)):
+        find = _end_group if at_end else _edge_group
+        target, last, share = find(hats[order], excess[order], nodes[order])
+        if last > 0:
             inside, final = order[:last], order[last]
             gathered[order[target]] += float(hats[inside].sum()) + share * hats[final]
             hats[inside], excess[inside] = 0.0, 0.0
@@ -336,34 +425,45 @@ def _gather_edges(hats: Array, excess: Array, h: float) -> tuple[Array, Array, A
     return hats, excess, gathered
 
 
-def _edge_group(hats: Array, excess: Array, order: Index, h: float) -> tuple[int, int, float]:
-    """The cheapest group: its target, the last hat in it and that hat's share; target 0 means no group.
+def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, float]:
+    """The cheapest group: its target, the last hat in it and that hat's share; no last hat means no group.
 
     A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance it
     removes, and the hat that is left over at its border costs its own imbalance (a whole cell if that is
     negative at the right end, where it has to be rounded down).
     """
-    rising = order[1] > order[0]
-    leftover = np.append(np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, h * hats, 0.0), 0.0)
+    rising, width = nodes[1] > nodes[0], np.abs(np.diff(nodes, append=nodes[-1]))
+    leftover = np.append(
+        np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, width * hats, 0.0), 0.0
+    )
 
     def unmet(last: int, kept: float) -> float:  # and what the next hat cannot take from it
         wanted = float(leftover[last + 1])
-        return kept * float(leftover[last]) + (wanted if kept * h * hats[last] < wanted else 0.0)
+        return kept * float(leftover[last]) + (wanted if kept * width[last] * hats[last] < wanted else 0.0)
 
     best, least = (0, 0, 0.0), unmet(0, 1.0)
-    for target in range(1, min(_EDGE // 8, order.size)):
-        beyond = hats - (hats - excess) * np.exp((order[target] - order) * h)
-        sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
-        crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)
-        if crossed.size == 0 or sums[0] == 0.0:
+    for target in range(1, min(_EDGE // 8, nodes.size)):
+        _, last, share = _end_group(hats, excess, nodes, target)
+        if last == 0:
             continue
-        last = int(crossed[0])
-        share = 1.0 - float(sums[last] / beyond[last])
-        lost = float(np.dot(hats[: last + 1], (np.arange(last + 1) - target) ** 2)) * h * h / 2.0
+        lost = float(np.dot(hats[: last + 1], np.square(nodes[: last + 1] - nodes[target]))) / 2.0
         cost = lost + unmet(last, 1.0 - share)
         if cost < least:
             best, least = (target, last, share), cost
     return best
+
+
+def _end_group(hats: Array, excess: Array, nodes: Array, target: int = 0) -> tuple[int, int, float]:
+    """The group of all hats from the end on until P = t Q at the ``target``."""
+    scaled = hats - excess
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is infinitely too much, nothing is taken
+        beyond = hats - np.where(scaled == 0.0, 0.0, scaled * np.exp(nodes[target] - nodes))
+    sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
+    crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)
+    if crossed.size == 0 or sums[0] == 0.0:
+        return target, 0, 0.0
+    last = int(crossed[0])
+    return target, last, float(sums[last - 1] / -beyond[last]) if last > 0 else 0.0
 
 
 def _shares(from_right: Array, from_left: Array) -> Array:

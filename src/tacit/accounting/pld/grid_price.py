@@ -29,7 +29,8 @@ __all__ = ["PldPrice"]
 
 _NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
 _FAR_BELOW = 1e-7  # of the other direction's delta: no effort either
-_ROUNDS = 5
+_ROUNDS = 8
+_COARSER = 1.0 / 8.0  # the first grids, against the one that counts
 _ENDLESS = 1e12
 _INFINITE_SLACK = 1e-11  # allowance on the mass at infinity, relative
 
@@ -105,20 +106,38 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
 
 @dataclass(frozen=True)
 class PldPrice(Price):
-    """``steps`` in units of the adjacency, more than one of them, not only Gaussians.
-
-    ``finer``: by how much the grid that epsilon is found on is finer than usual, where that is affordable.
-    """
+    """``steps`` in units of the adjacency, more than one of them, not only Gaussians."""
 
     steps: Steps
     ways: tuple[Direction, ...]
-    finer: float = 1.0
 
     def epsilon(self, delta: float) -> float:
-        return max(self._epsilon(delta, way) for way in self.ways)
+        return self._largest(delta, self._epsilon)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return max(self._least_epsilon(delta, way) for way in self.ways), self.epsilon(delta)
+        return self._largest(delta, self._least_epsilon), self.epsilon(delta)
+
+    def near(self, delta: float) -> float:
+        return self._largest(delta, lambda delta, way: self._epsilon(delta, way, rough=True))
+
+    def _largest(self, delta: float, one: Callable[[float, Direction], float]) -> float:
+        """The largest of ``one`` of all directions; a coarse grid shows of most second ones that they are
+        less than the first."""
+        largest = 0.0
+        for way in self.ways:
+            if not (0.0 < largest < math.inf and self._at_most(delta, way, largest)):
+                largest = max(largest, one(delta, way))
+        return largest
+
+    def _at_most(self, delta: float, way: Direction, epsilon: float) -> bool:
+        if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
+            return False
+        if epsilon >= self._supremum(way):
+            return True
+        tail = tail_of(self.steps, math.log(delta))
+        there = find(cumulant_of(self.steps, way, tail), lambda point: point.epsilon - epsilon)
+        saddle = replace(there, epsilon=epsilon, log_delta=math.log(delta))
+        return composition(self.steps, way, saddle, 1, _COARSER).upper(epsilon) <= delta
 
     def delta(self, epsilon: float) -> float:
         return self._delta(epsilon, 1)
@@ -126,11 +145,11 @@ class PldPrice(Price):
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         return self._delta(epsilon, 0), self._delta(epsilon, 1)
 
-    def _epsilon(self, delta: float, way: Direction) -> float:
+    def _epsilon(self, delta: float, way: Direction, *, rough: bool = False) -> float:
         if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
             return math.inf
         ceiling = self._supremum(way)
-        return min(ceiling, min(above for _, above in self._crossings(delta, way, 1, ceiling)))
+        return min(ceiling, min(above for _, above in self._crossings(delta, way, 1, ceiling, rough)))
 
     def _least_epsilon(self, delta: float, way: Direction) -> float:
         if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
@@ -139,21 +158,30 @@ class PldPrice(Price):
         return max(0.0, max(below for below, _ in crossings) - self._snapped(way))
 
     def _crossings(
-        self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float
+        self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float, rough: bool = False
     ) -> Iterator[tuple[float, float]]:
-        """Where the bound crosses delta; again from there, if the estimate to start from was far off."""
-        saddle = saddle_at_delta(self.steps, way, delta - self.infinite(way))
+        """Where the bound crosses delta; again from there, if the estimate to start from was far off.
+
+        Looked for on coarse grids first, until it is near what it was looked for around.
+        """
+        saddle, settled = saddle_at_delta(self.steps, way, delta - self.infinite(way)), False
         for _ in range(_ROUNDS):
-            made = composition(self.steps, way, saddle, end, self.finer)
-            bound = made.upper if end == 1 else made.lower
+            made = composition(self.steps, way, saddle, end if settled else 1, 1.0 if settled else _COARSER)
+            bound = made.upper if end == 1 or not settled else made.lower
             below, above = _crossing(bound, delta, min(max(saddle.epsilon, 0.0), ceiling))
-            yield below, above
+            if settled or rough:
+                yield below, above
             found = min(above, ceiling)
-            if abs(found - saddle.epsilon) <= 0.1 * found or not 0.0 < found < math.inf:
+            near = abs(found - saddle.epsilon) <= 0.1 * found or not 0.0 < found < math.inf
+            if near and (settled or rough):
                 return
-            cumulant = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
-            again = find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]
-            saddle = replace(again, epsilon=found, log_delta=math.log(delta))
+            settled = settled or near
+            if 0.0 < found < math.inf:
+                cumulant = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
+                again = find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]
+                saddle = replace(again, epsilon=found, log_delta=math.log(delta))
+        if not settled:
+            yield (below, above) if end == 1 else (0.0, above)
 
     def deltas(self, epsilons: Array) -> Array:
         largest = np.zeros(epsilons.shape)

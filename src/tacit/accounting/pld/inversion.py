@@ -25,14 +25,12 @@ __all__ = ["ContourPrice", "Lines", "epsilons_along"]
 
 _FINE = 1e-7  # relative width of a bracket that needs no second line
 _COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
+_TIGHT = 1e-4  # and nobody proves less than one that is narrower than this
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
-_HOPELESS = 1e-4  # between the two, with that of a finer grid
-_WIDE = 1e-3  # and one wider than this with that of a finer line
 _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
 _KEPT = 64  # lines
 _SPREAD = 1.25  # counts by how much larger or smaller than those that a line was drawn for are tried on it
-_DEAREST = 1 << 29  # products: about a second
-_CHEAP = 1 << 21  # and a few milliseconds
+_CHEAP = 1 << 21  # products: a few milliseconds
 _LEAST_LOG_DELTA = -600.0
 
 Terms: TypeAlias = tuple[Term, ...]
@@ -144,23 +142,16 @@ class ContourPrice(Price):
     """``ways`` are the terms by direction, ``counts`` how often each is performed (mu^2 for the plain one).
 
     ``grid`` prices the same event on a grid, for the few compositions whose transform decays too slowly: a
-    handful of steps, or tiny sampling rates; ``fine`` on a dearer one, if there is one.
+    handful of steps, or tiny sampling rates.
     """
 
     ways: Mapping[str, Terms]
     counts: tuple[float, ...]
     grid: Price
-    fine: Price | None = None
 
     def epsilon_bounds(self, delta: float) -> Bounds:
         found = self._bounds(delta, MANY_PRODUCTS)
-        if _wider(found, _NARROW):
-            found = _both(found, self.grid.epsilon_bounds(delta))
-        if self.fine is not None and _wider(found, _NARROW) and not _wider(found, _HOPELESS):
-            found = _both(found, self.fine.epsilon_bounds(delta))
-        if _wider(found, _WIDE):
-            found = _both(found, self._bounds(delta, _DEAREST))
-        return found
+        return _both(found, self.grid.epsilon_bounds(delta)) if _wider(found, _NARROW) else found
 
     def _bounds(self, delta: float, most: int) -> Bounds:
         """The larger direction's; (0, inf) where a line would cost too much time.
@@ -184,7 +175,15 @@ class ContourPrice(Price):
         return {way: (line.lower, line.upper) for way, line in drawn.items()}
 
     def epsilon(self, delta: float) -> float:
-        return self.epsilon_bounds(delta)[1]
+        found = self._bounds(delta, MANY_PRODUCTS)
+        return min(found[1], self.grid.epsilon(delta)) if _wider(found, _NARROW) else found[1]
+
+    def is_tight(self, delta: float) -> bool:
+        return not _wider(self.epsilon_bounds(delta), _TIGHT)  # the pair is attained
+
+    def near(self, delta: float) -> float:
+        found = self._bounds(delta, MANY_PRODUCTS)
+        return self.grid.near(delta) if _wider(found, _NARROW) else found[1]
 
     def estimate(self, delta: float) -> float:
         """epsilon to a percent or so on either side, in a millisecond.  Not a bound."""

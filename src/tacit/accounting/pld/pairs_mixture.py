@@ -26,13 +26,13 @@ from tacit.accounting.pld.pairs_noise import gaussian_panels
 from tacit.accounting.price import Array
 from tacit.accounting.scales import NoiseOutOfRange
 
-__all__ = ["counted", "gaussian_mixture", "gaussian_replaced", "laplace_replaced", "truncated"]
+__all__ = ["COUNTED", "counted", "gaussian_mixture", "gaussian_replaced", "laplace_replaced", "truncated"]
 
 _NO_ATOMS = np.empty((0, 2))
 _MOST_PANELS = 1_000_000
 _LARGEST_EXPONENT = 700.0
 _BLOCK = 2**13
-_COUNTED = 1e-11  # what binomial probabilities may be off by, relative
+COUNTED = 1e-11  # what binomial probabilities may be off by, relative
 _COUNTED_EACH = 4e-15  # and, in a tail, for each record
 
 
@@ -141,7 +141,7 @@ def gaussian_mixture(
     never = sum(math.exp(w) for s, w in parts if s == 0.0)
     supremum = -math.log(never) if direction == "add" and never > 0.0 else math.inf
     branch = Branch(value, _inverse(value, panels), density, panels)
-    return Loss((branch,), _NO_ATOMS, 0.0, tail, supremum, _COUNTED)
+    return Loss((branch,), _NO_ATOMS, 0.0, tail, supremum, COUNTED)
 
 
 def _log_of_sum(terms: Iterable[Array]) -> Array:
@@ -190,7 +190,7 @@ def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array]
 def counted(records: int) -> float:
     """What ``bdtrc``, a tail of a Binomial(records, q), may be off by, relative: 2 to 10 times what was met
     against 40 digits, for up to 1e9 records."""
-    return _COUNTED + _COUNTED_EACH * records
+    return COUNTED + _COUNTED_EACH * records
 
 
 def truncated(
@@ -209,7 +209,8 @@ def truncated(
     if cut == 0.0:
         return step(rate, sigma)
     beyond = float(bdtrc(largest, records, rate))
-    inside = min(1.0, beyond * largest / (cut * records) * (1.0 + off))
+    # p <= q B / (B + 1), for m >= B; alone where the tails are less than a float
+    inside = min(rate, beyond * largest / (cut * records) * (1.0 + off)) or rate
     usual, exchanged = step(rate, sigma), gaussian_replaced(inside, sigma / 2.0, tail)
     return Loss(
         branches=(

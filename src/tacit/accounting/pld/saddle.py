@@ -91,9 +91,20 @@ def _midpoints(branch: Branch) -> tuple[Array, Array]:
     return branch.value(x), (edges[1] - edges[0]) * branch.density(x)
 
 
-def cumulant_of(steps: Steps, direction: Direction, tail: float) -> Cumulant:
-    """K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss."""
-    return Cumulant(tuple((*samples(base, direction, tail), count) for base, count in steps))
+def cumulant_of(steps: Steps, direction: Direction, tail: float, cap: float = math.inf) -> Cumulant:
+    """K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss, and all losses above
+    ``cap`` at their mean."""
+    parts = [(*samples(base, direction, tail), count) for base, count in steps]
+    return Cumulant(tuple((_capped(losses, logs, cap), logs, count) for losses, logs, count in parts))
+
+
+def _capped(losses: Array, logs: Array, cap: float) -> Array:
+    above = losses > cap
+    if not above.any():
+        return losses
+    masses = np.exp(logs[above] - logs[above].max())
+    mean = cap - math.log(float(np.dot(masses, np.exp(cap - losses[above])) / masses.sum()))
+    return np.where(above, mean, losses)
 
 
 def tail_of(steps: Steps, log_delta: float) -> float:
@@ -162,7 +173,7 @@ def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
     return Window(tilt, low, high, down, up)
 
 
-def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-5) -> Window:
+def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-7) -> Window:
     """The window of the tilt, at or below the saddle's, that needs the fewest points.
 
     Where rare large losses meet a narrow bulk (tiny sampling rates), the saddle's tilt makes them common

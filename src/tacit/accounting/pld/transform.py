@@ -1,18 +1,22 @@
-"""The characteristic function of one step's privacy loss, with a bound on its error.
+"""The characteristic function of one step's loss, with a bound on its error, which is what makes it long.
 
-For a Gaussian on a Poisson sample, with x ~ N(0, sigma^2) and m(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)},
+For a Gaussian whose record has the sensitivity s_k with probability w_k (on a Poisson sample 1 with
+probability q, else 0), with x ~ N(0, sigma^2) and m(x) = sum_k w_k e^{y_k(x)}, where y_k(x) is
+s_k (2x - s_k) / (2 sigma^2),
 
-    E_P e^{zL} = E m(x)^{1+z}   (remove),      E_P e^{zL} = E m(x)^{-z}   (add).
+    E_P e^{zL} = E m(x)^{1+z}   (remove),   E m(x)^{-z}   (add),   E m(x)^{1+z} m(-x)^{-z}   (replace).
 
-On the line z = c + iu this is e^{K(c)} phi(u), phi the characteristic function of L = +-log m in the
-measure tilted by e^{cL}.  The trapezoid rule in x converges geometrically, for m has no zero in the strip
-|Im x| < pi sigma^2 (Trefethen & Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1).
+On the line z = c + iu this is e^{K(c)} phi(u), phi the characteristic function of L in the measure tilted by
+e^{cL}.  The trapezoid rule in x converges geometrically, for at Im x = a the terms of m have their angles
+between 0 and theta = a S / sigma^2, S the largest sensitivity, so that |m| >= m(Re x) cos(theta/2) has no
+zero for theta < pi (Trefethen & Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -20,10 +24,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
 from tacit.accounting.directions import Direction
-from tacit.accounting.pld.pair import log_mixture
+from tacit.accounting.pld.pairs_mixture import COUNTED
 from tacit.accounting.price import Array
+from tacit.events import GaussianMixture
 
-__all__ = ["EXTENDED", "MOST_POINTS", "UNIT", "Sampled", "Tilted", "TooDear"]
+__all__ = ["EXTENDED", "MOST_POINTS", "UNIT", "Mixture", "Tilted", "TooDear"]
 
 Complex: TypeAlias = NDArray[np.complex128]
 
@@ -34,7 +39,6 @@ _LOG_TAIL = math.log(1e-22)  # mass cut off at either end in x, relative
 _LOG_QUADRATURE = math.log(1e-22)  # wanted error of the trapezoid rule, relative
 _PANELS = 128  # of the bound on the integrand beside the real line
 _ANGLES = np.array([0.1, 0.3, 0.7, 1.1, 1.5])[:, None]  # below pi/2
-_COS, _SIN = np.cos(_ANGLES), np.sin(_ANGLES)
 _COUNTED = np.arange(_PANELS + 1.0)
 _BLOCK = 1 << 17  # sines at a time
 _CHUNK = 64  # points of x at a time, in matrix products
@@ -43,31 +47,100 @@ MOST_POINTS = 1 << 17
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """A Gaussian of noise ``sigma`` on a Poisson sample of rate ``q`` in (0, 1), in one direction."""
+class Mixture:
+    """A Gaussian of noise ``sigma`` and of sensitivity ``shifts[k]`` with probability ``shares[k]``, in one
+    direction; the first shift is 0, the largest one the last, no share is 0.
 
-    q: float
+    The shares may be off by ``off``, relative.
+    """
+
+    shares: tuple[float, ...]
+    shifts: tuple[float, ...]
     sigma: float
     direction: Direction
+    off: float = 0.0
 
-    @property
-    def sign(self) -> float:
-        """+1 where L = log m, -1 where L = -log m."""
-        return 1.0 if self.direction == "remove" else -1.0
+    @classmethod
+    def poisson(cls, q: float, sigma: float, direction: Direction) -> Mixture:
+        """A Gaussian on a Poisson sample of rate ``q`` in (0, 1)."""
+        return cls((1.0 - q, q), (0.0, 1.0), sigma, direction)
 
-    def power(self, tilt: float) -> float:
-        """The s with E_P e^{cL} = E m^s."""
-        return 1.0 + tilt if self.direction == "remove" else -tilt
+    @classmethod
+    def of(cls, event: GaussianMixture, direction: Direction) -> Mixture | None:
+        """The term of an event; None where the record always, or never, makes a difference."""
+        shares: dict[float, float] = {}
+        for shift, share in sorted(zip(event.sensitivities, event.probabilities, strict=True)):
+            if share > 0.0:
+                shares[shift] = shares.get(shift, 0.0) + share
+        if 0.0 not in shares or len(shares) == 1:
+            return None
+        return cls(tuple(shares.values()), tuple(shares), event.noise_multiplier, direction, COUNTED)
 
-    def y(self, x: Array) -> Array:
-        """The log ratio of the mechanism with the record to that without it."""
-        sigma = x.dtype.type(self.sigma)
-        ratio: Array = (2.0 * x - 1.0) / (2.0 * sigma * sigma)
+    @cached_property
+    def terms(self) -> tuple[tuple[float, float, float], ...]:
+        """Sensitivities above 0, their probabilities, and the logs of these."""
+        return tuple((s, w, math.log(w)) for s, w in zip(self.shifts[1:], self.shares[1:], strict=True))
+
+    @cached_property
+    def log_never(self) -> float:
+        """log w_0, no more than log m anywhere."""
+        rest = math.fsum(self.shares[1:])
+        return math.log1p(-rest) if rest < 0.5 else math.log(self.shares[0])
+
+    def powers(self, tilt: float) -> tuple[float, float]:
+        """The a and b with E_P e^{cL} = E m(x)^a m(-x)^b."""
+        if self.direction == "add":
+            return -tilt, 0.0
+        return 1.0 + tilt, -tilt if self.direction == "replace" else 0.0
+
+    def y(self, x: Array, shift: float) -> Array:
+        """The log ratio of the mechanism at the sensitivity ``shift`` to that without the record."""
+        sigma, s = x.dtype.type(self.sigma), x.dtype.type(shift)
+        ratio: Array = s * (2.0 * x - s) / (2.0 * sigma * sigma)
         return ratio
 
     def log_m(self, x: Array) -> Array:
-        """log m at real x."""
-        return log_mixture(self.y(x), self.q)
+        """log m at real x, increasing or decreasing; from m - 1, which 1 does not round away, where it is
+        small."""
+        last = x[[0, -1]].max(keepdims=True)
+        largest = max(float(self.y(last, s)[0]) for s in self.shifts[1:])
+        if self.shares[0] >= 0.5 and largest <= 30.0:
+            return np.log1p(sum(w * np.expm1(self.y(x, s)) for s, w, _ in self.terms))
+        return self._large_log_m(x)
+
+    def _large_log_m(self, x: Array) -> Array:
+        """The same where e^y may overflow, or 1 - m be rounded."""
+        top = self._top(x)
+        small, total, less_one = top <= 30.0, np.exp(self.log_never - top), np.zeros_like(x)
+        for s, w, log_w in self.terms:
+            y = self.y(x, s)
+            total += np.exp(log_w + y - top)
+            less_one += w * np.expm1(np.where(small, y, 0.0))
+        near = small & (less_one > -0.5)
+        return np.where(near, np.log1p(np.where(near, less_one, 0.0)), top + np.log(total))
+
+    def _top(self, x: Array) -> Array:
+        """The largest y, or 0."""
+        top = np.zeros_like(x)
+        for s in self.shifts[1:]:
+            np.maximum(top, self.y(x, s), out=top)
+        return top
+
+    def posterior(self, x: Array, log_m: Array) -> tuple[Array, Array]:
+        """Mean and variance of the sensitivity, given x: d log m / dx and d^2 log m / dx^2, times sigma^2 and
+        sigma^4."""
+        there = [np.exp(np.minimum(log_w + self.y(x, s) - log_m, 0.0)) for s, _, log_w in self.terms]
+        mean = np.zeros_like(x)
+        for s, r in zip(self.shifts[1:], there, strict=True):
+            mean += s * r
+        square = np.exp(np.minimum(self.log_never - log_m, 0.0)) * np.square(mean)
+        for s, r in zip(self.shifts[1:], there, strict=True):
+            square = square + r * np.square(s - mean)
+        return mean, square
+
+    def loss(self, x: Array) -> Array:
+        """L where x is drawn as under P; under ``add`` -L, so that it always increases."""
+        return self.log_m(x) - self.log_m(-x) if self.direction == "replace" else self.log_m(x)
 
     def log_normal(self, x: Array) -> Array:
         """The log density of x."""
@@ -78,87 +151,119 @@ class Sampled:
         density: Array = -np.square(x / real(self.sigma)) / 2.0 - constant
         return density
 
-    def reach(self, power: float, log_tail: float = _LOG_TAIL) -> tuple[float, float]:
-        """[low, high] outside of which E m^s has less than e^{log_tail} of its value, at either end.
+    def reach(self, tilt: float, log_tail: float = _LOG_TAIL) -> tuple[float, float]:
+        """[low, high] outside of which E m(x)^a m(-x)^b has less than e^{log_tail} of its value, at either
+        end.
 
-        The value is at least 1, by Jensen, for s >= 1 and for s <= 0.  s >= 1: on the left m <= 1, which
-        leaves Phi(low/sigma); on the right m <= k e^y with k = q + (1-q) e^{-y(high)}, which leaves
-        k^s e^{s(s-1)/(2 sigma^2)} Phi((s-high)/sigma).  s <= 0: (1-q)^s Phi(low/sigma), Phi(-high/sigma).
+        The value is E_P e^{cL}, at least 1 by Jensen.  Where all y <= 0, m <= 1; where all y >= 0,
+        m >= 1; and m >= w_0.  On the right m <= k e^{y_S} with k = sum of w e^{y - y_S} at ``high``, which
+        leaves k^a e^{a (a-1) S^2 / (2 sigma^2)} Phi((aS - high)/sigma) of m^a.
         """
-        sigma, q = self.sigma, self.q
+        sigma, largest = self.sigma, self.shifts[-1]
+        a, b = self.powers(tilt)
         far = -sigma * float(ndtri_exp(log_tail))
-        if power < 0.0:
-            return sigma * float(ndtri_exp(log_tail + power * -math.log1p(-q))), far
-        high = max(far, 0.5)
+        if a < 0.0:
+            return sigma * float(ndtri_exp(log_tail - a * self.log_never)), max(far, largest / 2.0)
+        least = largest / 2.0
+        low, high = -far if b == 0.0 else -max(far, least), max(far, least)
         for _ in range(3):  # each is a valid end, for k only falls with the end it is taken at
-            log_k = math.log(q + (1.0 - q) * math.exp(-(2.0 * high - 1.0) / (2.0 * sigma * sigma)))
-            rest = log_tail - power * log_k - power * (power - 1.0) / (2.0 * sigma * sigma)
-            needed = power - sigma * float(ndtri_exp(rest)) if rest < -1e-3 else 0.5
+            point = np.array([high])
+            log_k = float((self._large_log_m(point) - self.y(point, largest))[0])
+            rest = log_tail - a * log_k - a * (a - 1.0) * (largest / sigma) ** 2 / 2.0 - b * self.log_never
+            needed = a * largest - sigma * float(ndtri_exp(rest)) if rest < -1e-3 else least
             if needed > high:
                 high = needed
                 break
-            high = max(needed, 0.5, (high + needed) / 2.0)
-        return -far, high
+            high = max(needed, least, (high + needed) / 2.0)
+        return low, high
 
     def tilted(self, tilt: float, largest: float, *, extended: bool = False) -> Tilted:
         """Quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``.
 
-        With ``extended`` in long doubles, where 1 + tilt is exact, the rate is at most 1/2 and long doubles
-        are longer than doubles; else in doubles.
+        With ``extended`` in long doubles, where 1 + tilt is exact, the shares but the first add up to at most
+        1/2 and long doubles are longer than doubles; else in doubles.
         """
-        power = self.power(tilt)
-        low, high = self.reach(power)
-        step = self._spacing(power, largest)
+        low, high = self.reach(tilt)
+        step = self._spacing(tilt, largest)
         points = 1 + math.ceil((high - low) / step)
         if points > MOST_POINTS:
             raise TooDear(f"{points} points in x")
-        exact = self.direction == "add" or power - 1.0 == tilt
-        longer = extended and EXTENDED and exact and self.q <= 0.5
+        exact = self.direction == "add" or self.powers(tilt)[0] - 1.0 == tilt
+        longer = extended and EXTENDED and exact and self.log_never >= math.log(0.5)
         nodes: Array = np.arange(points).astype(np.longdouble if longer else np.float64)
         x = low + step * nodes
         return Tilted.make(self, tilt, x, np.log(x.dtype.type(step)) + self.log_normal(x))
 
-    def _spacing(self, power: float, largest: float) -> float:
-        """The widest step whose proven error, relative to E m^s, is at most e^{_LOG_QUADRATURE}.
+    def _spacing(self, tilt: float, largest: float) -> float:
+        """The widest step whose proven error, relative to E m^a m^b, is at most e^{_LOG_QUADRATURE}.
 
-        |error| <= 2 S / (e^{2 pi a/h} - 1) with S the integral of |integrand| along Im x = a, which grows
-        with a.  With theta = a/sigma^2 < pi/2 every factor is monotone in x, so that the ends of panels bound
-        it: |m(x+ia)| increases and is at most m(x), |arg m(x+ia)| increases, the density gains
-        e^{a^2/(2 sigma^2)}.
+        |error| <= 2 I / (e^{2 pi d/h} - 1) with I the integral of |integrand| along Im x = d, which grows
+        with d.  With theta = d S / sigma^2 < pi/2 every factor is monotone in x, so that the ends of panels
+        bound it: |m(x+id)| increases and is at most m(x), |arg m(x+id)| increases, the density gains
+        e^{d^2/(2 sigma^2)}.
         """
         if largest == 0.0:
-            return self._real_spacing(power)
-        low, high = self.reach(power, _LOG_TAIL - largest * float(_ANGLES[-1, 0]))  # beyond, |arg m| <= theta
+            return self._real_spacing(tilt)
+        a, b = self.powers(tilt)
+        angle = float(_ANGLES[-1, 0]) * (1.0 if b == 0.0 else 2.0)
+        low, high = self.reach(tilt, _LOG_TAIL - largest * angle)  # beyond, |arg m| <= theta
         edges = low + (high - low) / _PANELS * _COUNTED
         far = np.abs(edges)
         near, far = np.minimum(far[:-1], far[1:]), np.maximum(far[:-1], far[1:])
         near[edges[:-1] * edges[1:] < 0.0] = 0.0
-        log_m = self.log_m(edges)
-        odds = self.q * np.exp(np.minimum(self.y(edges), 300.0))
-        real, imaginary = (1.0 - self.q) + odds * _COS, odds * _SIN  # of m(x+ia), (angles, edges)
-        beyond = 0.0  # log of how much larger |m(x+ia)|^s may be than m^s to the right of the panels
-        if power < 0.0:
-            above = power * np.log(np.hypot(real, imaginary))[:, :-1]
-            below = power * log_m[1:]
-            beyond = max(0.0, power * math.log(math.hypot(1.0 - self.q, float(odds[-1]))))
-        else:
-            above, below = power * log_m[1:], power * log_m[:-1]
-        above = above + largest * np.arctan2(imaginary, real)[:, 1:] + self.log_normal(near)
+        above, below, beyond = self.log_normal(near)[None], self.log_normal(far), 0.0
+        ends = slice(None, -1), slice(1, None)  # of the panels: m(x) grows from left to right, m(-x) falls
+        for power, x, low_m, high_m in ((a, edges, *ends), (b, -edges, *ends[::-1])):
+            if power == 0.0:
+                continue
+            log_m = self.log_m(x)
+            modulus, turned = self._beside(x)
+            above = above + largest * turned[:, high_m]
+            if power > 0.0:
+                above, below = above + power * log_m[high_m], below + power * log_m[low_m]
+            else:
+                above, below = above + power * modulus[:, low_m], below + power * log_m[high_m]
+                beyond = max(0.0, power * float(modulus[:, int(x.argmax())].min()))
         top = above.max(axis=1)
         log_above = top + np.log(np.exp(above - top[:, None]).sum(axis=1))
-        log_ratio = np.logaddexp(log_above - _log_sum(below + self.log_normal(far)), _LOG_TAIL + beyond)
-        a = _ANGLES[:, 0] * self.sigma**2
-        log_strip = log_ratio + a * _ANGLES[:, 0] / 2.0 + math.log(4.0)
-        return float((2.0 * math.pi * a / (log_strip - _LOG_QUADRATURE)).max())
+        log_ratio = np.logaddexp(log_above - _log_sum(below), _LOG_TAIL + beyond)
+        d = _ANGLES[:, 0] * self.sigma**2 / self.shifts[-1]
+        log_strip = log_ratio + np.square(d / self.sigma) / 2.0 + math.log(4.0)
+        return float((2.0 * math.pi * d / (log_strip - _LOG_QUADRATURE)).max())
 
-    def _real_spacing(self, power: float) -> float:
-        """The same for u = 0, where m cos(theta/2) <= |m(x+ia)| <= m is enough, for a < pi sigma^2."""
-        best = 0.0
+    def _beside(self, x: Array) -> tuple[Array, Array]:
+        """log |m| and arg m at x + id, for each of ``_ANGLES`` as theta: (angles, x)."""
+        top = self._top(x)
+        real = np.exp(self.log_never - top) * np.ones(_ANGLES.shape)
+        imaginary = np.zeros_like(real)
+        for s, _, log_w in self.terms:
+            size, angle = np.exp(log_w + self.y(x, s) - top), _ANGLES * (s / self.shifts[-1])
+            real, imaginary = real + size * np.cos(angle), imaginary + size * np.sin(angle)
+        return top + np.log(np.hypot(real, imaginary)), np.arctan2(imaginary, real)
+
+    def _real_spacing(self, tilt: float) -> float:
+        """The same for u = 0, where m cos(theta/2) <= |m(x+id)| <= m is enough, for theta < pi."""
+        best, negative = 0.0, sum(min(power, 0.0) for power in self.powers(tilt))
         for theta in (0.3, 0.7, 1.2, 1.8, 2.4, 3.0):
-            a = theta * self.sigma * self.sigma
-            log_strip = theta * a / 2.0 + min(power, 0.0) * math.log(math.cos(theta / 2.0)) + math.log(4.0)
-            best = max(best, 2.0 * math.pi * a / (log_strip - _LOG_QUADRATURE))
+            d = theta * self.sigma * self.sigma / self.shifts[-1]
+            log_strip = (
+                (d / self.sigma) ** 2 / 2.0 + negative * math.log(math.cos(theta / 2.0)) + math.log(4.0)
+            )
+            best = max(best, 2.0 * math.pi * d / (log_strip - _LOG_QUADRATURE))
         return best
+
+    def rounded(self, x: Array, log_m: Array) -> Array:
+        """What ``log_m`` may be off by at x: a few units of itself, of every y and of every term of m - 1,
+        and what the shares are off by."""
+        unit, many = float(np.finfo(x.dtype).eps) / 2.0, len(self.terms) - 1
+        found = unit * 8.0 * np.abs(log_m)
+        for s, w, log_w in self.terms:
+            y = self.y(x, s)
+            there, without = np.exp(np.minimum(log_w + y - log_m, 0.0)), w * np.exp(-log_m)
+            found += unit * (2.0 * np.abs(y) + many) * there + self.off * (there + without)
+            if many:  # terms of both signs, of which little may be left
+                found += unit * (8.0 + many) * np.abs(there - without)
+        return found
 
 
 class TooDear(Exception):
@@ -189,23 +294,26 @@ class Tilted:
     drift: float
 
     @classmethod
-    def make(cls, base: Sampled, tilt: float, x: Array, log_weights: Array) -> Tilted:
+    def make(cls, base: Mixture, tilt: float, x: Array, log_weights: Array) -> Tilted:
         """Weights relative to their sum, and what rounding may do to them.
 
         A weight e^{a+b} is off by |a| + |b| units, pairwise sums by a few dozen (Higham, Accuracy and
-        Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2); l by a few units of itself, and by
-        y's own, |y| units times dl/dy.
+        Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2); l as :meth:`Mixture.rounded` says.
         """
-        power, unit = base.power(tilt), float(np.finfo(x.dtype).eps) / 2.0
-        y = base.y(x)
-        # in long doubles e^y is far from overflow, and 1 - q would be rounded to a double
-        log_m = log_mixture(y, base.q) if x.dtype == np.float64 else np.log1p(base.q * np.expm1(y))
-        exponents = power * log_m
+        unit = float(np.finfo(x.dtype).eps) / 2.0
+        exponents, losses = np.zeros_like(x), np.zeros_like(x)
+        of_exponents, of_losses = np.zeros_like(x), np.zeros_like(x)
+        for power, sign, points in zip(base.powers(tilt), (1.0, -1.0), (x, -x), strict=True):
+            if power == 0.0:
+                continue
+            log_m = base.log_m(points)
+            off = base.rounded(points, log_m)
+            exponents, of_exponents = exponents + power * log_m, of_exponents + abs(power) * off
+            losses = losses + (-sign if base.direction == "add" else sign) * log_m
+            of_losses = of_losses + off
         total = _log_sum(log_weights + exponents)
         weights = np.exp(log_weights + exponents - total)
-        from_y = np.abs(y) * np.exp(np.minimum(math.log(base.q) + y - log_m, 0.0))  # |y| dl/dy
-        of_losses = unit * (8.0 * np.abs(log_m) + 2.0 * from_y)
-        of_weights = 2.0 * (_SUM_UNITS * unit + unit * np.abs(log_weights) + abs(power) * of_losses)
+        of_weights = 2.0 * (_SUM_UNITS * unit + unit * np.abs(log_weights) + of_exponents)
         cut = 4.0 * math.exp(_LOG_TAIL) + math.exp(_LOG_QUADRATURE)
         if total > 0.1:
             value, error = float(total), float(np.dot(weights, of_weights)) + 2.0 * unit * abs(float(total))
@@ -216,17 +324,15 @@ class Tilted:
                 large, weights * np.exp(total) - plain, plain * np.expm1(np.where(large, 0.0, exponents))
             )
             value = float(np.log1p(grown.sum()))
-            error = 2.0 * float(np.dot(np.abs(grown), of_weights)) + float(
-                np.dot(plain, abs(power) * of_losses)
-            )
+            error = 2.0 * float(np.dot(np.abs(grown), of_weights)) + float(np.dot(plain, of_exponents))
         return cls(
-            base.sign * log_m,
+            losses,
             weights,
             value,
             error + 2.0 * cut,
             2.0 * cut,
             2.0 * float(np.dot(weights, of_weights)),
-            float(np.dot(weights * np.abs(log_m), of_weights)),
+            float(np.dot(weights * np.abs(losses), of_weights)),
             float(np.dot(weights, of_losses)),
         )
 

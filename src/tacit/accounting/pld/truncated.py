@@ -92,6 +92,9 @@ class TruncatedPrice(Price):
     def epsilon(self, delta: float) -> float:
         return self.whole.epsilon(self.left(delta)) if self.is_enough(delta) else self.grid.epsilon(delta)
 
+    def near(self, delta: float) -> float:
+        return self.whole.near(self.left(delta)) if self.is_enough(delta) else self.grid.near(delta)
+
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         if not self.is_enough(delta):
             return self.grid.epsilon_bounds(delta)

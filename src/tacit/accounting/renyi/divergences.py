@@ -6,6 +6,7 @@ eps_RDP(alpha) = log E_Q (P/Q)^alpha / (alpha - 1).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -164,7 +165,7 @@ def _group(inner: Base, size: int, orders: Array, adjacency: Adjacency) -> Array
 
 def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> Array:
     units = in_units_of(adjacency, flatten(event.event))
-    most = min((largest_order(base) for base, _ in units), default=1e9)
+    most = min((largest_order(base, adjacency) for base, _ in units), default=1e9)
     others = 1.0 + np.geomspace(0.2, min(most, 2e3), 32)
 
     def run(at: Array) -> Array:  # a few orders at a time: all that go together share one grid
@@ -194,19 +195,32 @@ def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
     return summed * _UP
 
 
-def largest_order(base: Base) -> float:
+def largest_order(base: Base, adjacency: Adjacency) -> float:
     """The largest alpha - 1 that is worth its price: beyond, quadrature would take more than 1e5 points.
 
-    >>> largest_order(Gaussian(1.0))
+    >>> largest_order(Gaussian(1.0), Adjacency.ADD_REMOVE)
     1000000000.0
     """
+    exchanged = adjacency is Adjacency.REPLACE_ONE
     match base:
+        case PoissonSampled(_, Gaussian(sigma)) if not exchanged:
+            return _affordable(lambda power: points_needed(sigma, power))
         case PoissonSampled(_, Gaussian(sigma)):
-            return max(1.0, _MOST_POINTS / points_needed(sigma, 1e4) * 1e4)
+            return _affordable(lambda power: 2.0 * points_needed(sigma, -power))
         case GaussianMixture(sigma, sensitivities):
-            return max(1.0, 0.1 * _MOST_POINTS / points_needed(sigma / max(*sensitivities, 1e-9), 1e4) * 1e4)
+            terms = len(sensitivities) * (2.0 if exchanged else 1.0)
+            largest = max(*sensitivities, 1e-9)
+            return _affordable(lambda power: terms * points_needed(sigma / largest, -power))
         case PoissonSampled(_, inner) | WithoutReplacement(_, _, inner) | GroupPrivacy(inner):
-            return min(1e4, largest_order(inner))
+            return min(1e4, largest_order(inner, adjacency))
         case PrivateSelection(inner):
-            return min((largest_order(part) for part, _ in flatten(inner)), default=1e9)
+            return min((largest_order(part, adjacency) for part, _ in flatten(inner)), default=1e9)
     return 1e9
+
+
+def _affordable(points: Callable[[float], float]) -> float:
+    """The largest power that takes no more than so many points, to a factor of 1.5."""
+    power = 1e9
+    while points(power) > _MOST_POINTS and power > 1.0:
+        power /= 1.5
+    return max(1.0, power)

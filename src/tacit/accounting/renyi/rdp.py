@@ -97,5 +97,5 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
         return RenyiPrice(lambda orders: np.full_like(orders, math.inf), 1.0)
     return RenyiPrice(
         lambda orders: summed(units, orders, adjacency),
-        min((largest_order(base) for base, _ in units), default=1e9),
+        min((largest_order(base, adjacency) for base, _ in units), default=1e9),
     )

@@ -1,6 +1,8 @@
 """What does a data set's certificate promise, and is it true?
 
 * ``certificate``: the certificate of a data set, from its ledger.
+* ``statements``: what the curator states.
+* ``registry``: the record for the registry of deployments.
 * ``lines``: the checklist of a certificate, from its figures.
 * ``events_in_words``: mechanisms in words.
 * ``text``: a certificate as plain text.

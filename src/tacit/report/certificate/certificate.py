@@ -24,8 +24,9 @@ from tacit.ledger import Anchor, Budget, Cost, Entry, Ledger, Policy
 from tacit.ledger.budgets import budget_from_data
 from tacit.report.certificate import page as certificate_page
 from tacit.report.certificate import text as certificate_text
-from tacit.report.certificate.lines import STATEMENTS, checklist, read_event
+from tacit.report.certificate.lines import checklist, read_event
 from tacit.report.certificate.signing import sign
+from tacit.report.certificate.statements import check_statements, claims_too_much
 from tacit.report.rounding import pair
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 
@@ -33,7 +34,6 @@ __all__ = [
     "FORMAT",
     "Certificate",
     "certificate_of",
-    "check_statements",
     "group_of",
     "guarantee_of",
     "in_advance",
@@ -48,7 +48,6 @@ _GROUPS = (2, 5)
 _NO_PROMISE = 500.0  # an epsilon beyond this is none
 _KINDS = 60  # of mechanisms; with more, the tight accountant would take too long
 _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fixed key
-_FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def make_certificate(
 
     :param run: the id of a training run, whose part is then shown.
     :param statements: what the ledger cannot know, by the keys of
-        :data:`~tacit.report.certificate.lines.STATEMENTS`.
+        :data:`~tacit.report.certificate.statements.STATEMENTS`.
     :raises InvalidInput: if there is no such data set or run, or a statement claims what nothing proves.
 
     >>> from tacit.events import DiscreteLaplace
@@ -154,23 +153,6 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
         "kinds": dict(Counter(spent.kind for spent in found)),
         "ledger": _ledger(entries, found),
     }
-
-
-def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
-    """The curator's statements, if their keys are those of the checklist and no text claims too much."""
-    for key, text in statements.items():
-        if key not in STATEMENTS:
-            raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
-        if not str(text).strip() or not isinstance(text, str):
-            raise InvalidInput(
-                f"the statement {key!r} must be a text; leave it out if there is nothing to say."
-            )
-        if _FORBIDDEN in text.lower():
-            raise InvalidInput(
-                f"the statement {key!r} speaks of anonymity, which no epsilon and delta prove: say what was "
-                "done."
-            )
-    return dict(statements)
 
 
 def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -341,7 +323,7 @@ def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def _without_claim(text: str) -> str:
     """``text`` for printing, unless it claims what nothing proves."""
-    return "(left out: it claims what no epsilon and delta prove)" if _FORBIDDEN in text.lower() else text
+    return "(left out: it claims what no epsilon and delta prove)" if claims_too_much(text) else text
 
 
 _METHODS = {

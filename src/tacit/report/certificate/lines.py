@@ -2,7 +2,7 @@
 
 The sections follow what NIST SP 800-226 asks of a guarantee and what the registry of deployments (Dwork et
 al., 2509.13509) lists: the claim, the unit, the relation, the scope, the mechanisms, the accounting, the
-tuning, the trust, the implementation, the ledger, the utility, the validity.
+tuning, the trust, the implementation, the ledger, the utility, the validity, the data product.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tacit.events import (
     event_from_json,
 )
 from tacit.report.certificate.events_in_words import in_words, parts
+from tacit.report.certificate.statements import STATEMENTS
 from tacit.report.rounding import pair, round_up
 
-__all__ = ["GRADES", "NOT_STATED", "SECTIONS", "STATEMENTS", "checklist", "read_event"]
+__all__ = ["GRADES", "NOT_STATED", "SECTIONS", "checklist", "read_event"]
 
 Facts = Mapping[str, Any]
 Line = tuple[str, str | None, str]  # name, value, grade
@@ -47,25 +48,8 @@ SECTIONS = {
     "J": "The ledger",
     "K": "Utility",
     "L": "Validity",
+    "M": "The data product",
 }
-
-STATEMENTS = {
-    "several_ids": ("B", "Several ids of one {unit}", "can one of them have several ids, and what was done"),
-    "versions": ("D", "Versions of the data", "which extracts or dates the budget was used on"),
-    "trials": ("G", "Trials", "how many trainings were tried, and whether all were charged"),
-    "bounds": ("G", "Bounds and vocabulary", "where bounds, keys and vocabulary come from"),
-    "early_stopping": ("G", "Early stopping", "on what runs were stopped: public, private, or the data"),
-    "public_data": ("G", "Public data", "what else was used, and where it comes from"),
-    "raw_access": ("H", "Who sees the records", "people and machines"),
-    "key_holders": ("H", "Who holds the keys", "of the ledger, of the signature, of the noise"),
-    "cap_rights": ("H", "Who may raise the cap", "people, and how it is decided"),
-    "commit": ("I", "Source", "the commit, or the digest of the package that ran"),
-    "audit": ("I", "Audit", "a lower bound on epsilon that an experiment proved, at which confidence"),
-    "small_groups": ("K", "Small groups", "from which size on answers are of use"),
-    "approved_by": ("L", "Approved by", "who set epsilon and delta, and why so"),
-    "expires": ("L", "Expires", "when the promise or the permission ends"),
-}
-"""What a ledger cannot know, by key: the section, the name of the line, and what to write."""
 
 _NEIGHBOURS = {
     Adjacency.ADD_REMOVE: "with or without one {unit}: that one is in the data at all is protected",
@@ -366,6 +350,15 @@ def _validity(facts: Facts) -> Iterator[Line]:
     yield "Note in the policy", note, NOT_COVERED if note is None else ASSUMED
 
 
+def _product(facts: Facts) -> Iterator[Line]:
+    yield (
+        "Deployment model",
+        f"central: the program reads the records of every {facts['policy']['unit']} as they are, and adds "
+        "the noise before anything leaves",
+        ASSUMED,
+    )
+
+
 def _charges_with(facts: Facts, *kinds: type[Event]) -> int:
     """How many charges have a mechanism of these kinds somewhere in them."""
     return sum(
@@ -386,5 +379,5 @@ def read_event(data: object) -> Event:
 
 _MAKERS: tuple[Callable[[Facts], Iterator[Line]], ...] = (
     _claim, _unit, _neighbours, _scope, _mechanisms, _accounting,
-    _tuning, _trust, _implementation, _ledger, _utility, _validity,
+    _tuning, _trust, _implementation, _ledger, _utility, _validity, _product,
 )  # fmt: skip

@@ -173,7 +173,7 @@ def make_statement(
     if not 0 <= steps_done <= plan.steps:
         raise InvalidInput(f"steps_done must be in [0, {plan.steps}]; got {steps_done}.")
     event = plan.event_after(steps_done)
-    curve = account(event, adjacency=plan.adjacency)
+    curve = account(event, adjacency=plan.adjacency, method="best")
     lower, epsilon = curve.epsilon_bounds(plan.delta)
     covered = [*_COVERED]
     if plan.loss_report is not None:
@@ -202,7 +202,7 @@ def make_statement(
                 "groups": {str(size): _finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
             },
             "mechanism": _mechanism(plan, steps_done),
-            "accountant": {"name": "tacit", "method": curve.method, "version": __version__},
+            "accountant": {"name": "tacit", "method": curve.road(plan.delta), "version": __version__},
             "event": json.loads(event_to_json(event)),
             "data": data_source,
             "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": stopped},

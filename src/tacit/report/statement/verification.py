@@ -183,7 +183,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         lower, upper, method = 0.0, math.inf, "none"
     else:
         lower, upper = curve.epsilon_bounds(delta)
-        method = curve.method
+        method = curve.road(delta)
         contradictions += _about_groups(guarantee, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + _ROUNDING):
@@ -208,7 +208,7 @@ def _price(event: Event, adjacency: Adjacency, delta: float, method: object) -> 
     """The curve of the tightest method that has one; else the reason why there is none."""
     reasons: list[str] = []
     stated = [method] if isinstance(method, str) and method in METHODS else []
-    for name in dict.fromkeys(["pld", *stated, "rdp"]):
+    for name in dict.fromkeys(["best", *stated]):
         try:
             curve = account(event, adjacency=adjacency, method=name)
             curve.epsilon(delta)

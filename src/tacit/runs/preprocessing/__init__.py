@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.datasets import Dataset
-from tacit.models.scattering import CHANNELS
 from tacit.runs.config import Config
 from tacit.runs.preprocessing.arrays import ArrayInputs
 from tacit.runs.preprocessing.base import Piece, Preprocessing
@@ -66,8 +65,6 @@ def preprocessing_of(config: Config, data: Dataset) -> Preprocessing:
         return PictureInputs((section.size[0], section.size[1]), section.colours)
     if data.alphabet:
         return TextInputs(data.alphabet, data.input_shape[0] - 1)
-    shape = data.input_shape
-    if section.features == "scattering":
-        shape = (shape[0] // CHANNELS, 4 * shape[1], 4 * shape[2])
+    shape = data.pictures or data.input_shape
     low = -1.0 if data.features else 0.0  # tables are scaled to [-1, 1], pixels to [0, 1]
     return ArrayInputs(shape, low, 1.0, data.source, data.features)

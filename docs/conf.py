@@ -1,0 +1,143 @@
+"""How Sphinx makes the site of these pages: without network, when it is built and when it is read."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+# Code of a tutorial calls the command line of the environment that builds the site.
+os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+from reference_pages import write_pages  # noqa: E402 (this folder is on no path before)
+
+import tacit  # noqa: E402
+
+project = "Tacit"
+author = "The Tacit authors"
+copyright = "the Tacit authors, Apache License 2.0"  # noqa: A001 (Sphinx reads this name)
+version = release = tacit.__version__
+REPOSITORY = "https://github.com/tacit-dp/tacit"
+PLAYGROUND = "src/tacit/cli/playground.html"  # a page of its own, which the site holds too
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+]
+exclude_patterns = ["_build"]
+source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
+language = "en"
+smartquotes = False  # of two hyphens of an option it makes a dash
+
+# --- pages -----------------------------------------------------------------------------------------------
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "cache"  # the code of a page runs again when it has changed
+nb_execution_cache_path = os.environ.get("TACIT_DOCS_CACHE", str(HERE.parent / "build" / "docs-cache"))
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 240
+nb_merge_streams = True
+nb_output_stderr = "remove"  # bars and notes of other libraries
+
+# --- the reference ---------------------------------------------------------------------------------------
+
+autodoc_default_options = {"members": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+python_maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+add_module_names = False
+toc_object_entries = False
+
+# --- looks -----------------------------------------------------------------------------------------------
+
+html_theme = "pydata_sphinx_theme"
+html_title = "Tacit"
+html_static_path = ["_static", f"../{PLAYGROUND}"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_math_renderer = "mathml"
+html_context = {"default_mode": "auto"}
+html_theme_options = {
+    "logo": {"text": "Tacit"},
+    "icon_links": [{"name": "Source code", "url": REPOSITORY, "icon": "fa-brands fa-github"}],
+    "header_links_before_dropdown": 7,
+    "navbar_align": "left",
+    "show_toc_level": 2,
+    "navigation_depth": 3,
+    "show_nav_level": 1,
+    "collapse_navigation": True,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+    "back_to_top_button": True,
+}
+html_sidebars = {"results": [], "glossary": [], "index": []}
+suppress_warnings = [
+    "config.cache",  # the renderer of mathematics below is a function
+    "myst-nb.lexer",  # of cells where their code is not run
+]
+
+_LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()(\.\.?/[^)\s]*)\)")
+
+
+def link_to_the_repository(_app: Any, name: str, source: list[str]) -> None:
+    """Links of a page to files outside of this folder lead to the repository."""
+    folder = posixpath.dirname(name)
+
+    def changed(found: re.Match[str]) -> str:
+        path, mark, anchor = found[2].partition("#")
+        target = posixpath.normpath(posixpath.join("docs", folder, path))
+        if target == "docs" or target.startswith("docs/"):
+            return found[0]
+        if target == PLAYGROUND:
+            up = "../" * name.count("/")
+            return f'<a href="{up}_static/{posixpath.basename(target)}">{found[1][1:-2]}</a>'
+        return f"{found[1]}{REPOSITORY}/blob/main/{target}{mark}{anchor})"
+
+    source[0] = _LINK.sub(changed, source[0])
+
+
+def skip_what_sklearn_adds(
+    _app: Any, _what: str, name: str, _value: object, skip: bool, _options: object
+) -> bool:
+    """Methods that scikit-learn puts into each estimator for its routing of metadata."""
+    return skip or bool(re.fullmatch(r"set_\w+_request|get_metadata_routing", name))
+
+
+def formula(translator: Any, node: nodes.Element) -> None:
+    """A formula as MathML, which browsers draw by themselves."""
+    shown = isinstance(node, nodes.math_block)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        drawn = tex2mathml(node.astext(), as_block=shown)
+    translator.body.append(f'<div class="math">{drawn}</div>' if shown else drawn)
+    raise nodes.SkipNode
+
+
+def setup(app: Any) -> dict[str, bool]:
+    write_pages(HERE / "reference" / "generated")
+    app.connect("source-read", link_to_the_repository)
+    app.connect("autodoc-skip-member", skip_what_sklearn_adds)
+    app.add_html_math_renderer("mathml", inline_renderers=(formula, None), block_renderers=(formula, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

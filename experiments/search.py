@@ -1,0 +1,104 @@
+"""Search settings on validation records: ``python experiments/search.py tables``, as often as it takes.
+
+Tries lie in ``experiments/searches/NAME.jsonl``, one line each; a search that was broken off goes on there.
+Settings that were chosen go into the experiment by hand, so that a reader sees them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tacit.datasets import TensorPair, load
+from tacit.datasets.adult import load_adult
+from tacit.experiments import public_rows, tables
+from tacit.experiments.base import Request, Setting
+from tacit.experiments.linear_on_features import Recipe, repeat_linear
+from tacit.experiments.search import Tries
+
+FOLDER = Path(__file__).parent / "searches"
+
+
+def search_tables(tries: Tries, epsilons: list[float], runs: int) -> None:
+    """AUC of each candidate of tables on a quarter of the training records."""
+    sets = {bins: tables.validation_part(load_adult(bins=bins)) for bins in (False, True)}
+    for epsilon, candidate in itertools.product(epsilons, _table_candidates()):
+        data = sets[candidate.bins]
+
+        def measure(candidate: Any = candidate, data: Any = data, epsilon: float = epsilon) -> list[float]:
+            plan = candidate.plan(data, epsilon, "add-remove")
+            return [candidate.fit(data, plan).auc for _ in range(runs)]
+
+        settings = {"epsilon": epsilon, "model": candidate.label, **dataclasses.asdict(candidate)}
+        _say(settings, tries.make(settings, measure))
+    for epsilon, C in itertools.product(epsilons, (0.01, 0.1, 1.0, 10.0, 100.0)):
+
+        def peer(epsilon: float = epsilon, C: float = C) -> list[float]:
+            found = tables.peer_scores(sets[False], epsilon, C, runs)
+            return [tables.auc_of(scores, sets[False]) for scores in found]
+
+        if "TACIT_DIFFPRIVLIB" in os.environ:
+            settings = {"epsilon": epsilon, "model": "diffprivlib", "C": C}
+            _say(settings, tries.make(settings, peer))
+
+
+def _table_candidates() -> Iterator[tables.Candidate]:
+    for bins, steps, rate, norm in itertools.product((True, False), (60, 120), (1.0, 2.0, 4.0), (0.5, 1.0)):
+        yield tables.Candidate(bins, 0, Setting(None, steps, rate, 0.9, norm, 0.9))
+    for steps, rate in itertools.product((60, 120), (0.5, 1.0, 2.0)):
+        yield tables.Candidate(True, 16, Setting(None, steps, rate, 0.9, 1.0, 0.9))
+    for ridge in (0.1, 0.3, 1.0):
+        yield tables.Candidate(True, 0, None, ridge)
+
+
+def search_mnist(tries: Tries, epsilons: list[float], runs: int) -> None:
+    """Accuracy on the last 10,000 training pictures, of a linear model on features of the others."""
+    data = load("mnist")
+    kept, held = (
+        TensorPair(data.train.inputs[rows], data.train.targets[rows])
+        for rows in (slice(50_000), slice(50_000, None))
+    )
+    request = Request(Path())
+    rows = public_rows.grey_rows(dataclasses.replace(data, train=kept, test=held), request)
+    for epsilon, (steps, rate) in itertools.product(epsilons, _MNIST):
+        setting = Setting(4096, steps, rate, 0.9, 0.1)
+
+        def measure(setting: Setting = setting, epsilon: float = epsilon) -> list[float]:
+            once = dataclasses.replace(request, seeds=runs)
+            found = repeat_linear("search", once, rows, Recipe(epsilon, None, setting), epsilon)
+            return [evaluation.score for evaluation in found.evaluations]
+
+        settings = {"epsilon": epsilon, **dataclasses.asdict(setting)}
+        _say(settings, tries.make(settings, measure))
+
+
+_MNIST = ((600, 32.0), (1000, 32.0), (300, 32.0), (300, 16.0), (1000, 64.0))
+
+
+def _say(settings: dict[str, Any], score: float) -> None:
+    sys.stdout.write(f"{score:.4f} {settings}\n")
+    sys.stdout.flush()
+
+
+SEARCHES = {"mnist": search_mnist, "tables": search_tables}
+
+
+def main() -> None:
+    """Search, or go on with it."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("name", choices=sorted(SEARCHES))
+    options.add_argument("--epsilon", type=float, action="append", help="budget; may be repeated")
+    options.add_argument("--runs", type=int, default=2, help="runs of each try")
+    given = options.parse_args()
+    epsilons = given.epsilon or ([0.5, 1.0, 3.0] if given.name == "tables" else [1.0, 2.0, 3.0])
+    SEARCHES[given.name](Tries(FOLDER / f"{given.name}.jsonl"), epsilons, given.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Features of a data set are computed once: where are they kept? In the user's cache, by what they are of.
+
+They are functions of single public records, so a file holds no more than the data set does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit import __version__
+from tacit.datasets.folders import user_cache
+from tacit.training.files import write_atomically
+
+__all__ = ["cached_rows"]
+
+
+def cached_rows(
+    what: str, pictures: Tensor, make: Callable[[], Tensor], folder: Path | None = None
+) -> Tensor:
+    """Rows (n, d) of ``pictures``, read from the cache, or made and written there.
+
+    Args:
+        what: which features; with the pictures' bytes and the version of Tacit it names the file.
+        make: computes them.
+        folder: in place of the user's cache.
+
+    >>> import tempfile
+    >>> folder, pictures = Path(tempfile.mkdtemp()), torch.ones(2, 1, 8, 8)
+    >>> cached_rows("means", pictures, lambda: pictures.flatten(1).mean(1, keepdim=True), folder).tolist()
+    [[1.0], [1.0]]
+    >>> cached_rows("means", pictures, lambda: 1 / 0, folder).tolist()  # from the file
+    [[1.0], [1.0]]
+    """
+    digest = hashlib.sha256(f"{what} {__version__} {tuple(pictures.shape)} {pictures.dtype}".encode())
+    digest.update(np.ascontiguousarray(pictures.numpy()).data)
+    path = (folder or user_cache() / "features") / f"{digest.hexdigest()[:32]}.npy"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = make().numpy()
+        write_atomically(path, lambda file: np.save(file, rows))
+    return torch.from_numpy(np.load(path))

@@ -1,0 +1,176 @@
+"""How is a linear model learnt in one private release? By least squares from noisy moments of records.
+
+Sufficient statistics perturbation (Vu and Slavkovic, 2009; Wang, 1803.02596); as a last layer on strong
+features Mehta et al., 2211.13403.  Two sums are all that least squares reads of the records,
+
+    A = sum of x x^T,    M = sum of x y^T,    W = (A + r I)^-1 M.
+
+Both are released together, as the one full-batch step of DP-SGD whose gradients they are: the loss of a
+record is -(a <G x, x> + b <V x, y>), linear in the weights G and V, so that its gradient is
+-(a x x^T, b y x^T) whatever these are.  Sampling, clipping, noise, ledger, audit slots and people with
+several rows are those of a session.
+
+Letters: n records; f inputs; d = f + 1 entries of x; k classes or targets; s noise multiplier of the step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, check_integer, check_real
+
+__all__ = ["LeastSquaresHead", "Moments", "simplex_codes"]
+
+
+class Moments(nn.Module):
+    """The two sums as weights, which start at zero, and the records' part in them.
+
+    Args:
+        inputs: f, values of a record, each in [-1, 1].
+        outputs: k, entries of a target.
+        normalise: bring each record, with its constant, to norm 1 by itself: no sensitivity is unused, and a
+            hyperplane between classes is one still.  Otherwise all are divided by the largest norm,
+            sqrt(f + constant^2), and the model is linear in the inputs as they are.
+        constant: entry of x in place of an intercept: 1 beside inputs in [-1, 1], less beside inputs of
+            norm 1.
+        cross_share: b^2, the part of the squared sensitivity that V has; a^2 is the rest.
+        classes: targets are class numbers (n,), each standing for its :func:`simplex_codes`.
+
+    **Guarantee**
+
+    * The gradient of a record's loss is (a x x^T, b y x^T), with |x| <= 1 and |y| <= 1 whatever the record
+      holds, so its norm is at most 1: a^2 |x|^4 + b^2 |y|^2 |x|^2 <= a^2 + b^2 = 1.  Clipping at 1 changes
+      none of them.
+    * Under add-remove and zero-out the sums of neighbours hence differ by norm at most 1; under replace-one
+      by at most 2, which is what accountants assume there.
+
+    Shapes: :meth:`forward` takes (n, f) inputs and (n, k) targets, or (n,) of classes, to (n,) losses.
+
+    >>> moments = Moments(3, 2, normalise=True)
+    >>> moments(torch.ones(5, 3), torch.ones(5, 2)).shape
+    torch.Size([5])
+    """
+
+    codes: Tensor | None
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        normalise: bool = False,
+        constant: float = 1.0,
+        cross_share: float = 0.5,
+        classes: bool = False,
+    ) -> None:
+        super().__init__()
+        check_integer("inputs", inputs, low=1)
+        check_integer("outputs", outputs, low=1)
+        check_real("cross_share", cross_share, low=0.0, high=1.0, open_low=True, open_high=True)
+        check_real("constant", constant, low=0.0, open_low=True)
+        self.normalise, self.constant, self.cross_share = normalise, constant, cross_share
+        self.register_buffer("codes", simplex_codes(outputs) if classes else None, persistent=False)
+        self.gram = nn.Linear(inputs + 1, inputs + 1, bias=False)  # G
+        self.cross = nn.Linear(inputs + 1, outputs, bias=False)  # V
+        nn.init.zeros_(self.gram.weight)
+        nn.init.zeros_(self.cross.weight)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """(n,) losses, whose gradients are the records' parts in the sums, negative."""
+        x, y = self.rows(inputs), _within_1(targets if self.codes is None else self.codes[targets])
+        a, b = math.sqrt(1 - self.cross_share), math.sqrt(self.cross_share)
+        losses: Tensor = -(a * (self.gram(x) * x).sum(1) + b * (self.cross(x) * y).sum(1))
+        return losses
+
+    def rows(self, inputs: Tensor) -> Tensor:
+        """x: (n, f) inputs and a constant, as (n, f + 1) of norm at most 1."""
+        return _with_constant(inputs, self.constant, normalise=self.normalise)
+
+    def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
+        """The model, after the step that added the noise: post-processing.
+
+        It predicts targets, or of classes logits with the predicted probabilities to first order around 1/k.
+
+        The matrix is made symmetric, its negative eigenvalues, which are noise, are set to 0, and
+        ``ridge`` times s sqrt(2 d) / a is added, the largest eigenvalue of the noise alone (Wigner's
+        semicircle): a public figure.
+
+        Args:
+            records: the public number that the sums were divided by.
+            noise_multiplier: s of the step.
+            ridge: how many times that eigenvalue.
+        """
+        check_real("records", records, low=0.0, open_low=True)
+        check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
+        check_real("ridge", ridge, low=0.0, open_low=True)
+        A = self.gram.weight.detach().double() / math.sqrt(1 - self.cross_share)
+        M = self.cross.weight.detach().double() / math.sqrt(self.cross_share)
+        values, vectors = torch.linalg.eigh((A + A.T) / 2)
+        edge = math.sqrt(2 * len(A)) * noise_multiplier / math.sqrt(1 - self.cross_share) / records
+        W: Tensor = (M @ vectors / (values.clamp_min(0.0) + ridge * edge)) @ vectors.T
+        weight = W if self.codes is None else _of_logits(W)
+        return LeastSquaresHead(weight, normalise=self.normalise, constant=self.constant)
+
+
+class LeastSquaresHead(nn.Module):
+    """A solved model: (n, f) inputs to (n, k) outputs, linear in x."""
+
+    def __init__(self, weight: Tensor, *, normalise: bool, constant: float) -> None:
+        super().__init__()
+        self.normalise, self.constant = normalise, constant
+        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        with torch.no_grad():
+            self.linear.weight.copy_(weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, k) outputs."""
+        outputs: Tensor = self.linear(_with_constant(inputs, self.constant, normalise=self.normalise))
+        return outputs
+
+
+def _with_constant(inputs: Tensor, constant: float, *, normalise: bool) -> Tensor:
+    """(n, f) inputs and a constant, as (n, f + 1) of norm at most 1; inputs that are not finite are 0."""
+    if inputs.ndim != 2:
+        raise InvalidInput(f"inputs must have shape (n, f); got {tuple(inputs.shape)}.")
+    clean = torch.where(inputs.isfinite().all(1, keepdim=True), inputs, 0.0)
+    x = torch.cat([clean, torch.full_like(clean[:, :1], constant)], dim=1)
+    if normalise:
+        return F.normalize(x / x.abs().amax(1, keepdim=True), dim=1) / _SAFE  # squares do not overflow
+    return _within_1(x / (_SAFE * math.sqrt(inputs.shape[1] + constant**2)))
+
+
+_SAFE = 1 + 1e-6  # more than rounding in float32 adds to a norm of 1
+
+
+def _within_1(rows: Tensor) -> Tensor:
+    """Rows with norms cut to 1; those that are not finite are 0."""
+    clean = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+    cut: Tensor = clean / clean.norm(dim=1, keepdim=True).clamp_min(1.0)
+    return cut
+
+
+def simplex_codes(classes: int) -> Tensor:
+    """(k, k): a target of norm 1 for each class, the corners of a simplex, as far apart as k points can be.
+
+    One-hot vectors minus 1/k, scaled: the mean over equally likely classes is 0, so no norm goes into it.
+
+    >>> simplex_codes(2)
+    tensor([[ 0.7071, -0.7071],
+            [-0.7071,  0.7071]])
+    """
+    check_integer("classes", classes, low=2)
+    return (torch.eye(classes) - 1 / classes) * math.sqrt(classes / (classes - 1))
+
+
+def _of_logits(W: Tensor) -> Tensor:
+    """(k, d) weights that predict simplex codes, as weights of logits.
+
+    Predicted codes are probabilities minus 1/k, up to scale, and logits sqrt(k (k - 1)) times the code have
+    these probabilities to first order around 1/k.  What all classes have in common changes no prediction.
+    """
+    classes = len(W)
+    return (W - W.mean(0)) * math.sqrt(classes * (classes - 1))

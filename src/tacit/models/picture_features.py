@@ -1,0 +1,133 @@
+"""Which features serve private linear models of pictures? Scattering, whitened by a random process.
+
+Scattering maps of wavelets (:mod:`tacit.models.scattering`); square roots of those that are moduli, which
+evens out strong and weak ones; then each feature standardised and strong directions shrunk by what they are
+on dead leaves (:mod:`tacit.models.public_pictures`), so that few noisy steps suffice; and norm 10, large
+beside the 1 of a bias.  Nothing is read of any data set, so the features cost no privacy, and a picture's
+depend on that picture alone.
+
+Letters: n pictures; c colours; d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, check_integer
+from tacit.models.public_pictures import dead_leaves
+from tacit.models.public_whitening import PublicWhitening
+from tacit.models.scattering import CHANNELS, mirror_average, scattering_features
+
+__all__ = ["NORM", "PictureFeatures"]
+
+NORM = 10.0
+"""Of each row of features."""
+
+_LARGEST = 32  # pixels of a side; larger pictures are averaged down
+_DIRECTIONS = 1000
+_PUBLIC = 4000
+_CHUNK = 2000
+_PROCESS = 32  # pixels of a side of dead leaves, before they are brought to the size of the pictures
+
+
+class PictureFeatures(nn.Module):
+    """Pictures in [0, 1] of one size to rows of norm 10, for a linear model with a bias.
+
+    Train it by DP-SGD with clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
+
+    Args:
+        height, width: of the pictures, at least 8; larger ones are averaged down to sides of at most 32, and
+            all to multiples of 4.
+        colours: c, 1 or 3.
+        mirror: average with the features of the mirrored picture, good for photographs and bad for letters;
+            None for colour pictures alone.
+        floor: which eigenvalue on dead leaves is where shrinking begins: fewer, and less is shrunk.  By
+            default 400, or a third of the features where these are few.
+
+    Shapes: (n, c, height, width), or (n, c height width), to (n, ``width_out``) float32.
+
+    **Guarantee**
+
+    * A picture's features depend on that picture and on these arguments alone.
+
+    Raises:
+        InvalidInput: a size that is too small, or pictures of another one.
+
+    >>> features = PictureFeatures(8, 8)
+    >>> rows = features(torch.rand(3, 1, 8, 8))
+    >>> rows.shape, torch.allclose(rows.norm(dim=1), torch.tensor(10.0))
+    (torch.Size([3, 324]), True)
+    """
+
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        *,
+        colours: int = 1,
+        mirror: bool | None = None,
+        floor: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_integer("height", height, low=8)
+        check_integer("width", width, low=8)
+        check_integer("colours", colours, low=1, high=3)
+        self.shape, self.mirror = (colours, height, width), colours == 3 if mirror is None else mirror
+        self.size = _inner_size(height, width)
+        width_of_maps = self.size[1] // 4
+        places = self.size[0] // 4 * ((width_of_maps + 1) // 2 if self.mirror else width_of_maps)
+        self.width_out = CHANNELS * colours * places
+        public = min(_PUBLIC, 3 * self.width_out)
+        directions = min(_DIRECTIONS, public - 1, self.width_out)
+        self.floor = min(400, self.width_out // 3) if floor is None else floor
+        pictures = _public(public, colours, self.size)
+        self._whitening = PublicWhitening(self._compressed(pictures), directions=directions, floor=self.floor)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(n, d) features of norm 10."""
+        return self.rows(pictures)
+
+    def rows(self, pictures: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:
+        """The same, with ``progress(done, total)`` called now and then."""
+        pictures = pictures.reshape(-1, *self.shape) if pictures.ndim == 2 else pictures
+        if pictures.ndim != 4 or tuple(pictures.shape[1:]) != self.shape:
+            raise InvalidInput(
+                f"pictures must have shape (n, {', '.join(map(str, self.shape))}); got "
+                f"{tuple(pictures.shape)}."
+            )
+        out = torch.empty(len(pictures), self.width_out)
+        with torch.no_grad():
+            for start in range(0, len(pictures), _CHUNK):
+                part = pictures[start : start + _CHUNK]
+                out[start : start + len(part)] = self._whitening(self._compressed(part)) * NORM
+                if progress is not None:
+                    progress(start + len(part), len(pictures))
+        return out
+
+    def _compressed(self, pictures: Tensor) -> Tensor:
+        """(n, d) before whitening."""
+        pictures = pictures.float()
+        if tuple(pictures.shape[2:]) != self.size:
+            pictures = F.interpolate(pictures, size=self.size, mode="area")
+        maps = scattering_features(pictures)
+        maps = mirror_average(maps) if self.mirror else maps
+        moduli = torch.arange(maps.shape[1]) % CHANNELS > 0
+        maps[:, moduli] = maps[:, moduli].clamp_min(0).sqrt()
+        return maps.flatten(1)
+
+
+def _inner_size(height: int, width: int) -> tuple[int, int]:
+    """Multiples of 4, at least 8, the larger side at most 32."""
+    shrink = max(1.0, max(height, width) / _LARGEST)
+    return max(8, 4 * int(height / shrink / 4)), max(8, 4 * int(width / shrink / 4))
+
+
+def _public(count: int, colours: int, size: tuple[int, int]) -> Tensor:
+    """(count, colours, *size) dead leaves."""
+    pictures = dead_leaves(count, seed=0, size=_PROCESS)
+    pictures = pictures if colours == 3 else pictures.mean(1, keepdim=True).expand(-1, colours, -1, -1)
+    return F.interpolate(pictures, size=size, mode="area")

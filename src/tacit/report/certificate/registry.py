@@ -1,0 +1,217 @@
+"""What does the registry of deployments ask, and what does a certificate answer? One record, as YAML.
+
+The registry of Dwork, Kohli and Mulligan, as OpenDP keeps it (2509.13509), has fields of three tiers.  Their
+names are in ``registry.schema.json``; ``docs/regulators.md`` says where they were found.
+
+**Guarantee**
+
+* Every figure and every sentence is a line of the certificate, or a statement of the curator.
+* Epsilon and delta are the cap: what holds for all releases, not what is spent today.
+* The record's tier is the highest whose fields are all there and have no part that is NOT STATED.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.report.certificate.lines import NOT_STATED
+from tacit.report.certificate.statements import STATEMENTS
+from tacit.report.certificate.text import signature_line
+from tacit.report.schema import check_against, read_schema
+from tacit.report.yaml_text import yaml_lines
+
+__all__ = ["fields_missing", "registry_record", "registry_yaml"]
+
+Record = dict[str, Any]
+
+_SCHEMA = "registry.schema.json"
+_REQUIRED = (
+    "product", "curator", "description", "intended_use", "product_type", "region", "published",
+    "record_author",
+)  # fmt: skip
+_STATED = {
+    "basic": {
+        "name": "product",
+        "intended_use": "intended_use",
+        "data_product_type": "product_type",
+        "data_product_region": "region",
+        "description": "description",
+        "publication_date": "published",
+        "data_product_sector": "sector",
+    },
+    "dp_variant": {"data_domain": "data_domain"},
+    "deployment_model": {"data_source_type": "data_source"},
+    "accounting": {"post_processing": "post_processing"},
+    "administrative": {"sources": "sources"},
+}
+"""Fields that are a statement as it is, by their part of the record."""
+_FROM_LINES: dict[str, dict[str, tuple[str, ...]]] = {
+    "dp_variant": {"unprotected_quantities": ("Number of records", "Outside the promise", "Side channels")},
+    "privacy_loss": {
+        "privacy_unit_details": (
+            "Relation", "Unit", "Bound on one unit's rows", "Training", "Training by people", "several_ids",
+        ),
+        "privacy_parameters_details": ("Definition", "Cap", "Spent today", "δ times the number"),
+    },
+    "deployment_model": {
+        "model_name_details": ("Deployment model", "why_model"),
+        "actors": ("actors", "raw_access", "key_holders", "cap_rights", "Spenders"),
+        "release_type_details": ("Cap", "Changes of the cap", "Other budgets", "Blocks"),
+        "data_source_type_details": ("Contents", "versions"),
+        "access_type_details": ("Spenders", "Refusals"),
+    },
+    "accounting": {"composition": ("Method", "Theorem", "Rounding")},
+    "implementation": {
+        "preprocessing_and_hyperparameter_tuning": (
+            "Cells", "bounds", "Private selection", "Choices by looking", "trials", "early_stopping",
+            "public_data",
+        ),
+        "mechanisms": (
+            "Mechanism", "Further mechanisms", "Mechanisms", "Sensitivity", "Sampling", "Software",
+            "Noise of queries", "NULL, NaN, infinity", "Noise of training", "Random numbers", "Side channels",
+            "commit", "audit",
+        ),
+        "justification": ("why_budget", "approved_by", "why_unit", "why_model", "why_mechanisms"),
+    },
+}  # fmt: skip
+"""Fields that are made of lines, by their names or the keys of statements; "Mechanism" is all of them."""
+
+
+def registry_record(data: Mapping[str, Any]) -> Record:
+    """The record of the data set of a certificate, by the published fields.
+
+    Args:
+        data: of a :class:`~tacit.report.certificate.certificate.Certificate`.
+
+    Raises:
+        InvalidInput: a statement is missing without which the registry takes no record.
+        PrivacyRefusal: noise came from a fixed test key, so that nothing is promised.
+
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> from tacit.report import make_certificate
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> told = {"product": "Waiting times", "curator": "A hospital", "description": "Counts of visits.",
+    ...         "intended_use": "Planning.", "product_type": "Summary statistics", "region": "Europe",
+    ...         "published": "2026-11-30", "record_author": "The data office"}
+    >>> record = registry_record(make_certificate(ledger, "visits", statements=told).data)
+    >>> record["url_slug"], record["deployment"]["privacy_loss"]["privacy_parameters"]
+    ('waiting-times-a-hospital-2026', {'epsilon': 1.0})
+    """
+    told = data["statements"]
+    _check(data, told)
+    parts: dict[str, Record] = {
+        "basic": {"data_curators": [name.strip() for name in told["curator"].split(";") if name.strip()]},
+        **_derived(data),
+        "accounting": {},
+        "implementation": {},
+        "administrative": {"registry_authors": [told["record_author"]], "notes": _notes(data)},
+    }
+    for part, fields in _STATED.items():
+        parts[part] |= {field: told[key] for field, key in fields.items() if key in told}
+    for part, made in _FROM_LINES.items():
+        parts[part] |= {field: _sentences(data, names) for field, names in made.items()}
+    record: Record = {"url_slug": _slug(told), "status": "Draft", "tier": 1, "deployment": parts}
+    record["tier"] = next(tier for tier in (3, 2, 1) if tier == 1 or not fields_missing(record, tier))
+    check_against(read_schema(_SCHEMA), record, what="the registry's record")
+    return record
+
+
+def registry_yaml(record: Mapping[str, Any]) -> str:
+    """The record as the file that the registry takes."""
+    return "\n".join(yaml_lines(record)) + "\n"
+
+
+def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:
+    """The fields of this tier and those below that the record lacks, or whose text is NOT STATED in part."""
+    tiers = tuple(f"Tier {number}" for number in range(1, tier + 1))
+    return [
+        ".".join(path)
+        for path, said in _fields(read_schema(_SCHEMA))
+        if said in tiers and _blank(record, path)
+    ]
+
+
+def _check(data: Mapping[str, Any], told: Mapping[str, str]) -> None:
+    if data["ledger"]["test_keys"]:
+        raise PrivacyRefusal(
+            f"{data['ledger']['test_keys']:,} of the charges had their noise from a fixed test key, so "
+            "nothing is promised, and there is no deployment to register. Begin a new ledger without it."
+        )
+    if lacking := [key for key in _REQUIRED if key not in told]:
+        what = "; ".join(f"{key}, {STATEMENTS[key][2]}" for key in lacking)
+        raise InvalidInput(
+            f"the registry takes no record without these statements: {what}. Add them to the file of "
+            "--statements, or be asked for them by --interactive."
+        )
+
+
+def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
+    """The fields that follow from the ledger."""
+    policy, cap = data["policy"], data["guarantee"]["cap"]
+    unit = policy["unit"]
+    whole = policy["unit_column"] is not None or data["kinds"].get("training by people")
+    delta = {"delta": cap["delta"]} if cap["delta"] else {}
+    return {
+        "dp_variant": {"variant_name": "Approximate DP" if delta else "Pure DP"},
+        "privacy_loss": {
+            "privacy_unit": f"one {unit}" if whole else f"one row of the table, taken to be one {unit}",
+            "privacy_parameters": {"epsilon": cap["epsilon"], **delta},
+        },
+        "deployment_model": {
+            "model_name": "Central",
+            "release_type": "Many releases",
+            "access_type": "Interactive" if data["kinds"].get("query") else "Non-interactive",
+        },
+    }
+
+
+def _sentences(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """The lines of these names, as a list of Markdown with their grades."""
+    unit = data["policy"]["unit"]
+    said = []
+    for name in names:
+        wanted = STATEMENTS[name][1].format(unit=unit) if name in STATEMENTS else name
+        for line in data["lines"]:
+            if line["name"] == wanted or (name == "Mechanism" and re.match(r"Mechanism \d", line["name"])):
+                value = NOT_STATED if line["value"] is None else line["value"]
+                said.append(f"- {line['name']} ({line['grade']}): {value}")
+    return "\n".join(said)
+
+
+def _notes(data: Mapping[str, Any]) -> str:
+    contact = data["statements"].get("contact")
+    return "\n".join(
+        [
+            f"- Contact: {NOT_STATED if contact is None else contact}",
+            f"- Made by tacit {data['software']['tacit']} on {data['issued'][:10]} from entries 0 to "
+            f"{data['ledger']['last']:,} of a ledger. Each line says whether it is proved from these "
+            "entries, assumed, or not covered. `tacit verify` checks the certificate that this is made of.",
+            f"- Anchor: {data['ledger']['anchor']}",
+            f"- {signature_line(data)}",
+        ]
+    )
+
+
+def _slug(told: Mapping[str, str]) -> str:
+    text = f"{told['product']} {told['curator'].partition(';')[0]} {told['published'][:4]}"
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return "-".join(re.findall(r"[a-z0-9]+", plain.lower()))
+
+
+def _fields(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The path of each field of a schema, and its description."""
+    for name, rule in schema.get("properties", {}).items():
+        yield (*path, name), rule.get("description", "")
+        yield from _fields(rule, (*path, name))
+
+
+def _blank(record: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    value: Any = record
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return not value or (isinstance(value, str) and NOT_STATED in value)

@@ -1,0 +1,182 @@
+"""What can a ledger not know? The curator's statements: their keys, what to write, and what is refused.
+
+Those of section M are the fields that the registry of deployments asks for
+(:mod:`tacit.report.certificate.registry`); where it takes one of a few words, so does the statement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date
+
+from tacit.errors import InvalidInput
+
+__all__ = [
+    "CHOICES",
+    "LICENSE",
+    "STATEMENTS",
+    "ask_statements",
+    "check_card",
+    "check_statements",
+    "claims_too_much",
+    "statements_text",
+]
+
+CHOICES = {
+    "product_type": (
+        "Summary statistics",
+        "Machine learning model",
+        "Dataset",
+        "Synthetic data",
+        "Interactive API",
+        "SQL queries",
+    ),
+    "sector": ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance"),
+    "data_source": ("Static", "Dynamic"),
+}
+"""The words that the registry takes, where it takes a few alone."""
+
+STATEMENTS = {
+    "several_ids": ("B", "Several ids of one {unit}", "can one of them have several ids, and what was done"),
+    "versions": ("D", "Versions of the data", "which extracts or dates the budget was used on"),
+    "trials": ("G", "Trials", "how many trainings were tried, and whether all were charged"),
+    "bounds": ("G", "Bounds and vocabulary", "where bounds, keys and vocabulary come from"),
+    "early_stopping": ("G", "Early stopping", "on what runs were stopped: public, private, or the data"),
+    "public_data": ("G", "Public data", "what else was used, and where it comes from"),
+    "raw_access": ("H", "Who sees the records", "people and machines"),
+    "key_holders": ("H", "Who holds the keys", "of the ledger, of the signature, of the noise"),
+    "cap_rights": ("H", "Who may raise the cap", "people, and how it is decided"),
+    "commit": ("I", "Source", "the commit, or the digest of the package that ran"),
+    "audit": ("I", "Audit", "a lower bound on epsilon that an experiment proved, at which confidence"),
+    "small_groups": ("K", "Small groups", "from which size on answers are of use"),
+    "approved_by": ("L", "Approved by", "who set epsilon and delta, and why so"),
+    "expires": ("L", "Expires", "when the promise or the permission ends"),
+    "product": ("M", "Name", "what the published answers or models are called, together"),
+    "curator": ("M", "Curator", "the organisation that publishes them; a semicolon between several"),
+    "contact": ("M", "Contact", "where questions are answered: an office, not a private address"),
+    "description": ("M", "Description", "what is published, in a sentence or two"),
+    "intended_use": ("M", "Intended use", "what it is meant for, and what it must not be used for"),
+    "product_type": ("M", "Kind", f"what it is: {', '.join(CHOICES['product_type'])}"),
+    "region": ("M", "Region", "of which region the records tell, or whose law applies"),
+    "sector": ("M", "Sector", f"where the records come from: {', '.join(CHOICES['sector'])}"),
+    "published": ("M", "Publication date", "the day of the first release, as 2026-11-30"),
+    "actors": ("M", "Who trusts whom", "who collects, computes and reads, and why each is trusted"),
+    "data_source": ("M", "Source of the records", "Static: no new ones come in; Dynamic: they do"),
+    "data_domain": ("M", "Data domain", "which tables might have been there instead of this one"),
+    "post_processing": ("M", "After the noise", "what was done to answers or models after the noise"),
+    "why_budget": ("M", "Why this budget", "why this epsilon and delta, and what was weighed"),
+    "why_unit": ("M", "Why this unit", "why this unit and relation, and whom they leave out"),
+    "why_model": ("M", "Why this deployment model", "why one place may see the records"),
+    "why_mechanisms": ("M", "Why these mechanisms", "why these queries, models and settings"),
+    "sources": ("M", "Sources", "papers, pages, or where the answers and models are"),
+    "record_author": ("M", "Author of the record", "who fills in the registry's record"),
+}
+"""By key: the section, the name of the line, and what to write."""
+
+LICENSE = "license"
+"""What a model card may state beside."""
+
+_FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
+
+
+def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
+    """The statements, if their keys are those of the checklist and no text claims too much.
+
+    >>> check_statements({"published": "last week"})
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: the statement 'published' must be a day such as 2026-11-30; got 'last week'.
+    """
+    for key, text in statements.items():
+        if key not in STATEMENTS:
+            raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
+        if not str(text).strip() or not isinstance(text, str):
+            raise InvalidInput(
+                f"the statement {key!r} must be a text; leave it out if there is nothing to say."
+            )
+        if claims_too_much(text):
+            raise InvalidInput(
+                f"the statement {key!r} speaks of anonymity, which no epsilon and delta prove: say what was "
+                "done."
+            )
+        _check_form(key, text)
+    return dict(statements)
+
+
+def check_card(stated: Mapping[str, str]) -> None:
+    """Refuse what a certificate would refuse; beside its statements a card has a ``license``.
+
+    Raises:
+        InvalidInput: an unknown key, no text, or a text that claims what no epsilon and delta prove.
+
+    >>> check_card({"license": "apache-2.0", "intended_use": "to teach"})
+    """
+    licensed: object = stated.get(LICENSE, "none")
+    if not isinstance(licensed, str) or not licensed.strip():
+        raise InvalidInput(f"the license must be a text, as hubs name it; got {licensed!r}.")
+    check_statements({key: text for key, text in stated.items() if key != LICENSE})
+
+
+def claims_too_much(text: str) -> bool:
+    """Whether a text says of the data what no epsilon and delta prove."""
+    return _FORBIDDEN in text.lower()
+
+
+def _check_form(key: str, text: str) -> None:
+    """Of a word or a day, as the registry takes it."""
+    if key in CHOICES and text not in CHOICES[key]:
+        raise InvalidInput(
+            f"the statement {key!r} must be one of {', '.join(CHOICES[key])}; got {text!r}. If none fits, "
+            "leave it out: the registry has to take a new word into its list first."
+        )
+    if key == "published":
+        try:
+            well_formed = date.fromisoformat(text).isoformat() == text
+        except ValueError:
+            well_formed = False
+        if not well_formed:
+            raise InvalidInput(f"the statement {key!r} must be a day such as 2026-11-30; got {text!r}.")
+
+
+def ask_statements(
+    given: Mapping[str, str], ask: Callable[[str, str, str], str], *, unit: str
+) -> dict[str, str]:
+    """The statements with the answers to a question about each that is not given, section M first.
+
+    Args:
+        ask: shows a key, what to write, and the problem of the last answer ("" at first), and gives the
+            answer; "" leaves the statement out, and an EOFError leaves it and all that follow.
+        unit: what one of the protected is called.
+
+    >>> ask_statements({}, lambda key, about, problem: "2" if key == "trials" else "", unit="patient")
+    {'trials': '2'}
+    """
+    found = check_statements(given)
+    try:
+        for key, (_, name, what) in sorted(STATEMENTS.items(), key=lambda item: item[1][0] != "M"):
+            problem = ""
+            while key not in found:
+                answer = ask(key, f"{name.format(unit=unit)}: {what}", problem).strip()
+                if not answer:
+                    break
+                try:
+                    found |= check_statements({key: answer})
+                except InvalidInput as refused:
+                    problem = str(refused)
+    except EOFError:
+        pass
+    return found
+
+
+def statements_text(statements: Mapping[str, str]) -> str:
+    """The statements as the TOML file of ``--statements``, in the order of the checklist.
+
+    >>> print(statements_text({"trials": 'two, "small" and large'}), end="")
+    trials = "two, \\"small\\" and large"
+    """
+    return "".join(f"{key} = {_quoted(statements[key])}\n" for key in STATEMENTS if key in statements)
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML: one of JSON, but that it takes no DEL as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,121 @@
+"""How is a linear model trained in one release? One private step gives moments, least squares the model.
+
+Everything that a session promises holds here: the step is priced, charged, clipped and noised as any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping.rules import FlatClipping
+from tacit.errors import InvalidInput
+from tacit.models.least_squares import LeastSquaresHead, Moments
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.training.audit_slots import AuditSlots
+from tacit.training.ledger_charges import StepCharges
+from tacit.training.owners import OwnedRecords
+from tacit.training.records import Data
+from tacit.training.session import PrivateSession
+
+__all__ = ["least_squares_session", "solve_least_squares"]
+
+
+def least_squares_session(
+    data: Data | OwnedRecords,
+    plan: Plan,
+    *,
+    inputs: int,
+    outputs: int,
+    classes: bool,
+    normalise: bool = True,
+    constant: float = 1.0,
+    cross_share: float = 0.5,
+    weighted: bool = False,
+    engine: str = "fast",
+    physical_batch_size: int = 2048,
+    audit: AuditSlots | None = None,
+    charges: StepCharges | None = None,
+    generator: Generator | None = None,
+) -> PrivateSession:
+    """A session whose one step releases the moments of least squares; then :func:`solve_least_squares`.
+
+    Args:
+        data: (n, inputs) records in [-1, 1], or pictures' features with ``normalise``; and (n,) classes or
+            (n, outputs) targets in [-1, 1]; with ``weighted`` also (n,) weights, which multiply a record's
+            part before it is clipped.
+        plan: of one step, with clipping at 1: ``Plan.calibrate(..., steps=1, clipping=1.0)`` for all records.
+        inputs, outputs, classes, normalise, constant, cross_share: as of :class:`tacit.models.Moments`.
+        engine, physical_batch_size, audit, charges, generator: as of a :class:`PrivateSession`.
+
+    **Guarantee**
+
+    * The moments of neighbours differ by norm at most 1 before noise, at most 2 under replace-one, and the
+      session adds the plan's noise once: the release costs ``plan.epsilon``.  The solved model is
+      post-processing.
+
+    Raises:
+        InvalidInput: the plan has more than one step, or another clipping than 1.
+
+    >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
+    >>> x[:, 0] += 2 * y
+    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,
+    ...                       adjacency="add-remove", unit="row")
+    >>> session = least_squares_session((x, y), plan, inputs=3, outputs=2, classes=True)
+    >>> model = solve_least_squares(session)
+    >>> bool((model(x).argmax(1) == y).float().mean() > 0.7), session.epsilon <= 3.0
+    (True, True)
+    """
+    if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
+        raise InvalidInput(
+            "least squares is one release of sums to which a record adds a part of norm at most 1; the plan "
+            f"has {plan.steps:,} steps and {plan.clipping!r}. Make it with steps=1 and clipping=1.0, and "
+            "without batch_size, for all records."
+        )
+    moments = Moments(
+        inputs,
+        outputs,
+        normalise=normalise,
+        constant=constant,
+        cross_share=cross_share,
+        classes=classes,
+    )
+    return PrivateSession(
+        moments,
+        torch.optim.SGD(moments.parameters(), lr=1.0),  # from zero, by minus the mean of the gradients
+        data,
+        plan,
+        loss=_weighted if weighted else _plain,
+        engine=engine,
+        physical_batch_size=physical_batch_size,
+        audit=audit,
+        charges=charges,
+        generator=generator,
+    )
+
+
+def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
+    """Take the session's step, if it has not been, and solve; ``ridge`` as of :meth:`Moments.solve`."""
+    moments: Any = session.model
+    if not isinstance(moments, Moments):
+        raise InvalidInput(
+            f"the session trains a {type(moments).__name__}. Make it with least_squares_session."
+        )
+    for ticket in session.batches():
+        session.step(ticket)
+    plan = session.plan
+    return moments.solve(
+        records=plan.expected_batch_size, noise_multiplier=plan.gradient_noise_multiplier, ridge=ridge
+    )
+
+
+def _plain(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    losses: Tensor = model(inputs, targets)
+    return losses
+
+
+def _weighted(model: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    return _plain(model, inputs, targets) * weights

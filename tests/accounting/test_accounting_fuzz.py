@@ -1,0 +1,74 @@
+"""Random nested events of every kind, under every adjacency: a bounded part of ``fuzz_events``.
+
+Hypothesis draws the seed; the long run by hand is ``python tests/accounting/fuzz_events.py 2000``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.accounting import derived
+from tacit.events import Gaussian, PoissonSampled, Repeat
+
+
+def _fuzz() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fuzz_events", Path(__file__).parent / "fuzz_events.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+fuzz = _fuzz()
+
+
+def check(*setting: Any, peers: bool = False) -> Any:
+    """What is found of one setting: the event, the adjacency and delta."""
+    return fuzz.check(*setting, peers=peers)
+
+
+@pytest.mark.untraced
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
+def test_no_bound_of_any_event_is_wrong(seed: int) -> None:
+    event, adjacency, delta = fuzz.random_setting(random.Random(seed))
+    found = check(event, adjacency, delta)
+    assert found is None or found.wrong == "", (event, adjacency, delta)
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("seed", range(8))
+def test_no_bound_is_looser_than_that_of_the_best_peer(seed: int) -> None:
+    r = random.Random(seed)
+    event = Repeat(PoissonSampled(r.choice([0.01, 0.3]), Gaussian(r.uniform(0.6, 3.0))), r.choice([1, 2, 20]))
+    found = check(event, "add-remove", 1e-5, peers=True)
+    assert found is not None
+    assert found.peer is not None
+    assert found.wrong == ""
+
+
+def test_planted_bugs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound that is a tenth too small, and a best road that is not the least."""
+    event = PoissonSampled(0.5, Gaussian(1.0))
+    assert check(event, "add-remove", 1e-2).wrong == ""
+    with monkeypatch.context() as planted:
+        planted.setattr(
+            derived.LeastPrice, "_least", lambda self, delta: (0.9 * self.first.epsilon(delta), "pld")
+        )
+        assert "Monte Carlo" in check(event, "add-remove", 1e-2).wrong
+    with monkeypatch.context() as planted:
+        planted.setattr(
+            derived.LeastPrice, "_least", lambda self, delta: (1.1 * self.first.epsilon(delta), "pld")
+        )
+        assert "pld proves" in check(event, "add-remove", 1e-2).wrong

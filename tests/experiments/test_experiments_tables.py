@@ -1,0 +1,116 @@
+"""Tables and searches: rows of every kind on made-up records, and tries that are not made twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.datasets import Dataset, TensorPair
+from tacit.errors import InvalidInput
+from tacit.experiments import tables
+from tacit.experiments.base import Request
+from tacit.experiments.cached_rows import cached_rows
+from tacit.experiments.registry import reproduce
+from tacit.experiments.search import Tries
+
+ROOT = Path(__file__).parents[2]
+
+
+def toy(bins: bool = False) -> Dataset:
+    generator = torch.Generator().manual_seed(int(bins))
+
+    def pair(n: int) -> TensorPair:
+        x = torch.rand(n, 5, generator=generator) * 2 - 1
+        return TensorPair(x, (x[:, 0] + 0.3 * x[:, 1] > 0).long())
+
+    return Dataset("adult", pair(1200), pair(600), ("no", "yes"), "made up", "person")
+
+
+def test_rows_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "load_adult", toy)
+    monkeypatch.delenv("TACIT_DIFFPRIVLIB", raising=False)
+    rows = reproduce("tables", Request(tmp_path, epsilons=(3.0,), seeds=2))
+    kinds = [row.model for row in rows]
+    assert kinds[:2] == ["logistic regression, without DP", "logistic regression, bins, without DP"]
+    assert {"least squares, bins", "MLP 16, DP-SGD, bins", "linear, DP-SGD, bins, replace-one"} < set(kinds)
+    for row in rows:
+        assert all(auc > 0.8 for auc in row.details["aucs"]), row.model
+        assert row.selection == tables.SELECTION
+        assert row.epsilon > 2.9
+    assert json.loads((tmp_path / "tables.json").read_text())["rows"][0]["selection"]
+    with pytest.raises(InvalidInput, match=r"0\.5, 1 and 3"):
+        reproduce("tables", Request(tmp_path, epsilons=(2.0,)))
+
+
+def test_rows_beside_a_peer_of_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for its interpreter, which gives the first feature as the score."""
+    script = tmp_path / "python"
+    script.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'import sys, numpy as np; "
+        'd = np.load(sys.argv[3]); np.save(sys.argv[3] + ".npy", np.stack([d["t"][:, 0]] * 2))\' "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("TACIT_DIFFPRIVLIB", str(script))
+    found = tables.peer_scores(toy(), 1.0, 1.0, 2)
+    assert [len(scores) for scores in found] == [600, 600]
+    assert tables.auc_of(found[0], toy()) > 0.9
+
+
+def test_validation_records_are_training_records_alone() -> None:
+    data = toy()
+    part = tables.validation_part(data)
+    rows = {tuple(row) for row in data.train.inputs.tolist()}
+    kept = [tuple(row) for row in part.train.inputs.tolist()]
+    held = [tuple(row) for row in part.test.inputs.tolist()]
+    assert (len(kept), len(held)) == (900, 300)
+    assert set(kept) | set(held) == rows
+    assert not set(kept) & set(held)
+    assert tables.validation_part(data).test.targets.equal(part.test.targets)
+
+
+def test_the_committed_settings_are_those_that_the_search_preferred() -> None:
+    tries = Tries(ROOT / "experiments" / "searches" / "tables.jsonl")
+    for epsilon, candidates in tables.CHOSEN.items():
+        for candidate in candidates:
+            best = tries.best({"epsilon": epsilon, "model": candidate.label})
+            setting: Any = None if candidate.setting is None else vars(candidate.setting)
+            assert best["setting"] == setting
+            assert best["ridge"] == candidate.ridge
+
+
+def test_a_search_that_was_broken_off_goes_on(tmp_path: Path) -> None:
+    tries, made = Tries(tmp_path / "a" / "tries.jsonl"), []
+
+    def measure() -> list[float]:
+        made.append(1)
+        return [0.25, 0.75]
+
+    assert tries.make({"rate": 1.0}, measure) == 0.5
+    with tries.path.open("a") as file:
+        file.write('{"settings": {"rate": 2.0}, "sco')  # cut off
+    again = Tries(tries.path)
+    assert again.make({"rate": 1.0}, measure) == 0.5
+    assert len(made) == 1
+    with pytest.raises(InvalidInput, match="no try"):
+        again.best({"rate": 2.0})
+    again.make({"rate": 2.0}, lambda: [0.9])
+    assert Tries(tries.path).best({}) == {"rate": 2.0}
+
+
+def test_features_are_computed_once_for_these_pictures(tmp_path: Path) -> None:
+    one, other, made = torch.zeros(2, 1, 8, 8), torch.ones(2, 1, 8, 8), []
+
+    def rows(pictures: torch.Tensor) -> torch.Tensor:
+        made.append(1)
+        return pictures.flatten(1)
+
+    for pictures in (one, other, one, other):
+        assert cached_rows("pixels", pictures, lambda: rows(pictures), tmp_path).equal(pictures.flatten(1))  # noqa: B023
+    assert len(made) == 2
+    cached_rows("others", one, lambda: rows(one), tmp_path)
+    assert len(made) == 3
