@@ -27,6 +27,7 @@ author = "The Tacit authors"
 copyright = "the Tacit authors, Apache License 2.0"  # noqa: A001 (Sphinx reads this name)
 version = release = tacit.__version__
 REPOSITORY = "https://github.com/tacit-dp/tacit"
+PLAYGROUND = "src/tacit/cli/playground.html"  # a page of its own, which the site holds too
 
 extensions = [
     "myst_nb",
@@ -70,9 +71,8 @@ toc_object_entries = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Tacit"
-html_static_path = ["_static"]
+html_static_path = ["_static", f"../{PLAYGROUND}"]
 html_css_files = ["site.css"]
-html_extra_path = ["../src/tacit/cli/playground.html"]  # a page of its own, as tacit playground serves it
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # it asks for files, which a page that is opened from disk may not
@@ -111,6 +111,9 @@ def link_to_the_repository(_app: Any, name: str, source: list[str]) -> None:
         target = posixpath.normpath(posixpath.join("docs", folder, path))
         if target == "docs" or target.startswith("docs/"):
             return found[0]
+        if target == PLAYGROUND:
+            up = "../" * name.count("/")
+            return f'<a href="{up}_static/{posixpath.basename(target)}">{found[1][1:-2]}</a>'
         return f"{found[1]}{REPOSITORY}/blob/main/{target}{mark}{anchor})"
 
     source[0] = _LINK.sub(changed, source[0])

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { calibrate, cost, costBy, type Method } from "../src/accounting/account.ts";
+import { calibrate, cost, costBy, type Method, UP } from "../src/accounting/account.ts";
 import { Contour } from "../src/accounting/contour.ts";
 import { FEW, FewSteps } from "../src/accounting/few.ts";
 import { outside, RANGE, type Run } from "../src/accounting/range.ts";
@@ -76,7 +76,7 @@ for (const method of ["pld", "moments", "strong", "basic"] as Method[]) {
 
 test("the plain estimate, before it is rounded up, lies in the bracket that tacit proves", () => {
   for (const at of expected.settings) {
-    const found = costBy("pld", runOf(at)) / (1 + 7e-7);
+    const found = costBy("pld", runOf(at)) / UP;
     assert.ok(found >= at.lower * (1 - 1e-8) && found <= at.pld * (1 + 1e-9), JSON.stringify(at));
   }
 });
