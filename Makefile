@@ -146,7 +146,7 @@ playground: playground/node_modules/.installed  ## check the playground's types 
 playground-test: playground  ## the playground's accounting and training, and the page in Chromium (CHROMIUM=/usr/bin/chromium)
 	cd playground && npm run --silent test && npm run --silent test:browser
 
-playground-pictures: playground install  ## take the pictures of docs/playground.md anew
+playground-pictures: playground install  ## take the pictures of docs/see-private-training.md anew
 	cd playground && node screenshots.mjs
 	$(BIN)/python playground/shrink_pictures.py
 

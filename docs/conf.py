@@ -27,7 +27,7 @@ author = "The Tacit authors"
 copyright = "the Tacit authors, Apache License 2.0"  # noqa: A001 (Sphinx reads this name)
 version = release = tacit.__version__
 REPOSITORY = "https://github.com/tacit-dp/tacit"
-PLAYGROUND = "src/tacit/cli/playground.html"  # a page of its own, which the site holds too
+PLAYGROUND = "src/tacit/cli/playground.html"
 
 extensions = [
     "myst_nb",
@@ -71,10 +71,12 @@ toc_object_entries = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Tacit"
-html_static_path = ["_static", f"../{PLAYGROUND}"]
+html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_extra_path = [f"../{PLAYGROUND}"]  # a page of its own, as tacit playground serves it
 html_show_sourcelink = False
 html_copy_source = False
+html_show_search_summary = False  # it asks for files, which a page that is opened from disk may not
 html_math_renderer = "mathml"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
@@ -110,9 +112,9 @@ def link_to_the_repository(_app: Any, name: str, source: list[str]) -> None:
         target = posixpath.normpath(posixpath.join("docs", folder, path))
         if target == "docs" or target.startswith("docs/"):
             return found[0]
-        if target == PLAYGROUND:
+        if target == PLAYGROUND:  # which the site holds beside its own pages
             up = "../" * name.count("/")
-            return f'<a href="{up}_static/{posixpath.basename(target)}">{found[1][1:-2]}</a>'
+            return f'<a href="{up}{posixpath.basename(target)}">{found[1][1:-2]}</a>'
         return f"{found[1]}{REPOSITORY}/blob/main/{target}{mark}{anchor})"
 
     source[0] = _LINK.sub(changed, source[0])

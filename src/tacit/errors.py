@@ -172,12 +172,20 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
 
 
 def check_probability(name: str, value: object) -> float:
-    """Return ``value`` as a float if it lies in ``[0, 1]``, else raise."""
+    """Return ``value`` as a float if it lies in ``[0, 1]``, else raise.
+
+    >>> check_probability("delta", 0.5)
+    0.5
+    """
     return check_real(name, value, low=0.0, high=1.0)
 
 
 def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of the allowed words, else raise."""
+    """Return ``value`` if it is one of the allowed words, else raise.
+
+    >>> check_in("method", "pld", ("pld", "rdp"))
+    'pld'
+    """
     if not isinstance(value, str) or value not in allowed:
         raise InvalidInput(f"{name} must be one of {', '.join(allowed)}; got {value!r}.")
     return value

@@ -83,7 +83,11 @@ class ClippingRule(ABC):
 
 @dataclass(frozen=True)
 class FlatClipping(ClippingRule):
-    """Scale a record's whole gradient to norm at most ``norm`` (Abadi et al., 1607.00133, algorithm 1)."""
+    """Scale a record's whole gradient to norm at most ``norm`` (Abadi et al., 1607.00133, algorithm 1).
+
+    >>> FlatClipping(1.5).initial_thresholds(["a.weight", "b.weight"])
+    [1.5]
+    """
 
     norm: float
 
@@ -155,6 +159,9 @@ class AutomaticClipping(ClippingRule):
 
     The scaled gradient has norm C r / (r + stability) < C, so the sensitivity is C as with
     :class:`FlatClipping`.
+
+    >>> AutomaticClipping(1.0).initial_thresholds(["a.weight", "b.weight"])
+    [1.0]
     """
 
     norm: float
@@ -182,6 +189,9 @@ class AdaptiveClipping(ClippingRule):
     Noise of std ``count_noise`` on the centred count costs privacy, which :func:`split_noise` pays by more
     noise on the sum: both together cost what the stated noise multiplier says.  ``count_noise=None`` means
     expected batch size / 20.  C stays in ``[low, high]``.
+
+    >>> AdaptiveClipping(1.0, quantile=0.5).initial_thresholds(["a.weight", "b.weight"])
+    [1.0]
     """
 
     initial_norm: float

@@ -12,7 +12,13 @@ __all__ = ["Compose", "GroupPrivacy", "PrivateSelection", "Repeat"]
 
 @dataclass(frozen=True)
 class Repeat(Event):
-    """``event`` performed ``count`` times, each time with fresh randomness, possibly adaptively."""
+    """``event`` performed ``count`` times, each time with fresh randomness, possibly adaptively.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.accounting import account
+    >>> round(account(Repeat(Gaussian(10.0), 2), adjacency="add-remove").epsilon(1e-5), 3)
+    0.497
+    """
 
     event: Event
     count: int
@@ -25,7 +31,14 @@ class Repeat(Event):
 @dataclass(frozen=True)
 class Compose(Event):
     """All of ``events``, one after the other, each possibly chosen in view of the earlier answers'
-    values but with its own parameters fixed beforehand.  ``Compose(())`` releases nothing."""
+    values but with its own parameters fixed beforehand.  ``Compose(())`` releases nothing.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.accounting import account
+    >>> both = Compose((Gaussian(10.0), Gaussian(10.0)))
+    >>> round(account(both, adjacency="add-remove").epsilon(1e-5), 3)
+    0.497
+    """
 
     events: tuple[Event, ...]
 

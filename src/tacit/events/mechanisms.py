@@ -51,7 +51,12 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Laplace(Event):
-    """``f(D) + Lap(noise_multiplier * Delta)``, f a sum of numbers (or vectors of l1 norm) at most Delta."""
+    """``f(D) + Lap(noise_multiplier * Delta)``, f a sum of numbers (or vectors of l1 norm) at most Delta.
+
+    >>> from tacit.accounting import account
+    >>> round(account(Laplace(2.0), adjacency="add-remove").epsilon(1e-9), 3)
+    0.5
+    """
 
     noise_multiplier: float
 
@@ -84,6 +89,10 @@ class DiscreteLaplace(Event):
 
     k is an integer with probability proportional to ``exp(-|k| / scale)``: the geometric mechanism (Ghosh,
     Roughgarden & Sundararajan 2009).  ``scale`` is in the units of f.
+
+    >>> from tacit.accounting import account
+    >>> round(account(DiscreteLaplace(2.0), adjacency="add-remove").epsilon(1e-9), 3)
+    0.5
     """
 
     scale: float
@@ -100,6 +109,10 @@ class RandomizedResponse(Event):
     category (possibly the true one), else the true one (Warner 1965; k-ary: Kairouz et al. 2014).
 
     The number of reports is public.
+
+    >>> from tacit.accounting import account
+    >>> round(account(RandomizedResponse(0.5, 2), adjacency="replace-one").epsilon(1e-9), 3)
+    1.099
     """
 
     noise: float
@@ -129,7 +142,12 @@ class ApproximateDP(Event):
 @dataclass(frozen=True)
 class ZeroConcentratedDP(Event):
     """Anything proven rho-zCDP under the adjacency that is accounted for: the Renyi divergence of every
-    order a > 1 between neighbours is at most rho a (Bun & Steinke 2016, 1605.02065, Definition 1.1)."""
+    order a > 1 between neighbours is at most rho a (Bun & Steinke 2016, 1605.02065, Definition 1.1).
+
+    >>> from tacit.accounting import account
+    >>> round(account(ZeroConcentratedDP(0.01), adjacency="add-remove", method="rdp").epsilon(1e-5), 3)
+    0.546
+    """
 
     rho: float
 
@@ -146,6 +164,10 @@ class ExponentialMechanism(Event):
 
     ``epsilon`` is the range under the adjacency that is accounted for.  Report-noisy-max with Gumbel noise
     is the same mechanism.
+
+    >>> from tacit.accounting import account
+    >>> round(account(ExponentialMechanism(0.5), adjacency="add-remove").epsilon(1e-9), 3)
+    0.5
     """
 
     epsilon: float

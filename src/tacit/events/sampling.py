@@ -37,7 +37,14 @@ def _set_rate(event: Event, rate: object) -> None:
 @dataclass(frozen=True)
 class PoissonSampled(Event):
     """``event`` on a random subset: every record takes part with probability ``sampling_rate``,
-    independently of all others and of every other step."""
+    independently of all others and of every other step.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> from tacit.accounting import account
+    >>> step = PoissonSampled(0.01, Gaussian(1.0))
+    >>> round(account(Repeat(step, 100), adjacency="add-remove").epsilon(1e-5), 3)
+    0.718
+    """
 
     sampling_rate: float
     event: Event
@@ -53,6 +60,12 @@ class TruncatedPoissonSampled(Event):
     ``largest_batch``, a uniformly random subset of that size is kept (Chua et al. 2024, 2411.04205).
 
     ``records`` is the public number of records: of the larger of two neighbours under add-remove.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> from tacit.accounting import account
+    >>> step = TruncatedPoissonSampled(0.01, 10_000, 130, Gaussian(1.0))
+    >>> round(account(Repeat(step, 100), adjacency="zero-out").epsilon(1e-5), 3)
+    2.09
     """
 
     sampling_rate: float
@@ -145,6 +158,12 @@ class Shuffled(Event):
 
     One more record would move all others, so nothing holds under add-remove.  The event does not use that the
     permutation is random and secret: no tight amplification is proven.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.accounting import account
+    >>> epoch = Shuffled(10, Gaussian(2.0))
+    >>> round(account(epoch, adjacency="replace-one").epsilon(1e-5), 3)
+    4.377
     """
 
     batches: int

@@ -42,9 +42,9 @@ class Moments(nn.Module):
 
     **Guarantee**
 
-    * The gradient of a record's loss is (a x x^T, b y x^T), with |x| <= 1 and |y| <= 1 whatever the record
-      holds, so its norm is at most 1: a^2 |x|^4 + b^2 |y|^2 |x|^2 <= a^2 + b^2 = 1.  Clipping at 1 changes
-      none of them.
+    * The gradient of a record's loss is (a x x^T, b y x^T), with ``|x| <= 1`` and ``|y| <= 1`` whatever the
+      record holds, so its norm is at most 1: ``a^2 |x|^4 + b^2 |y|^2 |x|^2 <= a^2 + b^2 = 1``.  Clipping at
+      1 changes none of them.
     * Under add-remove and zero-out the sums of neighbours hence differ by norm at most 1; under replace-one
       by at most 2, which is what accountants assume there.
 

@@ -73,7 +73,11 @@ class Compare(Predicate):
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """The column is missing: NULL, or NaN in a column of numbers."""
+    """The column is missing: NULL, or NaN in a column of numbers.
+
+    >>> IsNull("age")
+    IsNull(column='age')
+    """
 
     column: str
 
@@ -83,7 +87,11 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class In(Predicate):
-    """The column is one of ``values``; false where it is missing."""
+    """The column is one of ``values``; false where it is missing.
+
+    >>> In("ward", ("surgery", "medicine"))
+    In(column='ward', values=('medicine', 'surgery'))
+    """
 
     column: str
     values: tuple[Value, ...]
@@ -117,7 +125,11 @@ def as_predicate(part: object) -> Predicate:
 
 @dataclass(frozen=True)
 class And(Predicate):
-    """Every one of ``parts``."""
+    """Every one of ``parts``.
+
+    >>> len(And((Compare("age", ">=", 18), Compare("age", "<", 65))).parts)
+    2
+    """
 
     parts: tuple[Predicate, ...]
 
@@ -127,7 +139,11 @@ class And(Predicate):
 
 @dataclass(frozen=True)
 class Or(Predicate):
-    """At least one of ``parts``."""
+    """At least one of ``parts``.
+
+    >>> len(Or((Compare("age", "<", 18), Compare("age", ">=", 65))).parts)
+    2
+    """
 
     parts: tuple[Predicate, ...]
 
@@ -137,7 +153,11 @@ class Or(Predicate):
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """Not ``part``: true where it is false, for a missing value too."""
+    """Not ``part``: true where it is false, for a missing value too.
+
+    >>> Not(IsNull("age"))
+    Not(part=IsNull(column='age'))
+    """
 
     part: Predicate
 

@@ -39,7 +39,11 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Count(Aggregate):
-    """The number of rows, or of rows where ``column`` is not missing."""
+    """The number of rows, or of rows where ``column`` is not missing.
+
+    >>> Count()
+    Count(column=None)
+    """
 
     column: str | None = None
 
@@ -50,12 +54,20 @@ class Count(Aggregate):
 
 @dataclass(frozen=True)
 class CountUnits(Aggregate):
-    """The number of different units (persons, say) that have a row; SQL's ``count(DISTINCT unit)``."""
+    """The number of different units (persons, say) that have a row; SQL's ``count(DISTINCT unit)``.
+
+    >>> CountUnits()
+    CountUnits()
+    """
 
 
 @dataclass(frozen=True)
 class Sum(Aggregate):
-    """The sum of a column, each value clipped to the policy's bounds, missing ones left out."""
+    """The sum of a column, each value clipped to the policy's bounds, missing ones left out.
+
+    >>> Sum("age")
+    Sum(column='age')
+    """
 
     column: str
 
@@ -65,7 +77,11 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Mean(Aggregate):
-    """The mean of a column, clipped as in :class:`Sum`; measured as a centred sum and a count."""
+    """The mean of a column, clipped as in :class:`Sum`; measured as a centred sum and a count.
+
+    >>> Mean("age")
+    Mean(column='age')
+    """
 
     column: str
 
@@ -81,7 +97,11 @@ def _check_sample(sample: object) -> None:
 @dataclass(frozen=True)
 class Variance(Aggregate):
     """The variance of a column, clipped as in :class:`Sum`; measured as count, centred sum and centred
-    sum of squares.  ``sample`` divides by n - 1, as SQL's VARIANCE does; without it by n."""
+    sum of squares.  ``sample`` divides by n - 1, as SQL's VARIANCE does; without it by n.
+
+    >>> Variance("age")
+    Variance(column='age', sample=True)
+    """
 
     column: str
     sample: bool = True
@@ -93,7 +113,11 @@ class Variance(Aggregate):
 
 @dataclass(frozen=True)
 class StandardDeviation(Aggregate):
-    """The square root of :class:`Variance`."""
+    """The square root of :class:`Variance`.
+
+    >>> StandardDeviation("age")
+    StandardDeviation(column='age', sample=True)
+    """
 
     column: str
     sample: bool = True
