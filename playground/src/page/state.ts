@@ -72,7 +72,7 @@ export const PRESETS: Record<string, Partial<State>> = {
   outlier: { dataSet: "clusters", width: 16, depth: 2, steps: 500, spread: 0.1, count: 200, samplingRate: 0.4, noiseMultiplier: 10, clippingNorm: 0.5 },
   hard: { dataSet: "spirals", width: 12, depth: 2, steps: 2000, spread: 0.1, count: 500, learningRate: 0.02 },
   loose: { clippingNorm: 10, noiseMultiplier: 0.5, learningRate: 0.02 },
-  exploding: { dataSet: "xor", activation: "relu", learningRate: 2, optimizer: "sgd", clippingNorm: 1, width: 16, depth: 2 },
+  exploding: { dataSet: "xor", activation: "relu", learningRate: 0.2, noiseMultiplier: 4, width: 16, depth: 2, steps: 500 },
 };
 
 /** The records of a state. */
