@@ -38,11 +38,12 @@ class LeastPrice(Price):
 
     def _least(self, delta: float) -> tuple[float, str]:
         (name, first), *others = self.roads.items()
-        best = first.epsilon(delta), name
-        for name, road in [] if first.is_tight(delta) else others:
-            if (found := road.epsilon(delta)) < best[0] * (1.0 - _ALIKE):
-                best = found, name
-        return best
+        least = first.epsilon(delta)
+        for other, road in [] if first.is_tight(delta) else others:
+            found = road.epsilon(delta)
+            name = other if found < least * (1.0 - _ALIKE) else name
+            least = min(least, found)
+        return least, name
 
     def epsilon(self, delta: float) -> float:
         return self._least(delta)[0]
