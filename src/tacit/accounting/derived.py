@@ -13,7 +13,6 @@ from tacit.accounting.price import Array, Price
 __all__ = ["GroupPrice", "LeastPrice", "SumPrice"]
 
 _UP = 1.0 + 1e-12
-_ALIKE = 1e-6  # of epsilon: the first of two roads is named
 _SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, in a sum of two curves
 
 
@@ -22,10 +21,12 @@ class LeastPrice(Price):
     """The least upper bound of several ``roads`` to the same price, by name.
 
     Lower ends are those of the first road, and 0 where another road shows that its dominating pair costs more
-    than the mechanism.  The others are not asked where the first is tight.
+    than the mechanism.  The others are not asked where the first is tight, nor taken where they are less by
+    no more than ``alike``, relative.
     """
 
     roads: Mapping[str, Price]
+    alike: float = 0.0
 
     @property
     def first(self) -> Price:
@@ -38,12 +39,11 @@ class LeastPrice(Price):
 
     def _least(self, delta: float) -> tuple[float, str]:
         (name, first), *others = self.roads.items()
-        least = first.epsilon(delta)
-        for other, road in [] if first.is_tight(delta) else others:
-            found = road.epsilon(delta)
-            name = other if found < least * (1.0 - _ALIKE) else name
-            least = min(least, found)
-        return least, name
+        best = first.epsilon(delta), name
+        for name, road in [] if first.is_tight(delta) else others:
+            if (found := road.epsilon(delta)) < best[0] * (1.0 - self.alike):
+                best = found, name
+        return best
 
     def epsilon(self, delta: float) -> float:
         return self._least(delta)[0]

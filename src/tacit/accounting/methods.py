@@ -37,6 +37,7 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 BEST = "best"
 """The name of the least of all proven bounds."""
 _ROADS = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
+_ALIKE = 1e-6  # of epsilon: the first of two roads is named, and its figure stated
 
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
@@ -62,4 +63,4 @@ def _best(steps: Steps, adjacency: Adjacency) -> Price:
             refusals.append(refusal)
     if not roads:
         raise refusals[0]
-    return LeastPrice(roads)
+    return LeastPrice(roads, alike=_ALIKE)
