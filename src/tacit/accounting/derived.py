@@ -49,10 +49,8 @@ class LeastPrice(Price):
         return self._least(delta)[0]
 
     def delta(self, epsilon: float) -> float:
-        found = self.first.delta(epsilon)
-        if 0.0 < found < 1.0 and self.first.is_tight(found):
-            return found
-        return min(found, *(road.delta(epsilon) for road in self.roads.values()))
+        tight = self.first.tight_delta(epsilon)
+        return min(road.delta(epsilon) for road in self.roads.values()) if tight is None else tight
 
     def near(self, delta: float) -> float:
         if self.first.is_tight(delta):
@@ -61,6 +59,9 @@ class LeastPrice(Price):
 
     def is_tight(self, delta: float) -> bool:
         return self.first.is_tight(delta)
+
+    def tight_delta(self, epsilon: float) -> float | None:
+        return self.first.tight_delta(epsilon)
 
     def epsilons(self, deltas: Array) -> Array:
         found = self.first.epsilons(deltas)

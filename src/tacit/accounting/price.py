@@ -68,6 +68,11 @@ class Price(ABC):
         """Whether it is known that no other accountant can prove less at ``delta``, but for a few digits."""
         return False
 
+    def tight_delta(self, epsilon: float) -> float | None:
+        """``delta(epsilon)`` where it is known that no other accountant can prove less, but for a few digits;
+        else None."""
+        return None
+
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """A lower and an upper bound on delta; the lower one is 0.0 where none is known."""
         upper = min(1.0, self.delta(epsilon))

@@ -112,6 +112,9 @@ class GaussianPrice(Price):
     def is_tight(self, delta: float) -> bool:
         return True
 
+    def tight_delta(self, epsilon: float) -> float | None:
+        return self.delta(epsilon)
+
     def delta(self, epsilon: float) -> float:
         return gaussian_delta_above(epsilon, self.mu) if math.isfinite(self.mu) else 1.0
 

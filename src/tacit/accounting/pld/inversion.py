@@ -27,6 +27,7 @@ _FINE = 1e-7  # relative width of a bracket that needs no second line
 _COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
 _TIGHT = 1e-4  # and nobody proves less than one that is narrower than this
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
+_TIGHT_DELTA = 1e-3  # of delta
 _ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
 _KEPT = 64  # lines
 _SPREAD = 1.25  # counts by how much larger or smaller than those that a line was drawn for are tried on it
@@ -181,6 +182,10 @@ class ContourPrice(Price):
     def is_tight(self, delta: float) -> bool:
         return not _wider(self.epsilon_bounds(delta), _TIGHT)  # the pair is attained
 
+    def tight_delta(self, epsilon: float) -> float | None:
+        lower, upper = self._along_lines(epsilon)
+        return upper if upper <= lower * (1.0 + _TIGHT_DELTA) else None
+
     def near(self, delta: float) -> float:
         found = self._bounds(delta, MANY_PRODUCTS)
         return self.grid.near(delta) if _wider(found, _NARROW) else found[1]
@@ -198,18 +203,24 @@ class ContourPrice(Price):
 
     def delta_bounds(self, epsilon: float) -> Bounds:
         """The larger of the directions."""
+        found = self._along_lines(epsilon)
+        return self.grid.delta_bounds(epsilon) if math.isnan(found[1]) else found
+
+    def _along_lines(self, epsilon: float) -> Bounds:
+        """The larger of the directions; NaN where a line would cost too much time."""
         lower, upper = 0.0, 0.0
         for terms in self.ways.values():
             below, above = (
                 float(end[0]) for end in _deltas(terms, np.array(self.counts), np.array([epsilon]))
             )
             if math.isnan(above):
-                below, above = self.grid.delta_bounds(epsilon)
+                return math.nan, math.nan
             lower, upper = max(lower, below), max(upper, above)
         return lower, upper
 
     def delta(self, epsilon: float) -> float:
-        return self.delta_bounds(epsilon)[1]
+        upper = self._along_lines(epsilon)[1]
+        return self.grid.delta(epsilon) if math.isnan(upper) else upper
 
     def deltas(self, epsilons: Array) -> Array:
         """Along lines; all on the grid where one of these were dear, for there one composition serves all."""
