@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
@@ -156,7 +156,7 @@ def compare_in_time(
             progress("noise in time", done, len(ways))
         found.append(_priced(question, B, T, noise, size, sampling))
     plain = found[0].noise_of_sums
-    found = [_relative_to(plain, way) for way in found]
+    found = [replace(way, relative=way.noise_of_sums / plain) for way in found]
     ordered = sorted(found, key=lambda way: way.relative)
     samples = tuple(way for way in ordered if way.batches in ("poisson", "cyclic"))
     parts = tuple(way for way in ordered if way.batches in ("parts", "full"))
@@ -209,10 +209,6 @@ def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling:
         plan.noise_multiplier * _error(form, T) / plan.expected_batch_size,
         relative=1.0, kept=0 if form is None else form.kept,
     )  # fmt: skip
-
-
-def _relative_to(plain: float, way: InTime) -> InTime:
-    return InTime(**(asdict(way) | {"relative": way.noise_of_sums / plain}))
 
 
 def _error(form: Correlation | None, T: int) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tacit.cli.app import run as tacit
+from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.sampling import ByDate
 
 TOML = """
@@ -146,6 +147,21 @@ def test_people_in_a_stream(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert tacit(["train", "run.toml", "--out", "other"]) == 0
 
 
+def test_a_stream_is_charged_once(here: Path) -> None:
+    ledger = Ledger.create("sqlite:///budget.db")
+    budget = RenyiBudget(epsilon=9.0, delta=1e-4)
+    ledger.open_dataset("payments", Policy(unit="payment", adjacency="add-remove", budget=budget))
+    section = '[ledger]\nurl = "budget.db"\ndataset = "payments"\none_record_per_unit = true\n[run]'
+    write(changes={"[run]": section})
+    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    spent = ledger.status("payments").spent_epsilon
+    further = ["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]
+    assert tacit(further) == 0
+    assert ledger.status("payments").spent_epsilon == spent > 0.0
+    assert ledger.status("payments").charges["SETTLED"] == 1
+    assert tacit(["verify", "run/statement.json"]) == 0
+
+
 @pytest.mark.parametrize(
     ("data", "changes", "words"),
     [
@@ -161,6 +177,8 @@ def test_people_in_a_stream(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("", {'until = "2026-02-01"': 'until = "1.2.2026"'}, "until must be a day"),
         ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the stream begins"),
         ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Name the column of people"),
+        ('user = "who"', {}, "may come back in the next file"),
+        ("", {'unit = "payment"': 'unit = "who"'}, "may come back in the next one"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -97,7 +97,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "stream": {
         "plan": {"records": 20, "unit": "user", "correlation": BLT((0.9,), (0.3,)), "sampling": ByDate(3, 2)},
         "owners": 20,
-        "dated": True,
+        "dated": "2026-03-01",
     },
     "adaptive": {"plan": {"clipping": AdaptiveClipping(0.5), "loss_report": LossReport(bound=3.0)}},
     "views": {"plan": {"views": 2}, "augmentation": FlipAndCrop(1), "shape": (1, 2, 3)},
@@ -122,9 +122,9 @@ def session(
     records: Any = Items() if settings.pop("items", False) else data(shape)
     if (users := settings.pop("owners", None)) is not None:
         records = OwnedRecords(records, np.arange(N) % users, rows_per_user=2)
-    if settings.pop("dated", False):
+    if (until := settings.pop("dated", None)) is not None:
         days = np.datetime64("2026-01-01") + np.arange(N) // 2
-        records = DatedRecords(records, days, first="2026-01-01", until="2026-03-01", too_often="skip")
+        records = DatedRecords(records, days, first="2026-01-01", until=until, too_often="skip")
     return PrivateSession(
         net,
         torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9),
@@ -272,12 +272,20 @@ def released(
 
 
 def trained(
-    ranks: Ranks, *, stop: int = 50, save: Path | None = None, load: Path | None = None, **changes: Any
+    ranks: Ranks,
+    *,
+    kind: str = "arrays",
+    stop: int = 50,
+    save: Path | None = None,
+    load: Path | None = None,
+    **changes: Any,
 ) -> Rows:
     """The weights after ``stop`` steps."""
-    run = session(ranks, **changes)
+    run = session(ranks, kind, **changes)
     if load is not None:
         run.load(load)
+        if kind == "stream":  # which may have further days than the state
+            run.save(load)
     for ticket in run.batches():
         run.step(ticket)
         if run.steps_done == stop:

@@ -100,6 +100,14 @@ def test_planted_bugs_in_the_noise(pool: Pool, bug: str) -> None:
 # --- a whole run -----------------------------------------------------------------------------------------
 
 
+def test_two_ranks_go_on_with_the_next_days_of_a_stream(pool: Pool, tmp_path: Path) -> None:
+    whole, _ = pool("trained", kind="stream")
+    state = tmp_path / "state"
+    pool("trained", kind="stream", dated="2026-01-11", save=state)  # ten days
+    for continued in pool("trained", kind="stream", load=state):
+        assert np.array_equal(continued, whole)
+
+
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [("float32", "arrays"), ("float64", "arrays"), ("float32", "correlated"), ("float32", "stream")],

@@ -78,6 +78,13 @@ def check_unit_column(config: Config) -> None:
     except InvalidInput:  # no such column: the unit is a word
         return
     rows, units = len(cells), len({str(cell) for cell in cells})
+    if section.date is not None:
+        raise PrivacyRefusal(
+            f"the unit of privacy is one {unit}, a column of the table, and in a stream a {unit} of this "
+            f'file may come back in the next one. Say [data] user = "{unit}" and rows_per_user, and in '
+            f"[privacy] how often a {unit} takes part (participations, separation); or, if rows are what "
+            'you mean to protect, [privacy] unit = "row".'
+        )
     if units < rows:
         raise PrivacyRefusal(
             f"the unit of privacy is one {unit}, a column of the table of which {rows - units:,} values are "

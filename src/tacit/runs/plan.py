@@ -129,6 +129,12 @@ def _check_dates(config: Config) -> None:
             "[training] needs steps, for how many the whole stream is planned, and a batch_size, the rows "
             'or people of a step on average (or "auto": records over steps), which cannot be "full".'
         )
+    if data.user is not None and data.rows_per_user is None:
+        raise InvalidInput(
+            f"[data] user = {data.user!r} without rows_per_user is checked to have one row in each file, and "
+            "a person may come back in the next file of a stream. Say rows_per_user, and in [privacy] how "
+            "often a person takes part (participations, separation)."
+        )
     if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
         raise InvalidInput(
             "[privacy] participations and separation say how often a person takes part; a row has one date. "

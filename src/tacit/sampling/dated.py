@@ -43,6 +43,8 @@ class ByDate(Sampling):
     def __post_init__(self) -> None:
         for field in ("participations", "separation"):
             object.__setattr__(self, field, check_integer(field, getattr(self, field), low=1))
+        if self.participations == 1:  # there is nothing to separate, and the statement does not say it
+            object.__setattr__(self, "separation", 1)
 
     def participations_in(self, steps: int) -> tuple[int, int]:
         return min(self.participations, -(-steps // self.separation)), self.separation

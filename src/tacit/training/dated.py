@@ -44,7 +44,8 @@ class DatedRecords:
     steps whose days are all before ``until``; with more data, it goes on from its state.
 
     Args:
-        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes; or
+        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes, of which no person
+            has two in the whole stream; or
             :class:`~tacit.training.OwnedRecords`, of which a person takes part in each step that one of the
             person's rows belongs to.
         dates: M dates: texts such as "2026-03-01", dates of Python, or ``datetime64``.

@@ -569,6 +569,7 @@ class PrivateSession:
         self._check_whole()
         saved = self._layout.saved(Path(path), self.model, self.optimizer)
         self._ranks.from_first(lambda: self._save(Path(path), saved, extra))
+        self._unsaved = False  # at every rank
 
     def _save(self, path: Path, saved: dict[str, Any], extra: dict[str, Any] | None) -> None:
         key, secure = self._generator.secret_state()
@@ -591,7 +592,6 @@ class PrivateSession:
             },
         )
         self._layout.clean(path, saved)
-        self._unsaved = False
 
     def load(self, path: Path | str) -> dict[str, Any]:
         """Go on exactly where :meth:`save` stopped; returns its ``extra``.
