@@ -229,7 +229,10 @@ class PldPrice(Price):
         decades = 5.0 * math.floor(math.log10(max(negligible, 1e-9 * infinite)) / 5.0)
         near = _around(self.steps, way, _anchor(self.steps, way, epsilon), 10.0**decades, end)
         if end == 1:
-            return min(1.0, near.upper(epsilon))
+            # just below the largest loss a grid may be too coarse to say anything; a bit lower it is not
+            found = near.upper(epsilon)
+            useless = found >= 1.0 and epsilon > 0.9 * self._supremum(way)
+            return self._delta_of(0.9 * epsilon, way, end, negligible) if useless else min(1.0, found)
         return min(1.0, near.lower(epsilon + self._snapped(way)))
 
     def _snapped(self, way: Direction) -> float:
