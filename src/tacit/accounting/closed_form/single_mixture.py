@@ -102,4 +102,4 @@ def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, s
     epsilon, step = brent(excess, 0.0, high, xtol=1e-14, rtol=1e-13), 1e-13
     while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may have left it on the wrong side
         epsilon, step = max(0.0, epsilon + side * step * (1.0 + epsilon)), 2.0 * step
-    return epsilon * _UP**side
+    return epsilon * _UP if side > 0.0 else epsilon / _UP
