@@ -30,7 +30,8 @@ from tacit.errors import InvalidInput
 from tacit.experiments.base import DELTA, Request, Row, Setting, repeat, write_results
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
 from tacit.training.ranking import roc_auc
 
@@ -254,12 +255,12 @@ def _draw(rows: list[Row], request: Request) -> None:
         "linear, DP-SGD, bins": ("linear, bins", BLUE),
         "MLP 16, DP-SGD, bins": ("MLP 16, bins", GREEN),
         "least squares, bins": ("least squares, bins", ORANGE),
-        "diffprivlib, logistic regression, replace-one": ("diffprivlib, replace-one", GREY),
+        "diffprivlib, logistic regression, replace-one": ("diffprivlib, replace-one", PALE),
     }
-    for model, (label, colour) in shown.items():
+    for marker, (model, (label, colour)) in zip(MARKERS, shown.items(), strict=True):
         mine = [row for row in rows if row.model == model]
         aucs = [statistics.mean(row.details["aucs"]) for row in mine]
-        axes.plot([row.epsilon for row in mine], aucs, "o-", color=colour, label=label)
+        axes.plot([row.epsilon for row in mine], aucs, f"{marker}-", color=colour, label=label)
     for row in rows:
         if row.accountant == "none":
             axes.axhline(row.details["aucs"][0], color=GREY, linestyle="--", linewidth=1)
