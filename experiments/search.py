@@ -46,6 +46,15 @@ def search_tables(tries: Tries, epsilons: list[float], runs: int) -> None:
         if "TACIT_DIFFPRIVLIB" in os.environ:
             settings = {"epsilon": epsilon, "model": "diffprivlib", "C": C}
             _say(settings, tries.make(settings, peer))
+    for epsilon, rounds, rate in itertools.product(epsilons, (100, 300, 1000), (0.01, 0.03, 0.06, 0.1)):
+
+        def boosted(epsilon: float = epsilon, rounds: int = rounds, rate: float = rate) -> list[float]:
+            found = tables.boosted_scores(sets[False], epsilon, rounds, rate, runs)
+            return [tables.auc_of(scores, sets[False]) for scores in found]
+
+        if "TACIT_INTERPRET" in os.environ:
+            settings = {"epsilon": epsilon, "model": "DP-EBM", "rounds": rounds, "learning_rate": rate}
+            _say(settings, tries.make(settings, boosted))
 
 
 def _table_candidates() -> Iterator[tables.Candidate]:
