@@ -35,6 +35,8 @@ from tacit.accounting.pld.pairs_noise import (
     private_pair,
     response_pair,
 )
+from tacit.accounting.pld.pairs_selection import KnownCurve
+from tacit.accounting.pld.pairs_shuffle import shuffled_reports
 from tacit.accounting.scales import LEAST_NOISE, NoiseOutOfRange
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
@@ -50,6 +52,7 @@ from tacit.events import (
     Laplace,
     PoissonSampled,
     RandomizedResponse,
+    ShuffledReports,
     SparseVector,
     TruncatedPoissonSampled,
     WithoutReplacement,
@@ -68,6 +71,8 @@ def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
     """
     if isinstance(base, BallsInBins):
         return _loss_of_bins(base, direction, tail)
+    if isinstance(base, KnownCurve):
+        return base.loss
     return _loss_of(base, direction, tail)
 
 
@@ -99,6 +104,8 @@ def _loss_of(base: Base, direction: Direction, tail: float) -> Loss:
             pair = None if unit is None else pair_of(unit, tail)
             if pair is not None:
                 return sampled_without_replacement(pair, batch_size / records)
+        case ShuffledReports(records, epsilon, categories):
+            return shuffled_reports(records, epsilon, categories)
         case GaussianMixture(sigma, sensitivities, probabilities):
             return gaussian_mixture(sigma, sensitivities, probabilities, direction, tail)
         case _:
