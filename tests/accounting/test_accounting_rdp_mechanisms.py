@@ -380,7 +380,7 @@ def test_correlated_noise_is_a_gaussian() -> None:
     [
         (ApproximateDP(1.0, 1e-6), "add-remove"),
         (TruncatedPoissonSampled(0.1, 1000, 150, Gaussian(1.0)), "add-remove"),
-        (BallsInBins(10, Gaussian(1.0)), "add-remove"),
+        (BallsInBins(10, Laplace(1.0)), "add-remove"),
         (WithReplacement(1000, 10, Gaussian(1.0)), "replace-one"),
         (PoissonSampled(0.1, ZeroConcentratedDP(0.1)), "add-remove"),
         (WithoutReplacement(100, 10, ZeroConcentratedDP(0.1)), "replace-one"),

@@ -35,7 +35,7 @@ from tacit.accounting.price import Array
 __all__ = ["LEAST_BIN_NOISE", "balls_in_bins"]
 
 LEAST_BIN_NOISE = 0.8
-"""Below it, a lognormal spreads over too many decades for a linear grid."""
+"""Below it, a lognormal spreads over too many decades for a linear grid; ``renyi.allocation`` has a bound."""
 
 _FINE = 1.0 / 60.0  # the grid against the spread of log W
 _MOST_POINTS = 1 << 19
