@@ -219,3 +219,17 @@ def test_a_group_sees_the_selection_of_what_it_sees_of_a_run() -> None:
     assert grouped == account(
         PrivateSelection(Gaussian(4.0), "poisson", 5.0), adjacency="add-remove"
     ).epsilon(1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pair_is_of_two_laws_and_a_pure_run_stays_pure(kind: tuple[str, float, float | None]) -> None:
+    """A curve that falls too steeply near 0 is of no pair; its mass would be above 1, and compose badly."""
+    p = np.array([0.9, 0.1])
+    loss = selected(Known(p, p[::-1]), selection(kind, Laplace(1.0))).loss
+    assert loss.atoms[:, 1].sum() + loss.infinite == pytest.approx(1.0, abs=1e-9)
+    assert loss.infinite <= 1e-14 * max(kind[1], 1.0)
+    events = (PrivateSelection(PoissonSampled(0.01, Gaussian(7.0)), *kind), Gaussian(1.0))
+    together, alone = (
+        account(event, adjacency="add-remove").epsilon(1e-5) for event in (Compose(events), events[1])
+    )
+    assert alone <= together <= alone * 1.001

@@ -37,7 +37,7 @@ _UP, UNIT = 1.0 + 1e-12, 2.0**-53
 _LEVELS = np.geomspace(1e-24, 0.5, 48)  # of delta: the curve is followed to the first that a run attains
 _POINTS, _PLACES, _FINER = 1024, 1500, 2  # of epsilon on the curve; of v; and on the curve of the selection
 _LEAST_PLACE = 1e-8  # of v, times E K
-_FARTHEST = 600.0  # nats
+_FARTHEST = 300.0  # nats, of a run and of what selection adds to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +65,14 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
     a, b = _lines(event, epsilons, known)
     top = min(math.log(float((a / np.maximum(b, 1e-300)).max())), _FARTHEST)
     h = (float(epsilons[-1]) + top) / _FINER / _POINTS
-    right = math.ceil(top / h) + 1
-    weights = _kinks(a, b, np.exp(h * np.arange(-_FINER * _POINTS, right + 1.0)))
-    # d at -right h, ..., 2 points h: below its chords in e^epsilon, and beyond the last no more than there
-    d = np.interp(np.exp(h * np.arange(2.0 * _FINER * _POINTS + 1.0)), np.exp(epsilons), known)
+    right, count = math.ceil(top / h) + 1, _FINER * _POINTS + 3  # some beyond, for what weighs ``right``
+    weights, left = _kinks(a, b, np.exp(h * np.arange(-count, right + 1.0)))
+    # d at -right h, ..., 2 count h: below its chords in e^epsilon, and beyond the last no more than there
+    d = np.interp(np.exp(np.minimum(h * np.arange(2.0 * count + 1.0), _FARTHEST)), np.exp(epsilons), known)
     x = np.exp(h * np.arange(-right, 0.0))
     d = np.concatenate([1.0 - x * (1.0 - d[right:0:-1]), d])
-    deltas = np.convolve(d, weights, "valid") * _UP + 8.0 * UNIT * event.mean
-    at = np.exp(h * np.arange(_FINER * _POINTS + 1.0))
-    return KnownCurve(repr(event), _loss(at, np.minimum(deltas, 1.0)))
+    deltas = (np.convolve(d, weights, "valid") + left) * _UP + 8.0 * UNIT * event.mean
+    return KnownCurve(repr(event), _loss(h * np.arange(count + 1.0), np.minimum(deltas, 1.0)))
 
 
 def _lines(event: PrivateSelection, epsilons: Array, d: Array) -> tuple[Array, Array]:
@@ -104,27 +103,28 @@ def _weight(event: PrivateSelection, v: Array) -> tuple[Array, Array]:
     return g, -(1.0 + event.shape) * more / (1.0 + more * v) * g
 
 
-def _kinks(a: Array, b: Array, z: Array) -> Array:
-    """The weights w_i of a function above H, linear between 0 and the points ``z``, 0 from the last on."""
+def _kinks(a: Array, b: Array, z: Array) -> tuple[Array, float]:
+    """The weights w_i of a function above H, linear between 0 and the points ``z``, and H at the last."""
     values = np.array([max(0.0, float((a - b * each).max())) for each in z])
     slopes = np.diff(values, prepend=a.max()) / np.diff(z, prepend=0.0)
-    return np.maximum(np.diff(slopes, append=0.0), 0.0) * z
+    return np.maximum(np.diff(slopes, append=0.0), 0.0) * z, float(values[-1])
 
 
-def _loss(x: Array, deltas: Array) -> Loss:
-    """A pair, its own mirror image, with at least ``deltas`` at the epsilons log ``x``, increasing from 0.
+def _loss(epsilons: Array, deltas: Array) -> Loss:
+    """A pair, its own mirror image, with at least ``deltas`` at ``epsilons``, which increase from 0.
 
-    delta is linear in e^epsilon between two of them, with the Q-mass of all larger losses as its slope.
+    delta is convex in x = e^epsilon, and linear between atoms, falling there by the Q-mass of all larger
+    losses.  Of all chords from a point to its mirror image, at 1/x and 1 - (1 - delta) / x, the lowest is the
+    first; they fall by (1 - delta) / (1 + x).
     """
-    above = np.maximum.accumulate((-np.diff(deltas) / np.diff(x))[::-1])[::-1]
-    q = -np.diff(above, append=0.0)
-    p, infinite = x[1:] * q * _UP, float(deltas[-1])
-    rest = max(0.0, 1.0 - infinite - float(p.sum() + q.sum()))
-    losses, masses = np.log(x[1:]), np.concatenate([q[::-1] * _UP, [rest], p])
-    atoms = np.stack([np.concatenate([-losses[::-1], [0.0], losses]), masses], axis=1)
-    kept = atoms[atoms[:, 1] > 0.0]
-    kept = kept if kept.size else np.zeros((1, 2))
-    return Loss((), kept, infinite, 0.0, float(kept[-1, 0]), dominated=NOTHING)
+    x = np.exp(epsilons)
+    first = int((deltas + (1.0 - deltas) * np.tanh(epsilons / 2.0)).argmin())
+    x, deltas = x[first:], deltas[first:]
+    falls = np.concatenate([[(1.0 - deltas[0]) / (1.0 + x[0])], -np.diff(deltas) / np.diff(x), [0.0]])
+    q = -np.diff(np.maximum.accumulate(falls[::-1])[::-1])
+    losses, masses = np.concatenate([-epsilons[first:][::-1], epsilons[first:]]), np.append(q[::-1], x * q)
+    kept = np.stack([losses, masses * _UP], axis=1)[masses > 0.0] if q.any() else np.zeros((1, 2))
+    return Loss((), kept, float(deltas[-1]), 0.0, float(kept[-1, 0]), dominated=NOTHING)
 
 
 def log_one_over_gamma(mean: float, shape: float) -> float:
