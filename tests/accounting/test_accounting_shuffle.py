@@ -129,7 +129,7 @@ def test_what_is_computed_grows_with_the_root_of_the_people_at_most(
         return found
 
     monkeypatch.setattr(pairs_shuffle, "_laws", counted)
-    pairs_shuffle.shuffled_reports(10**6, 1.0, categories)
+    pairs_shuffle.shuffled_reports.__wrapped__(10**6, 1.0, categories)
     assert max(outcomes) < (10**7 if categories == 10 else 10**6)  # a second, and a tenth
 
 
@@ -175,7 +175,7 @@ def test_planted_bug_a_person_who_is_hidden_too_well(bug: str, monkeypatch: pyte
         right = pairs_shuffle._chance
         monkeypatch.setattr(pairs_shuffle, "_chance", lambda m, r, epsilon: right(m, r, epsilon) / 2.0)
     size = 3 if bug == "chance" else 2
-    loss = pairs_shuffle.shuffled_reports(5 if bug == "chance" else 15, 1.0, size)
+    loss = pairs_shuffle.shuffled_reports.__wrapped__(5 if bug == "chance" else 15, 1.0, size)
     p, q = (shuffled([response(1.0, size, mine), *[response(1.0, size, size - 1)] * 4]) for mine in (0, 1))
     losses, masses = loss.atoms.T
     bounds = [float(masses @ -np.expm1(np.minimum(at - losses, 0.0))) for at in (0.0, 0.3, 0.7)]

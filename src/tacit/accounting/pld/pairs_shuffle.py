@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -45,6 +46,7 @@ _EXACT = 2.0**-48  # relative to a log-factorial: what masses are good to
 _Cell: TypeAlias = tuple[int, list[tuple[float, float]]]  # m, and pairs of w and the mass
 
 
+@lru_cache(maxsize=16)  # whatever tail is asked for
 def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Loss:
     """The loss of one person's value, its own mirror image.
 
