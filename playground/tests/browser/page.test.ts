@@ -44,8 +44,12 @@ test("it trains: steps are counted, losses fall, epsilon rises and ends where ta
 
 test("one step shows the arrows, how many were cut, and the noise", async () => {
   await opened(DESKTOP, "", async (page) => {
+    assert.equal(await page.locator("#mechanism .arrows:visible").count(), 0, "no blank pictures before a step");
+    assert.equal(await text(page, "loss-chart-top"), "");
     await page.click("#step-button");
     assert.equal(await text(page, "step-count"), "Step 1 of 300");
+    assert.match(await text(page, "loss-chart-top"), /^highest 0\.73$/);
+    assert.equal(await page.locator("#mechanism .arrows:visible").count(), 3);
     const frames = page.locator("#mechanism-frames .frame p");
     assert.match(await frames.nth(0).innerText(), /\d+ of 300 records were drawn/);
     assert.match(await frames.nth(1).innerText(), /σC = 1 falls on each of 42 numbers/);
@@ -57,15 +61,47 @@ test("one step shows the arrows, how many were cut, and the noise", async () => 
 test("a budget sets the noise, and outside the tested range there is no epsilon", async () => {
   await opened(DESKTOP, "", async (page) => {
     await page.click("[data-preset=strict]");
-    await waitFor(page, "knob-note", /needs σ = 3\.\d+/);
-    await waitFor(page, "epsilon", /ε ≤ /);
+    await waitFor(page, "knob-note", /needs σ = 4\.566/);
+    assert.equal(await text(page, "step-count"), "Step 0 of 300"); // a preset waits
     await page.selectOption("#speed", "fastest");
+    await page.click("#play");
     await waitFor(page, "step-count", /Finished/);
     await waitFor(page, "epsilon", /ε ≤ 1$/);
+  });
+  await opened(DESKTOP, "", async (page) => {
+    const slide = (knob: string, value: number): Promise<void> => page.locator(`#knob-${knob}`).fill(String(value));
+    await page.click("#privacy-knobs [data-name=epsilon]");
+    await waitFor(page, "knob-note", /needs σ = 1\.965/);
+    await slide("samplingRate", 6);
+    assert.doesNotMatch(await text(page, "knob-note"), /needs σ = 1\.965/, "the noise of other settings is not shown");
+    await waitFor(page, "knob-note", /needs σ = 17\.97/);
+    await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 60_000 });
+    assert.doesNotMatch(await page.locator("#epsilon-chart").innerHTML(), /computing/);
+    await slide("steps", 7);
+    await waitFor(page, "knob-note", /No noise that the page was tested with/);
+    await slide("delta", 4);
+    assert.match(await text(page, "knob-note"), /δ must be below .*\(0\.0033\)/);
+    await page.click("#privacy-knobs [data-name=sigma]");
+    await page.click("#step-button");
+    assert.equal(await text(page, "step-count"), "Step 1 of 5,000");
   });
   await opened(DESKTOP, "#sigma=0.3", async (page) => {
     await waitFor(page, "epsilon", /no figure/);
     assert.match(await text(page, "epsilon-note"), /noise σ is outside .*0\.5 to 50/);
+  });
+});
+
+test("the loss chart is as high as the loss", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.click("[data-preset=exploding]");
+    await page.selectOption("#speed", "fastest");
+    await page.click("#play");
+    await waitFor(page, "step-count", /Finished/);
+    const loss = Number(/loss ([\d.]+)/.exec(await text(page, "noisy-score"))![1]);
+    const highest = Number(/^highest ([\d.]+)$/.exec(await text(page, "loss-chart-top"))![1]);
+    assert.ok(loss > 5 && highest >= loss, `${loss} ${highest}`);
+    const heights = [...(await page.locator("#loss-chart .noisy").getAttribute("d"))!.matchAll(/ ([\d.]+)/g)].map((found) => Number(found[1]));
+    assert.ok(heights.filter((height) => height <= Math.min(...heights)).length < 4, "the line has no flat top");
   });
 });
 
@@ -176,7 +212,18 @@ test("the tour: seven steps by keyboard, each lights its part, Escape leaves", a
       });
       const [card, part] = [await page.locator("#tour").boundingBox(), await page.locator(".lit").boundingBox()];
       assert.ok(card!.x >= part!.x + part!.width || card!.x + card!.width <= part!.x + part!.width, "the card does not hide its part");
-      if (k === 2) assert.match(await text(page, "step-count"), /Step 11 /);
+      if (k === 2) {
+        assert.match(await text(page, "step-count"), /Step 11 /);
+        const said = await page.locator("#mechanism-frames .frame p").first().innerText();
+        const [, drawn, cut] = /^(\d+) of 300 .* (\d+) were longer/s.exec(said)!;
+        assert.ok(Number(cut) > 0 && Number(cut) < Number(drawn), said);
+      }
+      if (k === 6) {
+        await page.waitForFunction(() => {
+          const box = document.getElementById("ceiling-chart")!.getBoundingClientRect();
+          return box.top > 80 && box.bottom <= window.innerHeight;
+        });
+      }
       if (k === 0 || k === 6) await axe(page, `tour, step ${k + 1}`);
       if (k < 6) {
         await page.locator("#tour-next").focus();
