@@ -1,11 +1,13 @@
 """The optional C++ kernels; everything else about the package is in pyproject.toml.
 
 They are one plain shared object with a C interface: it knows neither Python nor torch, so one build serves
-every version of both.  Without a compiler, or where it fails, the package is installed without them.
+every version of both.  Without a compiler, or where it fails, the package is built without them, and so it is
+with ``TACIT_NATIVE=0`` in the environment: the wheel is then one for every platform.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 from pathlib import Path
 
@@ -52,9 +54,12 @@ class BuildKernels(build_ext):
 
 
 class AnyPython(bdist_wheel):
-    """The wheel depends on the platform and not on the version of Python."""
+    """A wheel with kernels is for a platform, one without for every platform, and both for every Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
+        if not self.distribution.has_ext_modules() or not any(Path(self.bdist_dir).rglob("kernels.so")):
+            self.root_is_pure = True
+            return ("py3", "none", "any")
         return ("py3", "none", super().get_tag()[2])
 
 
@@ -67,4 +72,5 @@ kernels = Extension(
     language="c++",
     optional=True,
 )
-setup(ext_modules=[kernels], cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython})
+wanted = os.environ.get("TACIT_NATIVE") != "0"
+setup(ext_modules=[kernels] if wanted else [], cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython})

@@ -52,7 +52,7 @@ def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
     """The library of ``folder`` if it belongs to the sources there, and else the reason."""
     path = folder / "kernels.so"
     if not path.exists():
-        return None, "they were not built: no compiler was found when Tacit was installed"
+        return None, "they were not built: no compiler was found, or the wheel is the one without"
     import torch  # noqa: F401  # its OpenMP runtime must be loaded first
 
     try:
