@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -32,7 +33,11 @@ FLAGS = [
 
 
 class BuildKernels(build_ext):
-    """Builds ``kernels.so``; with OpenMP where the compiler has it."""
+    """Builds ``kernels.so``; with OpenMP where the compiler has it.
+
+    The runtime of GCC is not linked to it: torch brings one, under a name that differs from build to build,
+    and ``loading.py`` makes it visible.  A second one beside it would have threads of its own.
+    """
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -42,15 +47,25 @@ class BuildKernels(build_ext):
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, extension: Extension) -> None:
-        for threads in (["-fopenmp"], []):
+        openmp = ["-fopenmp"]
+        for threads, runtime in ((openmp, openmp if self.by_clang() else []), (openmp, openmp), ([], [])):
             extension.extra_compile_args = FLAGS + threads
-            extension.extra_link_args = threads
+            extension.extra_link_args = runtime
             try:
                 super().build_extension(extension)
                 return
             except (CompileError, LinkError) as error:
                 problem = error
         raise problem
+
+    def by_clang(self) -> bool:
+        """Clang calls a runtime of its own, which torch does not bring."""
+        command = getattr(self.compiler, "compiler_cxx", None) or ["c++"]
+        try:
+            done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        except OSError:
+            return False
+        return "clang" in done.stdout
 
 
 class AnyPython(bdist_wheel):

@@ -98,3 +98,12 @@ print(len({part for part in maps if "libgomp" in part}))
     environment = {key: value for key, value in os.environ.items() if key != "TACIT_NATIVE"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == "1", done.stderr
+
+
+@needs_build
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+def test_the_kernels_ask_for_no_openmp_runtime_by_name() -> None:
+    """Builds of torch name theirs as they like: by name a second one would be loaded, or none found."""
+    content = BUILT.read_bytes()
+    assert b"GOMP_parallel" in content or b"__kmpc_fork_call" in content
+    assert b"libgomp" not in content, "an old build; run: python setup.py build_ext --inplace"
