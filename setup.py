@@ -8,8 +8,10 @@ with ``TACIT_NATIVE=0`` in the environment: the wheel is then one for every plat
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -78,6 +80,15 @@ class AnyPython(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
+def readme() -> str:
+    """README.md for an index of packages, where paths mean nothing: links lead to files of this version."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    home, version = project["urls"]["Repository"], project["version"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:|#)", rf"\1{home}/raw/v{version}/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{home}/blob/v{version}/", text)
+
+
 digest = runpy.run_path(str(NATIVE / "sources.py"))["digest"](NATIVE)
 kernels = Extension(
     "tacit.native.kernels",
@@ -88,4 +99,9 @@ kernels = Extension(
     optional=True,
 )
 wanted = os.environ.get("TACIT_NATIVE") != "0"
-setup(ext_modules=[kernels] if wanted else [], cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython})
+setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    ext_modules=[kernels] if wanted else [],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
+)

@@ -192,6 +192,19 @@ def test_the_metadata_say_where_the_project_lives_and_what_it_runs_on(sdist: Pat
     assert {"Typing :: Typed", f"Programming Language :: Python :: {oldest}"} <= classifiers
 
 
+def test_links_of_the_readme_work_where_there_are_no_files(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        member = archive.extractfile(f"{STEM}/PKG-INFO")
+        assert member is not None
+        text = member.read().decode()
+    links = re.findall(r"\]\(([^)\s]+)", text)
+    home = PROJECT["urls"]["Repository"]
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert f"{home}/blob/v{tacit.__version__}/docs/install.md" in links
+    assert f"{home}/raw/v{tacit.__version__}/docs/pictures/playground-page.png" in links
+    assert all((ROOT / link.split("/", 7)[7]).exists() for link in links if f"/v{tacit.__version__}/" in link)
+
+
 def test_every_address_of_the_project_is_one_that_the_metadata_name() -> None:
     home = PROJECT["urls"]["Repository"]
     files = [*(ROOT / ".github").rglob("*.*"), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]

@@ -72,7 +72,8 @@ def test_digest_sees_names_and_contents(tmp_path: Path) -> None:
 def test_without_a_compiler_the_build_passes_and_leaves_no_library(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     shutil.copytree(FOLDER, tmp_path / "src/tacit/native", ignore=shutil.ignore_patterns("*.so"))
-    shutil.copy(ROOT / "setup.py", tmp_path)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
     nothing = dict.fromkeys(("CC", "CXX", "LDSHARED", "LDCXXSHARED"), "/nonexistent/compiler")
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
