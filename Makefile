@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -97,6 +97,10 @@ bench-accounting: install  ## time our accountant against dp_accounting, prv_acc
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py
+	$(BIN)/python docs/build.py
+
+fuzz-accounting: install  ## two thousand random events against other accountants; an hour or two
+	OMP_NUM_THREADS=1 $(BIN)/python tests/accounting/fuzz_events.py 2000
 	$(BIN)/python docs/build.py
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL

@@ -6,6 +6,7 @@ With ``--check`` nothing is written; the exit code is 1 if the page is not what 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -647,6 +648,47 @@ def _time_and_error(item: dict[str, Any]) -> str:
     )
 
 
+def _edges(data: dict[str, Any]) -> Iterator[str]:
+    yield "## The accountant at its edges\n"
+    yield (
+        f"{data['date']}; {data['machine']['processor']}; Tacit {data['versions']['tacit']}, dp-accounting "
+        f"{data['versions']['dp-accounting']}, by PLD with its defaults. Median seconds of five rounds, each "
+        "of a setting that differs in the seventh digit; δ = 1e-5 where none is said. dp_accounting answers "
+        "once, in at most two minutes; –: it has no answer for such an event, or not in that time.\n"
+    )
+    yield "| call: q, σ, T, or what it says | s | answer | dp_accounting, s | its answer |"
+    yield "|---|---|---|---|---|"
+    for row in data["rows"]:
+        theirs = [row["peer_seconds"], row["peer_answer"]]
+        cells = ["–" if figure is None else f"{figure:.4g}" for figure in theirs]
+        yield f"| {row['call']} | {row['seconds']:.3f} | {row['answer']:.5g} | {cells[0]} | {cells[1]} |"
+    yield ""
+
+
+def _fuzz(data: dict[str, Any]) -> Iterator[str]:
+    times = {share: f"{seconds:.2g}" for share, seconds in data["seconds"].items()}
+    yield "## Random events\n"
+    yield (
+        f"{data['date']}; {data['machine']['processor']}; Tacit {data['versions']['tacit']}, "
+        f"`tests/accounting/fuzz_events.py {data['events']}`. Events of every kind, nested up to three deep, "
+        "under every adjacency, with extreme parameters and δ down to 1e-100: each by all accountants, "
+        f"{data['beside_dp_accounting']} also by dp_accounting, and short ones by Monte Carlo. Of "
+        f"{data['events']:,} events {data['refused']:,} were refused by name, {data['wrong']} got a wrong "
+        f"answer and {data['raised']} another error. Seconds for ε: {times['0.5']} in the middle, "
+        f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100. The slowest:\n"
+    )
+    yield "| s | event | adjacency | δ | ε | road |"
+    yield "|---|---|---|---|---|---|"
+    for row in data["slowest"]:
+        event = re.sub(r"\b(?!inf|nan)[a-z_]+=", "", row["event"])
+        event = re.sub(r"\d+\.\d{4,}(e-\d+)?", lambda number: f"{float(number[0]):.3g}", event)
+        yield (
+            f"| {row['seconds']:.1f} | `{event}` | {row['adjacency']} | {row['delta']:.1e} | "
+            f"{row['epsilon']:.4g} | {row['road']} |"
+        )
+    yield ""
+
+
 def _queries(data: dict[str, Any]) -> Iterator[str]:
     yield "## Private queries\n"
     yield (
@@ -825,6 +867,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "slots": _slots,
     "attacks": _tools,
     "accounting": _accountants,
+    "accounting_edges": _edges,
+    "accounting_fuzz": _fuzz,
     "ledger": _ledger,
     "torture": _torture,
     "queries": _queries,

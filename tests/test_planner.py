@@ -385,3 +385,64 @@ def test_twice_a_large_budget_is_not_taken_for_what_was_asked(steps: int) -> Non
     advice = advise(question(epsilon=60, steps=steps), batch_sizes=[10_000])
     assert advice.recommended.noise_multiplier > 0.1
     assert 0.0 < advice.recommended.saved_by_twice_epsilon < 1.0
+
+
+# --- a budget that is a risk -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [300, 10_000])
+def test_noise_for_an_advantage_allows_just_that(batch: int) -> None:
+    asked = question(epsilon=None, advantage=0.1)
+    sigma = noise_multiplier(asked, batch)
+    advantages = [
+        account(event_of(batch, 10_000, 200, noise), adjacency="add-remove").advantage()
+        for noise in (sigma, sigma / 1.00001)
+    ]
+    assert advantages[0] <= 0.1 < advantages[1]
+    if batch == 10_000:  # all records in every step are one Gaussian: 2 Phi(sqrt(T) / (2 sigma)) - 1
+        assert sigma == pytest.approx(math.sqrt(200) / (2 * norm.ppf(0.55)), rel=1e-6)
+
+
+def test_advice_for_a_risk_says_what_it_comes_to_as_epsilon() -> None:
+    asked = question(epsilon=None, true_positive_rate=0.02, false_positive_rate=0.001)
+    advice = advise(asked, batch_sizes=[1000])
+    best = advice.recommended
+    curve = account(event_of(1000, 10_000, 200, best.noise_multiplier), adjacency="add-remove")
+    assert 0.98 <= curve.false_negative_rate(0.001) < 0.98 + 1e-5
+    assert f"That costs epsilon {curve.epsilon(1e-5):.4g} at delta = 1e-05." in advice.in_words()
+    twice = noise_multiplier(question(epsilon=2 * curve.epsilon(1e-5)), 1000)
+    assert best.saved_by_twice_epsilon == pytest.approx(1 - twice / best.noise_multiplier, abs=1e-4)
+    assert json.dumps(advice.as_data())
+    assert question().budget_in_words == "ε = 2 at δ = 1e-05"
+    assert "≤ 0.02 at 0.001 false ones" in asked.budget_in_words
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": None}, "exactly one budget.*got none"),
+        ({"advantage": 0.1}, "got epsilon and advantage"),
+        ({"epsilon": None, "true_positive_rate": 0.1}, "true_positive_rate with false_positive_rate"),
+        ({"epsilon": None, "advantage": 0.1, "largest_batch": 500}, "the budget must be an epsilon"),
+    ],
+)
+def test_bad_budgets(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        question(**changes)
+
+
+def test_a_plan_for_a_risk_counts_what_is_released_beside_it() -> None:
+    said: dict[str, Any] = {
+        "delta": 1e-6, "records": 10_000, "batch_size": 100, "steps": 200, "clipping": 1.0,
+        "adjacency": "add-remove", "unit": "row", "preparation": [Gaussian(10.0)],
+    }  # fmt: skip
+    plan = Plan.calibrate(advantage=0.1, **said)
+    assert plan.curve.advantage() <= 0.1 < 0.1 + 1e-6
+    assert plan.epsilon_budget is None
+    assert (
+        plan.noise_multiplier > Plan.calibrate(advantage=0.1, **said | {"preparation": ()}).noise_multiplier
+    )
+    with pytest.raises(InvalidInput, match="one goal"):
+        Plan.calibrate(**said)
+    with pytest.raises(InvalidInput, match="one goal"):
+        Plan.calibrate(advantage=0.1, epsilon=1.0, **said)

@@ -206,6 +206,8 @@ def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling:
     cycle = sampling.cycle if isinstance(sampling, CyclicPoissonSampling) else 1
     plan = Plan.calibrate(
         epsilon=question.epsilon, delta=question.delta, records=question.records, unit=question.unit,
+        advantage=question.advantage, true_positive_rate=question.true_positive_rate,
+        false_positive_rate=question.false_positive_rate,
         batch_size=max(1, round(question.records / cycle)) if cycle > 1 and not sampled else B, steps=T,
         clipping=1.0, adjacency=question.adjacency, sampling=sampling, correlation=form,
         preparation=question.preparation, allow_large_delta=question.allow_large_delta,

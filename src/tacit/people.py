@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tacit.accounting import calibrate
-from tacit.errors import check_integer
+from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, Event, Gaussian, GroupPrivacy, PoissonSampled, Repeat
 from tacit.planner import Question
 
@@ -99,7 +99,7 @@ def compare_ways(question: Question, batch_size: int, rows_per_user: int) -> Com
         rows_per_user: K, the rows that a step reads of a person, and the most that a person keeps.
 
     Raises:
-        InvalidInput: a size is out of range.
+        InvalidInput: a size is out of range, or the budget is no epsilon.
 
     >>> question = Question(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
@@ -109,26 +109,31 @@ def compare_ways(question: Question, batch_size: int, rows_per_user: int) -> Com
     """
     B = check_integer("batch_size", batch_size, low=1, high=question.records)
     K, T = check_integer("rows_per_user", rows_per_user, low=1), question.steps_of(B)
-    rate = B / question.records
+    rate, epsilon, delta = B / question.records, question.epsilon, question.delta
+    if epsilon is None:
+        raise InvalidInput(
+            "ways to train on people are compared at an epsilon, by the bound for groups. Give epsilon "
+            "instead of a risk."
+        )
 
     def training(sigma: float) -> Event:
         return Repeat(Gaussian(sigma) if question.records == B else PoissonSampled(rate, Gaussian(sigma)), T)
 
-    def least(epsilon: float, delta: float, size: int) -> float:
+    def least(most: float, delta: float, size: int) -> float:
         return calibrate(
             lambda sigma: GroupPrivacy(training(sigma), size),
-            epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(question.adjacency),
+            epsilon=most, delta=delta, adjacency=Adjacency.parse(question.adjacency),
         )  # fmt: skip
 
     def by_rows(sigma: float) -> Way:
         return Way("rows", B * K, sigma, sigma / (B * K), sigma / (B * K))
 
-    of_people = least(question.epsilon, question.delta, 1)
+    of_people = least(epsilon, delta, 1)
     # a group of K is (eps, delta (e^eps - 1) / (e^{eps/K} - 1))-protected (Vadhan 2017, lemma 2.2)
-    shared = question.delta * math.expm1(question.epsilon / K) / math.expm1(question.epsilon)
+    shared = delta * math.expm1(epsilon / K) / math.expm1(epsilon)
     return Comparison(
         K, T,
         people=Way("people", B, of_people, of_people / B, of_people / (B * math.sqrt(K))),
-        rows=by_rows(least(question.epsilon, question.delta, K)),
-        group_bound=by_rows(least(question.epsilon / K, shared, 1)),
+        rows=by_rows(least(epsilon, delta, K)),
+        group_bound=by_rows(least(epsilon / K, shared, 1)),
     )  # fmt: skip

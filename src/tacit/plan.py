@@ -235,7 +235,7 @@ class Plan:
     def calibrate(
         cls,
         *,
-        epsilon: float,
+        epsilon: float | None = None,
         delta: float,
         records: int,
         clipping: ClippingRule | float,
@@ -253,12 +253,33 @@ class Plan:
         loss_report: LossReport | None = None,
         score_report: ScoreReport | None = None,
         allow_large_delta: bool = False,
+        advantage: float | None = None,
+        true_positive_rate: float | None = None,
+        false_positive_rate: float | None = None,
     ) -> Plan:
-        """The plan with the least noise that stays within ``(epsilon, delta)``; see :meth:`with_noise`.
+        """The plan with the least noise that stays within a budget; see :meth:`with_noise`.
 
-        What ``preparation`` and ``score_report`` cost is taken from the same epsilon.
+        What ``preparation`` and ``score_report`` cost is taken from the same budget.
+
+        Args:
+            epsilon: the budget is ``(epsilon, delta)``.
+            advantage: or: by how much, at most, true positives of any test for a record may exceed its false
+                positives, in (0, 1).
+            true_positive_rate, false_positive_rate: or: the most true positives of any test with so many
+                false ones.  Under these two, ``delta`` is where the promise is stated, and no part of it.
+
+        >>> plan = Plan.calibrate(advantage=0.1, delta=1e-6, records=60_000, batch_size=600, steps=1000,
+        ...     clipping=1.0, adjacency="add-remove", unit="image")
+        >>> round(plan.noise_multiplier, 3), round(plan.curve.advantage(), 6)
+        (1.422, 0.1)
         """
-        check_real("epsilon", epsilon, low=0.0, open_low=True)
+        goal: dict[str, float | None] = {
+            "advantage": advantage,
+            "true_positive_rate": true_positive_rate,
+            "false_positive_rate": false_positive_rate,
+        }
+        if epsilon is not None or set(goal.values()) == {None}:
+            goal |= {"epsilon": epsilon, "delta": delta}
         blank = cls.with_noise(
             noise_multiplier=_BLANK_NOISE,
             delta=delta,
@@ -279,9 +300,7 @@ class Plan:
             score_report=score_report,
             allow_large_delta=allow_large_delta,
         )
-        noise = accounting.calibrate(
-            blank.event_with, epsilon=epsilon, delta=delta, adjacency=blank.adjacency
-        )
+        noise = accounting.calibrate(blank.event_with, **goal, adjacency=blank.adjacency, method="best")
         rule = clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
         return replace(blank, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
 

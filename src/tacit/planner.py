@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
-from tacit.accounting import LooseBudget, account, calibrate
+from tacit.accounting import LooseBudget, PrivacyCurve, account, calibrate
 from tacit.accounting.truncation import chance_of_cut, left_for_poisson, smallest_largest_batch
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
@@ -53,6 +53,10 @@ class Question:
         records: N, the public number of records (under add-remove a public figure for it).
         unit: what one record is: "image", "patient".
         epsilon, delta, adjacency: the promise that the whole run has to keep; epsilon is at most 100.
+        advantage: in place of epsilon, the most by which true positives of any test for a record may exceed
+            its false positives.
+        true_positive_rate, false_positive_rate: in place of epsilon, the most true positives of any test with
+            so many false ones.
         epochs, compute, steps: exactly one of them: expected passes over the records; per-record gradients in
             all, T B; or the number of steps, whatever their batch.
         largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
@@ -62,7 +66,8 @@ class Question:
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
-        InvalidInput: a value out of range, or not exactly one of epochs, compute and steps.
+        InvalidInput: a value out of range; not exactly one of epochs, compute and steps; a largest batch for
+            another budget than epsilon.
         PrivacyRefusal: delta is 1/N or more.
 
     >>> question = Question(
@@ -73,9 +78,12 @@ class Question:
 
     records: int
     unit: str
-    epsilon: float
+    epsilon: float | None = None
     delta: float
     adjacency: Adjacency | str
+    advantage: float | None = None
+    true_positive_rate: float | None = None
+    false_positive_rate: float | None = None
     epochs: float | None = None
     compute: float | None = None
     steps: int | None = None
@@ -88,8 +96,7 @@ class Question:
         check_integer("records", self.records, low=1)
         if not str(self.unit).strip():
             raise InvalidInput("unit must say what one record is, such as 'image' or 'patient'; it is empty.")
-        epsilon = check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON, open_low=True)
-        object.__setattr__(self, "epsilon", epsilon)
+        self._check_budget()
         check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         object.__setattr__(self, "preparation", tuple(self.preparation))
@@ -104,6 +111,24 @@ class Question:
                 f"records: a mechanism that publishes one {self.unit} in full would satisfy it. Choose a "
                 f"smaller delta, such as {self.records**-1.1:.1g}, or say allow_large_delta=True, in a shell "
                 "--allow-large-delta."
+            )
+
+    def _check_budget(self) -> None:
+        given = [
+            name for name in ("epsilon", "advantage", "true_positive_rate") if getattr(self, name) is not None
+        ]
+        if len(given) != 1 or (self.true_positive_rate is None) != (self.false_positive_rate is None):
+            raise InvalidInput(
+                "give exactly one budget: epsilon, or advantage, or true_positive_rate with "
+                f"false_positive_rate; got {' and '.join(given) or 'none'}."
+            )
+        if self.epsilon is not None:
+            epsilon = check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON, open_low=True)
+            object.__setattr__(self, "epsilon", epsilon)
+        elif self.largest_batch is not None:
+            raise InvalidInput(
+                "a largest batch is compared by the part of delta that cut samples take, so the budget must "
+                "be an epsilon. Leave out the largest batch, or give epsilon instead of a risk."
             )
 
     def _check_amount(self) -> None:
@@ -124,6 +149,26 @@ class Question:
                 f"{self.epochs:g} epochs of {self.records} records are less than one gradient of one record. "
                 f"Give at least {1 / self.records:.2g} epochs."
             )
+
+    def budget(self, delta: float | None = None) -> dict[str, float | None]:
+        """What :func:`tacit.accounting.calibrate` is asked for, at another delta if one is given."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": None if self.epsilon is None else delta or self.delta,
+            "advantage": self.advantage,
+            "true_positive_rate": self.true_positive_rate,
+            "false_positive_rate": self.false_positive_rate,
+        }
+
+    @property
+    def budget_in_words(self) -> str:
+        """The budget, for a title."""
+        if self.advantage is not None:
+            return f"advantage of any attack ≤ {self.advantage:g}"
+        if self.true_positive_rate is not None:
+            most, at = self.true_positive_rate, self.false_positive_rate
+            return f"true positives of any attack ≤ {most:g} at {at:g} false ones"
+        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
 
     @property
     def gradients(self) -> float:
@@ -255,7 +300,7 @@ class Advice:
         ones of the same noise."""
         best, question = self.recommended, self.question
         event = _event(question, best.batch_size, best.steps, best.noise_multiplier)
-        curve = account(event, adjacency=question.adjacency)
+        curve = _curve(question, event)
         return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
 
     def as_data(self) -> dict[str, Any]:
@@ -297,11 +342,18 @@ class Advice:
         return (
             f"Take batches of {best.batch_size:,} ({who}), {best.steps:,} steps, noise multiplier "
             f"{best.noise_multiplier:.4g}: the mean gradient of a step then has noise "
-            f"{best.noise_per_example:.2g} times the clipping norm.{passes}{self._about_cuts()} "
+            f"{best.noise_per_example:.2g} times the clipping norm.{passes}{self._about_epsilon()}"
+            f"{self._about_cuts()} "
             f"{self._about_the_elbow()} Twice "
             f"the records would take away {records} of the noise, twice epsilon {epsilon}, twice the compute "
             f"{compute}."
         )
+
+    def _about_epsilon(self) -> str:
+        """What a budget that is a risk comes to."""
+        if self.question.epsilon is not None:
+            return ""
+        return f" That costs epsilon {self.epsilons[1]:.4g} at delta = {self.question.delta:g}."
 
     def _about_cuts(self) -> str:
         """The price of the truncation."""
@@ -425,13 +477,29 @@ def noise_multiplier(question: Question, batch_size: int) -> float:
     return _noise(question, size, question.steps_of(size))
 
 
-def _noise(question: Question, batch_size: int, steps: int, *, times: float = 1.0) -> float:
-    """sigma, at so many ``times`` the budget."""
-    adjacency, epsilon = Adjacency.parse(question.adjacency), times * question.epsilon
+def _noise(question: Question, batch_size: int, steps: int) -> float:
+    """sigma."""
     delta = question.delta if question.largest_batch is None else question.delta_of(batch_size)
     if delta is None:
         _refuse_cuts(question, batch_size)
-    return _calibrated(question.records, batch_size, steps, epsilon, delta, adjacency, question.preparation)
+    return _calibrated(
+        question.records, batch_size, steps, tuple(question.budget(delta).items()),
+        Adjacency.parse(question.adjacency), question.preparation,
+    )  # fmt: skip
+
+
+def _twice_epsilon(question: Question, batch_size: int, steps: int) -> Question:
+    """The question at twice epsilon; of a risk, twice the epsilon that it allows at delta."""
+    epsilon = question.epsilon
+    if epsilon is None:
+        event = _event(question, batch_size, steps, _noise(question, batch_size, steps))
+        epsilon = _curve(question, event).epsilon(question.delta)
+    twice = min(2.0 * epsilon, _LARGEST_EPSILON)
+    return replace(question, epsilon=twice, advantage=None, true_positive_rate=None, false_positive_rate=None)
+
+
+def _curve(question: Question, event: Event) -> PrivacyCurve:
+    return account(event, adjacency=question.adjacency, method="best")
 
 
 def _event(question: Question, batch_size: int, steps: int, noise: float) -> Event:
@@ -447,8 +515,8 @@ def _sampling(records: int, batch_size: int) -> Sampling:
 
 @lru_cache(maxsize=1024)
 def _calibrated(
-    records: int, batch_size: int, steps: int, epsilon: float, delta: float, adjacency: Adjacency,
-    preparation: tuple[Event, ...],
+    records: int, batch_size: int, steps: int, budget: tuple[tuple[str, float | None], ...],
+    adjacency: Adjacency, preparation: tuple[Event, ...],
 ) -> float:  # fmt: skip
     sampling = _sampling(records, batch_size)
 
@@ -456,7 +524,7 @@ def _calibrated(
         training = sampling.event(Gaussian(noise_multiplier), steps, adjacency)
         return Compose((*preparation, training)) if preparation else training
 
-    return calibrate(family, epsilon=epsilon, delta=delta, adjacency=adjacency)
+    return calibrate(family, **dict(budget), adjacency=adjacency, method="best")
 
 
 def _total_noise(question: Question, batch_size: int) -> float:
@@ -524,11 +592,11 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
     physical, whole = question.largest_physical_batch, replace(question, largest_batch=None)
     whole_sigma = sigma if question.largest_batch is None else _noise(whole, batch_size, steps)
 
-    def saved(other: Question, size: int, count: int, times: float = 1.0) -> float:
-        """The part of sigma / (B sqrt(T)) that another N, B or T, or ``times`` epsilon, would remove, of
-        samples that are not cut."""
+    def saved(other: Question, size: int, count: int) -> float:
+        """The part of sigma / (B sqrt(T)) that another N, epsilon, B or T would remove, of samples that are
+        not cut."""
         try:
-            noise = _noise(other, size, count, times=times)
+            noise = _noise(other, size, count)
         except LooseBudget as least:  # used for comparison here, and not recommended
             noise = least.noise
         return 1.0 - (noise / whole_sigma) * (batch_size / size) * math.sqrt(steps / count)
@@ -550,7 +618,7 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
         total_noise=total,
         above_floor=total / floor - 1.0,
         saved_by_twice_records=saved(twice_records, batch_size, steps),
-        saved_by_twice_epsilon=saved(whole, batch_size, steps, times=2.0),
+        saved_by_twice_epsilon=saved(_twice_epsilon(whole, batch_size, steps), batch_size, steps),
         saved_by_twice_compute=saved(whole, *twice),
     )
 

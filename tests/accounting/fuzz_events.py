@@ -1,18 +1,24 @@
 """Random nested events against other accountants and Monte Carlo: a bounded run is a test.
 
-A long run by hand: ``python tests/accounting/fuzz_events.py 2000`` writes the slowest to the screen.
+A long run by hand: ``python tests/accounting/fuzz_events.py 2000`` writes what it finds, and the slowest.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import random
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +52,7 @@ from tacit.events import (
     WithReplacement,
     ZeroConcentratedDP,
 )
+from tacit.experiments.base import machine, versions
 
 SECONDS = 5.0
 PEER_SECONDS = 20
@@ -237,29 +244,67 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    """A long run: so many events, from a seed."""
-    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    r, findings, refused = random.Random(seed), list[Finding](), 0
-    for done in range(count):
-        event, adjacency, delta = random_setting(r)
+@dataclass
+class _Run:
+    """What a long run has found so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    refused: int = 0
+    raised: int = 0
+    against_peers: int = 0
+
+    def add(self, index: int, seed: int) -> None:
+        event, adjacency, delta = random_setting(random.Random(f"{seed} {index}"))
         try:
             with _limit(180):
-                found = check(event, adjacency, delta, peers=done % 4 == 0)
+                found = check(event, adjacency, delta, peers=index % 4 == 0)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is to be seen
             _say(f"RAISED {type(problem).__name__}: {problem}\n  {event!r} {adjacency} {delta}")
-            continue
+            self.raised += 1
+            return
         if found is None:
-            refused += 1
-            continue
-        findings.append(found)
+            self.refused += 1
+            return
+        self.findings.append(found)
+        self.against_peers += found.peer is not None
         if found.wrong or found.seconds > SECONDS:
             _say(f"{found.seconds:.1f} s {found.wrong}\n  {event!r} {adjacency} {delta}")
-    times = sorted(finding.seconds for finding in findings)
-    _say(f"{count} events, {refused} refused, {sum(bool(finding.wrong) for finding in findings)} wrong")
-    _say("seconds: " + " ".join(f"{times[int(x * (len(times) - 1))]:.3f}" for x in (0.5, 0.9, 0.99, 1.0)))
-    for finding in sorted(findings, key=lambda finding: -finding.seconds)[:20]:
-        _say(f"| {finding.seconds:.2f} | {finding.event!r} | {finding.adjacency} | {finding.delta:.1e} |")
+
+    def as_data(self, seed: int, done: int) -> dict[str, Any]:
+        times = sorted(finding.seconds for finding in self.findings)
+        slowest = sorted(self.findings, key=lambda finding: -finding.seconds)[:20]
+        return {
+            "benchmark": "fuzz of the accountant", "date": date.today().isoformat(), "machine": machine(),
+            "versions": versions() | {"dp-accounting": metadata.version("dp-accounting")},
+            "seed": seed, "events": done, "refused": self.refused, "raised": self.raised,
+            "wrong": sum(bool(finding.wrong) for finding in self.findings),
+            "beside_dp_accounting": self.against_peers,
+            "seconds": {f"{x:g}": times[int(x * (len(times) - 1))] for x in (0.5, 0.9, 0.99, 1.0)},
+            "slowest": [
+                {
+                    "seconds": finding.seconds, "event": repr(finding.event), "adjacency": finding.adjacency,
+                    "delta": finding.delta, "epsilon": finding.upper, "road": finding.road,
+                }
+                for finding in slowest
+            ],
+        }  # fmt: skip
+
+
+def main() -> None:
+    """A long run: so many events, from a seed; what it found is written every 25 events."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("events", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/accounting_fuzz.json"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    run = _Run()
+    for index in range(options.events):
+        run.add(index, options.seed)
+        if (index + 1) % 25 == 0 or index + 1 == options.events:
+            data = run.as_data(options.seed, index + 1)
+            options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            _say(f"{index + 1} events, {run.refused} refused, {run.raised} raised, {data['wrong']} wrong")
 
 
 if __name__ == "__main__":

@@ -171,10 +171,10 @@ def composed_so_often(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("event", "adjacency"),
     [
         (Repeat(PoissonSampled(0.2, Gaussian(1.01)), 10), "add-remove"),
-        (Repeat(PoissonSampled(0.2, Gaussian(1.01)), 10), "replace-one"),
+        (Repeat(PoissonSampled(0.2, Gaussian(1.01)), 2), "replace-one"),
         (Repeat(PoissonSampled(0.1, Gaussian(1.01)), 2), "add-remove"),
         (Repeat(PoissonSampled(1e-4, Gaussian(1.01)), 7), "add-remove"),
-        (GaussianMixture(1.01, (0.0, 1.0, 2.0), (0.81, 0.18, 0.01)), "add-remove"),
+        (Repeat(GaussianMixture(1.01, (0.0, 1.0, 2.0), (0.81, 0.18, 0.01)), 2), "add-remove"),
         (Repeat(WithoutReplacement(1000, 200, Gaussian(1.01)), 10), "replace-one"),
     ],
     ids=["few steps", "replaced", "two steps", "rarely sampled", "mixture", "fixed size"],

@@ -11,7 +11,9 @@ from tacit.accounting import account
 from tacit.accounting.closed_form.single import single_delta, single_epsilon
 from tacit.accounting.closed_form.single_mixture import mixture_delta, mixture_epsilon
 from tacit.accounting.composition.per_mechanism import mechanism_epsilon
-from tacit.events import Adjacency, Gaussian, GaussianMixture, PoissonSampled
+from tacit.accounting.directions import directions
+from tacit.accounting.pld.grid_price import PldPrice
+from tacit.events import Adjacency, Gaussian, GaussianMixture, PoissonSampled, Repeat
 
 MIXTURES = [
     GaussianMixture(2.0, (0.0, 1.0, 2.0), (0.81, 0.18, 0.01)),
@@ -73,12 +75,58 @@ def test_two_shifts_are_the_sampled_gaussian(rate: float, sigma: float) -> None:
         assert mixture_delta(mixture, eps, Adjacency.ADD_REMOVE) == pytest.approx(exact, rel=1e-8, abs=1e-300)
 
 
-def test_agrees_with_the_grid_and_is_used_for_one_step() -> None:
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE])
+@pytest.mark.parametrize("base", [*MIXTURES, PoissonSampled(0.05, Gaussian(1.0))])
+def test_one_step_has_the_bracket_of_the_closed_form_inside_that_of_the_grid(
+    base: GaussianMixture | PoissonSampled, adjacency: Adjacency
+) -> None:
+    lower, upper = account(base, adjacency=adjacency).epsilon_bounds(1e-5)
+    least, most = PldPrice(((base, 1),), directions(adjacency)).epsilon_bounds(1e-5)
+    assert least <= lower * (1 + 1e-9) <= upper * (1 + 2e-9) <= most * (1 + 3e-9)
+    assert 0.0 < upper - lower <= 2e-9 * upper
+    if isinstance(base, GaussianMixture):
+        sides = [(1.0, -1.0)] if adjacency is Adjacency.REPLACE_ONE else [(1.0, 0.0), (0.0, 1.0)]
+        above, below = (max(hockey_stick(base, eps, side) for side in sides) for eps in (lower, upper))
+        assert below <= 1e-5 * (1 + 1e-12)
+        assert above >= 1e-5 * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("sigma", [0.2277, 0.5])
+def test_logarithms_of_thousands_are_rounded_outwards(sigma: float) -> None:
+    """At delta 1e-100 and an epsilon of thousands, e^eps is no float and a logarithm is off by 1e-12."""
+    base = GaussianMixture(sigma, (0.0, 1.0, 20.0), (0.5, 0.4, 0.1))
+    lower, upper = account(base, adjacency="add-remove").epsilon_bounds(1e-100)
+    with mp.workdps(60):
+
+        def delta(eps: float) -> mp.mpf:
+            parts = [
+                (mp.mpf(w), mp.mpf(s)) for w, s in zip(base.probabilities, base.sensitivities, strict=True)
+            ]
+            s2 = 2 * mp.mpf(sigma) ** 2
+
+            def excess(x: mp.mpf) -> mp.mpf:
+                return mp.log(mp.fsum(w * mp.exp((2 * s * x - s * s) / s2) for w, s in parts)) - eps
+
+            c = mp.findroot(excess, (0, 100), solver="anderson", tol=1e-60, maxsteps=500)
+            removed = mp.fsum(w * mp.ncdf((s - c) / mp.mpf(sigma)) for w, s in parts)
+            return removed - mp.exp(eps) * mp.ncdf(-c / mp.mpf(sigma))
+
+        assert delta(upper) <= mp.mpf("1e-100") <= delta(lower)
+    assert upper - lower <= 1e-9 * upper
+
+
+def test_just_below_the_largest_loss_the_grid_says_no_more_than_a_bit_further_down() -> None:
+    """The largest loss of an added record is -T log(1 - q); a grid for that direction was useless at 1.0."""
+    curve = account(Repeat(PoissonSampled(1e-3, Gaussian(0.3)), 1000), adjacency="add-remove")
+    values = [curve.delta(eps) for eps in (0.9, 1.0, 1.1)]
+    assert values == sorted(values, reverse=True)
+    assert values[0] < 0.19
+
+
+def test_composition_takes_the_closed_form() -> None:
     sampled = PoissonSampled(0.05, Gaussian(1.0))
-    curve = account(sampled, adjacency="replace-one")
-    lower, upper = curve.epsilon_bounds(1e-5)
     found = mechanism_epsilon(sampled, 1e-5, Adjacency.REPLACE_ONE)
-    assert lower * (1 - 1e-9) <= found <= upper * (1 + 1e-9)
+    assert account(sampled, adjacency="replace-one").epsilon(1e-5) == found
     assert account(MIXTURES[0], adjacency="add-remove", method="basic").epsilon(1e-5) == pytest.approx(
         mixture_epsilon(MIXTURES[0], 1e-5, Adjacency.ADD_REMOVE)
     )

@@ -191,3 +191,12 @@ def test_a_cut_that_is_too_rare_for_a_float_is_priced() -> None:
     once = TruncatedPoissonSampled(rate, 1_000_000, 17_044, Gaussian(sigma))
     whole = account(PoissonSampled(rate, Gaussian(sigma)), adjacency="add-remove").epsilon(1e-5)
     assert whole * (1 - 1e-9) <= account(once, adjacency="add-remove").epsilon(1e-5) <= whole * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.0243, 1e-3])
+def test_a_delta_above_all_that_the_steps_can_tell_needs_no_grid(delta: float) -> None:
+    """Three steps that hardly ever sample: the estimate was far off, its grid larger than memory."""
+    event = Repeat(TruncatedPoissonSampled(3.9e-5, 100, 1, Gaussian(0.386)), 3)
+    assert account(event, adjacency="add-remove").epsilon_bounds(delta) == (0.0, 0.0)
+    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-5)
+    assert 0.0 < lower <= upper

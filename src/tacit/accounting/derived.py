@@ -40,7 +40,7 @@ class LeastPrice(Price):
     def _least(self, delta: float) -> tuple[float, str]:
         (name, first), *others = self.roads.items()
         best = first.epsilon(delta), name
-        for name, road in [] if first.is_tight(delta) else others:
+        for name, road in [] if best[0] == 0.0 or first.is_tight(delta) else others:
             if (found := road.epsilon(delta)) < best[0] * (1.0 - self.alike):
                 best = found, name
         return best
@@ -80,7 +80,8 @@ class LeastPrice(Price):
         return found
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        lower, upper = self.first.epsilon_bounds(delta)[0], self.epsilon(delta)
+        upper = self.epsilon(delta)
+        lower = self.first.epsilon_bounds(delta)[0] if upper > 0.0 else 0.0
         return (lower if lower <= upper else 0.0), upper
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:

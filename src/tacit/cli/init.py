@@ -1,4 +1,4 @@
-"""``tacit init``: write a run file, or a policy, for a table of one's own."""
+"""``tacit init``: write a run file for a table or pictures of one's own, or the policy of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from tacit.cli.train import print_json
 from tacit.columns.blanks import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
-from tacit.runs.init_file import Facts, policy_text, run_text, stated_facts, table_columns
+from tacit.runs.init_file import (
+    Facts,
+    checked_promise,
+    policy_text,
+    run_text,
+    stated_facts,
+    table_columns,
+)
+from tacit.runs.init_pictures import find_pictures, pictures_text
 from tacit.runs.init_questions import Question, ask_facts
 
 __all__ = ["command"]
@@ -27,7 +35,10 @@ _ByColumn = list[str] | None
 def command(
     table: Annotated[
         Path,
-        typer.Argument(help="A .csv, .tsv (also .gz), .parquet or .arrow file.", show_default=False),
+        typer.Argument(
+            help="A .csv, .tsv (also .gz), .parquet or .arrow file, or a folder of pictures.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -97,6 +108,10 @@ def command(
     public with the run file: check them. No value of a cell is written. Bounds, values and the promise must
     be stated from what is known without the data; in a terminal you are asked for them.
 
+    Of a folder that holds a folder of pictures for each class, the run file trains a linear model of fixed
+    features, which learns most under noise. The names of the classes, and the size and colours of one
+    picture, become public with it.
+
     Exit codes: 0 written, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
     Example:  tacit init visits.csv --target readmitted --unit visit --bounds age=0:120 --values sex=f,m
@@ -117,6 +132,13 @@ def command(
         missing=check_in("--missing", missing, ("indicator", "refuse")),
         model=None if model is None else check_in("--model", model, ("mlp", "logistic")),
     )
+    if table.is_dir():
+        options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}
+        options |= {"--kind": kind, "--format": format, "--leave-out": leave_out, "--model": model}
+        options |= {"--test-table": test_table, "--unit-column": unit_column, "--note": note}
+        return _init_pictures(
+            table, written, facts, [name for name, given in options.items() if given], as_json
+        )
     found = sniff(table)
     facts = stated_facts(
         found, facts, kinds=kind or (), formats=format or (), bounds=bounds or (), values=values or ()
@@ -133,6 +155,30 @@ def command(
         if not asks:
             _show_columns(table, found, facts)
         _show_written(written, text, policy=policy)
+    return 0
+
+
+def _init_pictures(folder: Path, written: Path, facts: Facts, given: list[str], as_json: bool) -> int:
+    if given:
+        raise InvalidInput(
+            f"{' and '.join(given)} say something of a table; {folder} is a folder of pictures."
+        )
+    found = find_pictures(folder)
+    text = pictures_text(found, checked_promise(facts, Sniffed(columns={})))
+    with written.open("x", encoding="utf-8") as file:
+        file.write(text)
+    if as_json:
+        shown = {"classes": found.classes, "size": found.size, "colours": found.colours}
+        left = [vars(blank) for blank in find_blanks(text)]
+        print_json({"file": str(written), **shown, "left_to_fill_in": left})
+        return 0
+    height, width = found.size
+    console.print(
+        f"{folder}: {len(found.classes)} classes, pictures of {height} by {width} pixels, "
+        f"{'grey' if found.colours == 1 else 'in colour'}, as the first one. These facts, and the names of "
+        "the classes, become public with the file that is written: check them.",
+    )
+    _show_written(written, text, policy=False)
     return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 from rich import box
@@ -26,7 +26,7 @@ from tacit.people import Comparison, compare_ways
 from tacit.planner import Advice, Option, Progress, Question, advise
 from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
-from tacit.runs.config import read_config
+from tacit.runs.config import Config, read_config
 from tacit.runs.plan import check_largest_batch
 
 __all__ = ["command"]
@@ -37,7 +37,7 @@ _LM = "Language models"
 _NEEDED = {
     "records": "how many records there are (under add-remove a public figure for it)",
     "unit": "what one record is, such as image or patient, for the promise names it",
-    "epsilon": "the budget",
+    "epsilon": "the budget; or --advantage, or --true-positive-rate with --false-positive-rate",
     "delta": "the delta of the promise, below one over the number of records",
     "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
 }
@@ -64,6 +64,17 @@ def command(
         str | None, typer.Option(help="What one record is: image, patient.", show_default=False)
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget.", show_default=False)] = None,
+    advantage: Annotated[
+        float | None,
+        typer.Option(help="Or: true less false positives of any attack, at most.", show_default=False),
+    ] = None,
+    true_positive_rate: Annotated[
+        float | None,
+        typer.Option(help="Or: true positives of any attack, at most;", show_default=False),
+    ] = None,
+    false_positive_rate: Annotated[
+        float | None, typer.Option(help="at so many false ones.", show_default=False)
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Below 1/N.", show_default=False)] = None,
     adjacency: Annotated[
         str | None, typer.Option(help="add-remove, replace-one or zero-out.", show_default=False)
@@ -141,6 +152,9 @@ def command(
     With --users and --rows-per-user, the records are people, and the last lines compare drawing people, with
     the mean of so many rows clipped once, with drawing their rows at the price of all of them.
 
+    With --advantage, or --true-positive-rate and --false-positive-rate, the budget is what any attack may
+    find out about a record at most; delta is then where epsilon is stated, and 2ε is twice that epsilon.
+
     With --correlated, further lines compare ways to correlate the noise in time, at the recommended batch, or
     the one --batch-size: the noise of sums of many steps, relative to independent noise, and what a run keeps
     of it between steps.
@@ -148,6 +162,9 @@ def command(
     With a run file, its [privacy] and its epochs or steps are taken where no option gives them.
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
+    --epochs 30
+
+    Example:  tacit plan --records 50000 --unit image --adjacency add-remove --advantage 0.1 --delta 1e-6
     --epochs 30
 
     Example:  tacit plan --language-model --tokens 5e9 --unit sequence --adjacency add-remove --epsilon 4
@@ -172,6 +189,9 @@ def command(
                 "--users": users,
                 "--rows-per-user": rows_per_user,
                 "--correlated": correlated,
+                "--advantage": advantage,
+                "--true-positive-rate": true_positive_rate,
+                "--false-positive-rate": false_positive_rate,
             },
         )
         return plan_language_model(
@@ -183,41 +203,30 @@ def command(
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
-        if stated.data.draw == "rows":
-            raise InvalidInput(
-                f'{config}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
-                "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
-                "price of this run before its first step."
-            )
-        special_price = {"sampling": privacy.sampling, "correlation": privacy.correlation}
-        for key, value in special_price.items():
-            if value not in ("poisson", "full", "truncated-poisson", "independent"):
-                raise InvalidInput(
-                    f'{config}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
-                    "full batch with independent noise, which tacit plan compares. tacit train prints the "
-                    "price of this run before its first step."
-                )
+        _check_price(config, stated)
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
-        epsilon, delta = _first(epsilon, privacy.epsilon), _first(delta, privacy.delta)
+        if (advantage, true_positive_rate) == (None, None):
+            epsilon = _first(epsilon, privacy.epsilon)
+        delta = _first(delta, privacy.delta)
         adjacency = _first(adjacency, privacy.adjacency)
         if largest_batch is None:
             check_largest_batch(stated)
             largest_batch = training.largest_batch
         if (epochs, compute, steps) == (None, None, None):
             epochs, steps = training.epochs, training.steps
-    given = {"records": records, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if given[name] is None]
-    if records is None or unit is None or epsilon is None or delta is None or adjacency is None:
-        raise InvalidInput(
-            f"a plan needs {'; '.join(missing)}. There is no default, because each changes what the promise "
-            "means. See tacit plan --help for an example."
-        )
+    budget = next((b for b in (epsilon, advantage, true_positive_rate) if b is not None), None)
+    given = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
+    if records is None or unit is None or delta is None or adjacency is None or budget is None:
+        _refuse_missing(given)
     question = Question(
         records=whole("--records", records),
         unit=unit,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
+        advantage=advantage,
+        true_positive_rate=true_positive_rate,
+        false_positive_rate=false_positive_rate,
         epochs=epochs,
         compute=compute,
         steps=None if steps is None else whole("--steps", steps),
@@ -248,6 +257,32 @@ def command(
     return 0
 
 
+def _refuse_missing(given: Mapping[str, object]) -> NoReturn:
+    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if given[name] is None]
+    raise InvalidInput(
+        f"a plan needs {'; '.join(missing)}. There is no default, because each changes what the promise "
+        "means. See tacit plan --help for an example."
+    )
+
+
+def _check_price(config: Path, stated: Config) -> None:
+    """Refuse a run file whose batches or noise have another price than what is compared."""
+    if stated.data.draw == "rows":
+        raise InvalidInput(
+            f'{config}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
+            "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
+            "price of this run before its first step."
+        )
+    special_price = {"sampling": stated.privacy.sampling, "correlation": stated.privacy.correlation}
+    for key, value in special_price.items():
+        if value not in ("poisson", "full", "truncated-poisson", "independent"):
+            raise InvalidInput(
+                f'{config}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
+                "full batch with independent noise, which tacit plan compares. tacit train prints the "
+                "price of this run before its first step."
+            )
+
+
 def _refuse_given(command: str, options: Mapping[str, object]) -> None:
     """Refuse what that command would not read."""
     given = [name for name, value in options.items() if value]
@@ -274,8 +309,8 @@ def _show(advice: Advice) -> None:
         if getattr(question, name) is not None
     )
     console.print(
-        f"{question.records:,} records (unit: {question.unit}), ε = {question.epsilon:g} at δ = "
-        f"{question.delta:g} under {question.adjacency}, {amount}",
+        f"{question.records:,} records (unit: {question.unit}), {question.budget_in_words} under "
+        f"{question.adjacency}, {amount}",
         soft_wrap=not console.is_terminal,
     )
     console.print()

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import partial
 
 from tacit.accounting import account, epsilon_schedule
-from tacit.accounting.composition.published import (
+from tacit.events import Event, Gaussian, PoissonSampled, Repeat
+from tacit.experiments.base import DELTA, Request, Row, write_results
+from tacit.experiments.published_composition import (
     figure2_strong_composition,
     talk_table,
     valid_strong_composition,
 )
-from tacit.events import Event, Gaussian, PoissonSampled, Repeat
-from tacit.experiments.base import DELTA, Request, Row, write_results
 from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 __all__ = ["run"]

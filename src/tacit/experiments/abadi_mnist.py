@@ -22,7 +22,7 @@ from tacit.plan import Plan
 from tacit.report.pages.plots import BLUE, GREY, new_figure, save_figure
 from tacit.training import Evaluation
 
-__all__ = ["run"]
+__all__ = ["Recipe", "once", "run"]
 
 _NAME = "abadi-mnist"
 _COMPONENTS, _HIDDEN = 60, 1000
@@ -30,7 +30,7 @@ _PUBLISHED = {0.5: 0.90, 2.0: 0.95, 8.0: 0.97}
 
 
 @dataclass(frozen=True)
-class _Recipe:
+class Recipe:
     """``pca_noise`` is sigma of DP-PCA, ``upto`` the largest epsilon that the recipe is meant for."""
 
     upto: float
@@ -38,11 +38,15 @@ class _Recipe:
     whitened: bool
     setting: Setting
 
+    def plan(self, data: Dataset, epsilon: float) -> Plan:
+        """The plan of one run, DP-PCA included."""
+        return self.setting.plan(data, epsilon, preparation=[Gaussian(self.pca_noise)])
+
 
 _RECIPES = (
-    _Recipe(1.0, 16.0, True, Setting(10_000, 60, 4.0, 0.9, 1.0, 0.9)),
-    _Recipe(4.0, 13.0, True, Setting(20_000, 300, 1.5, 0.9, 1.0, 0.985)),
-    _Recipe(float("inf"), 4.0, False, Setting(10_000, 500, 3.0, 0.9, 1.0, 0.98)),
+    Recipe(1.0, 16.0, True, Setting(10_000, 60, 4.0, 0.9, 1.0, 0.9)),
+    Recipe(4.0, 13.0, True, Setting(20_000, 300, 1.5, 0.9, 1.0, 0.985)),
+    Recipe(float("inf"), 4.0, False, Setting(10_000, 500, 3.0, 0.9, 1.0, 0.98)),
 )
 
 
@@ -56,9 +60,9 @@ def run(request: Request) -> list[Row]:
     rows = []
     for epsilon in request.choose_epsilons(tuple(_PUBLISHED)):
         recipe = next(item for item in _RECIPES if epsilon <= item.upto)
-        plan = recipe.setting.plan(data, epsilon, preparation=[Gaussian(recipe.pca_noise)])
-        once = partial(_once, data, plan, recipe, request.device)
-        found = repeat(f"{name}, ε = {epsilon:g}", request, plan, once)
+        plan = recipe.plan(data, epsilon)
+        fit = partial(once, data, plan, recipe, request.device)
+        found = repeat(f"{name}, ε = {epsilon:g}", request, plan, fit)
         model = f"DP-PCA({_COMPONENTS}), {_HIDDEN} hidden"
         rows.append(
             found.row(
@@ -77,7 +81,8 @@ _NOTES = (
 )
 
 
-def _once(data: Dataset, plan: Plan, recipe: _Recipe, device: str, _: int) -> Evaluation:
+def once(data: Dataset, plan: Plan, recipe: Recipe, device: str, _: int) -> Evaluation:
+    """One run: DP-PCA, then the network on its coordinates."""
     generator = Generator.from_os()
 
     def noise(shape: tuple[int, ...], std: float) -> Tensor:

@@ -34,7 +34,7 @@ from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
 from tacit.training.ranking import roc_auc
 
-__all__ = ["CHOSEN", "Candidate", "auc_of", "peer_scores", "run", "validation_part"]
+__all__ = ["CHOSEN", "Candidate", "auc_of", "boosted_scores", "peer_scores", "run", "validation_part"]
 
 _NAME = "tables"
 _EPSILONS = (0.5, 1.0, 3.0)
@@ -47,6 +47,8 @@ _NOTES = (
 
 
 _PEER_C = {0.5: 0.01, 1.0: 0.1, 3.0: 1.0}
+_WIDTHS = (1, 8, 1, 8, 15, 7, 6, 3, 1, 1, 1, 2)  # of Adult's columns without bins; numbers have one
+_BOOSTED = {0.5: (300, 0.1), 1.0: (1000, 0.03), 3.0: (1000, 0.1)}  # rounds, learning rate
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _all_rows(sets: dict[bool, Dataset], request: Request) -> Iterator[Row]:
                 label = candidate.label + (", replace-one" if adjacency == "replace-one" else "")
                 aucs = [float(one.auc or 0.0) for one in found.evaluations]
                 yield found.row(_NAME, "adult", label, selection=SELECTION, **_ranked(aucs))
-        yield from _peer(sets[False], epsilon, request.seeds)
+        yield from _peers(sets[False], epsilon, request.seeds)
 
 
 def _ranked(aucs: list[float]) -> dict[str, Any]:
@@ -169,20 +171,20 @@ def _plain(data: Dataset, label: str) -> Row:
     return _foreign(data, label, math.inf, "none", found, time.perf_counter() - start)
 
 
-def _peer(data: Dataset, epsilon: float, runs: int) -> Iterator[Row]:
+def _peers(data: Dataset, epsilon: float, runs: int) -> Iterator[Row]:
     start = time.perf_counter()
     if found := peer_scores(data, epsilon, _PEER_C[epsilon], runs):
         label = "diffprivlib, logistic regression, replace-one"
         yield _foreign(data, label, epsilon, "pure", found, time.perf_counter() - start)
+    start = time.perf_counter()
+    if found := boosted_scores(data, epsilon, *_BOOSTED[epsilon], runs):
+        label = "interpret, private boosting (DP-EBM)"
+        yield _foreign(data, label, epsilon, "gdp", found, time.perf_counter() - start)
 
 
 _PEER = """
-import sys, warnings
-import numpy as np
 from diffprivlib.models import LogisticRegression
-warnings.simplefilter("ignore")
-path, epsilon, C, runs = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-data = np.load(path)
+epsilon, C, runs = float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 make = lambda: LogisticRegression(epsilon=epsilon, data_norm=1.0, C=C, max_iter=1000)
 models = [make().fit(data["x"], data["y"]) for _ in range(runs)]
 np.save(path + ".npy", np.stack([model.decision_function(data["t"]) for model in models]))
@@ -195,14 +197,60 @@ def peer_scores(data: Dataset, epsilon: float, C: float, runs: int) -> list[NDAr
     It needs an older scikit-learn than ours, and so an interpreter of its own: the environment variable
     TACIT_DIFFPRIVLIB names it.  None without it.  C is the inverse of the regularisation.
     """
-    if (python := os.environ.get("TACIT_DIFFPRIVLIB")) is None:
+    return _scores_by("TACIT_DIFFPRIVLIB", _PEER, _to_norm_1(data), epsilon, C, runs)
+
+
+_BOOSTING = """
+from interpret.privacy import DPExplainableBoostingClassifier
+epsilon, rounds, rate, runs = float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+kinds = ["continuous" if width == 1 else "nominal" for width in widths]
+make = lambda: DPExplainableBoostingClassifier(
+    epsilon=epsilon, delta=1e-5, max_rounds=rounds, learning_rate=rate, n_jobs=1, feature_types=kinds,
+    privacy_bounds={i: (-1.0, 1.0) for i, kind in enumerate(kinds) if kind == "continuous"},
+)
+models = [make().fit(data["x"], data["y"]) for _ in range(runs)]
+np.save(path + ".npy", np.stack([model.decision_function(data["t"]) for model in models]))
+"""
+
+
+def boosted_scores(
+    data: Dataset, epsilon: float, rounds: int, rate: float, runs: int
+) -> list[NDArray[np.float64]]:
+    """The same by explainable boosting machines of the package interpret-core, on columns that are not split.
+
+    The environment variable TACIT_INTERPRET names an interpreter that has it.  None without it.
+    """
+    whole = replace(data, train=_with_categories(data.train), test=_with_categories(data.test))
+    return _scores_by("TACIT_INTERPRET", f"widths = {_WIDTHS}{_BOOSTING}", whole, epsilon, rounds, rate, runs)
+
+
+def _with_categories(pair: TensorPair) -> TensorPair:
+    """One column for each of the table's: a number, or the place of a category among its values."""
+    columns = [
+        part[:, 0] if part.shape[1] == 1 else part.argmax(1).float()
+        for part in torch.split(pair.inputs, list(_WIDTHS), dim=1)
+    ]
+    return TensorPair(torch.stack(columns, 1), pair.targets)
+
+
+def _scores_by(variable: str, program: str, data: Dataset, *arguments: float) -> list[NDArray[np.float64]]:
+    """What a program says of the test records, in the interpreter that an environment variable names."""
+    if (python := os.environ.get(variable)) is None:
         return []
-    scaled = _to_norm_1(data)
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/rows.npz"
-        np.savez(path, x=scaled.train.inputs, y=scaled.train.targets, t=scaled.test.inputs)
-        subprocess.run([python, "-c", _PEER, path, str(epsilon), str(C), str(runs)], check=True)
+        np.savez(path, x=data.train.inputs, y=data.train.targets, t=data.test.inputs)
+        subprocess.run([python, "-c", _READ + program, path, *map(str, arguments)], check=True)
         return list(np.load(path + ".npy"))
+
+
+_READ = """
+import sys, warnings
+import numpy as np
+warnings.simplefilter("ignore")
+path = sys.argv[1]
+data = np.load(path)
+"""
 
 
 def auc_of(scores: NDArray[np.float64], data: Dataset) -> float:
@@ -232,7 +280,7 @@ def _foreign(
         dataset="adult",
         model=label,
         epsilon=epsilon,
-        delta=DELTA if accountant == "none" else 0.0,
+        delta=0.0 if accountant == "pure" else DELTA,
         accountant=accountant,
         noise_multiplier=None,
         accuracy_mean=statistics.mean(scores),
@@ -251,15 +299,16 @@ def _draw(rows: list[Row], request: Request) -> None:
     figure = new_figure()
     axes = figure.add_subplot()
     shown = {
-        "linear, DP-SGD, bins": ("linear, bins", BLUE),
-        "MLP 16, DP-SGD, bins": ("MLP 16, bins", GREEN),
-        "least squares, bins": ("least squares, bins", ORANGE),
-        "diffprivlib, logistic regression, replace-one": ("diffprivlib, replace-one", GREY),
+        "linear, DP-SGD, bins": ("linear, bins", BLUE, "o-"),
+        "MLP 16, DP-SGD, bins": ("MLP 16, bins", GREEN, "s-"),
+        "least squares, bins": ("least squares, bins", ORANGE, "^-"),
+        "interpret, private boosting (DP-EBM)": ("interpret, DP-EBM", GREY, "v-."),
+        "diffprivlib, logistic regression, replace-one": ("diffprivlib, replace-one", GREY, "x:"),
     }
-    for model, (label, colour) in shown.items():
+    for model, (label, colour, line) in shown.items():
         mine = [row for row in rows if row.model == model]
         aucs = [statistics.mean(row.details["aucs"]) for row in mine]
-        axes.plot([row.epsilon for row in mine], aucs, "o-", color=colour, label=label)
+        axes.plot([row.epsilon for row in mine], aucs, line, color=colour, label=label)
     for row in rows:
         if row.accountant == "none":
             axes.axhline(row.details["aucs"][0], color=GREY, linestyle="--", linewidth=1)

@@ -23,6 +23,7 @@ from tacit.ledger.policy_template import NO_COLUMN, policy_template
 
 __all__ = [
     "BOUNDED",
+    "PROMISE",
     "Facts",
     "checked_promise",
     "policy_text",
@@ -211,13 +212,14 @@ _HEAD = """\
 # person. A value outside its bounds counts as the nearest bound, one that is not listed as "other";
 # missing = "indicator" makes a missing cell a feature of its own, "refuse" an error.
 """
-_PRIVACY = {
+PROMISE = {
     "epsilon": "what may be revealed in all: 1 is strong, above 10 says little",
     "delta": "the promise may fail this often: below 1 / records, such as 1e-6",
     "unit": 'what one row is, "patient", "visit": one of them is protected',
     "adjacency": '"add-remove": hides whether a row is there; "replace-one": what it says',
     "records": "about how many rows train, a public figure",
 }
+"""The keys of ``[privacy]`` that have to be stated, and what each means."""
 _BLANK_COLUMN = {
     "lower": "the least that is possible, known without the data",
     "upper": "the greatest",
@@ -248,7 +250,7 @@ def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
     parts += _sections(found, columns, facts)
     linear = _is_linear(facts)
     parts.append(_model(linear))
-    privacy = [setting(key, getattr(facts, key), said) for key, said in _PRIVACY.items()]
+    privacy = [setting(key, getattr(facts, key), said) for key, said in PROMISE.items()]
     parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
     parts.append(_training(linear))
     return "\n".join(parts)

@@ -61,13 +61,14 @@ class LanguageModelQuestion:
             records=self.records, unit=self.unit, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, steps=1, allow_large_delta=self.allow_large_delta,
         )  # fmt: skip
-        if privacy.epsilon < _LEAST_EPSILON:
+        epsilon = float(privacy.epsilon or 0.0)
+        if epsilon < _LEAST_EPSILON:
             raise InvalidInput(
                 f"epsilon must be at least {_LEAST_EPSILON:g} for a plan of a language model: below, the "
-                f"search would take minutes; got {privacy.epsilon:g}. Give a larger epsilon, or choose a "
+                f"search would take minutes; got {epsilon:g}. Give a larger epsilon, or choose a "
                 "model and plan its batch by tacit plan without --language-model."
             )
-        object.__setattr__(self, "epsilon", privacy.epsilon)
+        object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "adjacency", privacy.adjacency)
         object.__setattr__(self, "flops", check_real("flops", self.flops, low=1.0))
         check_integer("sequence_length", self.sequence_length, low=1)

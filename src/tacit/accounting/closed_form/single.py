@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass
 
 from tacit.accounting.closed_form.gaussian import gaussian_delta_above, gaussian_epsilon
+from tacit.accounting.closed_form.single_mixture import mixture_delta, mixture_epsilon
 from tacit.accounting.flatten import Base
 from tacit.accounting.price import Price
 from tacit.errors import UnsupportedEvent
-from tacit.events import Adjacency, Gaussian, Laplace, PoissonSampled
+from tacit.events import Adjacency, Gaussian, GaussianMixture, Laplace, PoissonSampled
 
 __all__ = ["SinglePrice", "is_single", "single_delta", "single_epsilon"]
 
@@ -21,11 +22,11 @@ _UP = 1.0 + 2e-13  # rounding goes towards more epsilon and more delta
 
 
 def is_single(base: Base, adjacency: Adjacency) -> bool:
-    """Whether the closed forms below hold; sampling under replace-one has none."""
+    """Whether there are closed forms; sampled Laplace noise under replace-one has none."""
     match base:
-        case Gaussian() | Laplace():
+        case Gaussian() | Laplace() | GaussianMixture() | PoissonSampled(_, Gaussian()):
             return True
-        case PoissonSampled(_, Gaussian() | Laplace()):
+        case PoissonSampled(_, Laplace()):
             return adjacency is not Adjacency.REPLACE_ONE
     return False
 
@@ -89,13 +90,34 @@ class SinglePrice(Price):
     """Exact up to rounding."""
 
     base: Base
+    adjacency: Adjacency
+
+    @property
+    def _mixture(self) -> GaussianMixture | None:
+        """What has no closed form above, as a mixture."""
+        match self.base:
+            case PoissonSampled(rate, Gaussian(sigma)) if self.adjacency is Adjacency.REPLACE_ONE:
+                return GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate))
+        return self.base if isinstance(self.base, GaussianMixture) else None
 
     def epsilon(self, delta: float) -> float:
+        if (mixture := self._mixture) is not None:
+            return mixture_epsilon(mixture, delta, self.adjacency)
         return single_epsilon(self.base, delta)
 
     def delta(self, epsilon: float) -> float:
+        if (mixture := self._mixture) is not None:
+            return mixture_delta(mixture, epsilon, self.adjacency)
         return single_delta(self.base, epsilon)
+
+    def is_tight(self, delta: float) -> bool:
+        return True
+
+    def tight_delta(self, epsilon: float) -> float | None:
+        return self.delta(epsilon)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         upper = self.epsilon(delta)
+        if (mixture := self._mixture) is not None:
+            return mixture_epsilon(mixture, delta, self.adjacency, side=-1.0), upper
         return upper * (1.0 - 1e-9), upper

@@ -23,21 +23,22 @@ from tacit.events import Adjacency, GaussianMixture
 __all__ = ["mixture_delta", "mixture_epsilon"]
 
 _UP = 1.0 + 1e-12
+_SLACK = 2.0**-46  # rounding of logarithms, for each unit of their size
 _ENDLESS = 1e5  # epsilon
 _FAR = 1e4  # deviations
 
 
-def mixture_delta(base: GaussianMixture, epsilon: float, adjacency: Adjacency) -> float:
-    """The delta of ``base`` at ``epsilon`` >= 0, rounded up.
+def mixture_delta(base: GaussianMixture, epsilon: float, adjacency: Adjacency, side: float = 1.0) -> float:
+    """The delta of ``base`` at ``epsilon`` >= 0, rounded up; down at ``side`` -1.
 
     >>> mixture = GaussianMixture(1.0, sensitivities=(0.0, 1.0), probabilities=(0.5, 0.5))
     >>> round(mixture_delta(mixture, 0.0, Adjacency.ADD_REMOVE), 6)  # half of 2 Phi(1/2) - 1
     0.191462
     """
-    return max(_delta(base, epsilon, direction) for direction in directions(adjacency))
+    return max(_delta(base, epsilon, direction, side) for direction in directions(adjacency))
 
 
-def _delta(base: GaussianMixture, epsilon: float, direction: Direction) -> float:
+def _delta(base: GaussianMixture, epsilon: float, direction: Direction, side: float) -> float:
     sigma = base.noise_multiplier
     taken = [i for i, chance in enumerate(base.probabilities) if chance > 0.0]
     shifts = np.array(base.sensitivities)[taken]
@@ -70,7 +71,8 @@ def _delta(base: GaussianMixture, epsilon: float, direction: Direction) -> float
     else:
         first, second = log_above(c, 1.0), log_above(c, -1.0)
     gap = -math.expm1(min(0.0, second + epsilon - first))
-    return min(1.0, math.exp(first) * (gap + 1e-12))
+    slack = _SLACK * (1.0 + abs(first) + abs(second) + epsilon)
+    return min(1.0, math.exp(first) * max(0.0, gap + side * slack))
 
 
 def _log_sum(logs: Array) -> float:
@@ -78,8 +80,8 @@ def _log_sum(logs: Array) -> float:
     return top + math.log(float(np.exp(logs - top).sum()))
 
 
-def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency) -> float:
-    """The least epsilon of ``base`` at ``delta``, rounded up.
+def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, side: float = 1.0) -> float:
+    """The least epsilon of ``base`` at ``delta``, rounded up; down at ``side`` -1.
 
     >>> mixture = GaussianMixture(1.0, sensitivities=(0.0, 1.0), probabilities=(0.99, 0.01))
     >>> round(mixture_epsilon(mixture, 1e-5, Adjacency.ADD_REMOVE), 6)
@@ -87,7 +89,7 @@ def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency) -
     """
 
     def excess(epsilon: float) -> float:
-        value = mixture_delta(base, epsilon, adjacency)
+        value = mixture_delta(base, epsilon, adjacency, side)
         return math.log(value / delta) if value > 0.0 else -800.0
 
     if excess(0.0) <= 0.0:
@@ -98,6 +100,6 @@ def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency) -
         if high > _ENDLESS:
             return math.inf
     epsilon, step = brent(excess, 0.0, high, xtol=1e-14, rtol=1e-13), 1e-13
-    while excess(epsilon) > 0.0:  # rounding may have left it on the wrong side
-        epsilon, step = epsilon + step * (1.0 + epsilon), 2.0 * step
-    return epsilon * _UP
+    while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may have left it on the wrong side
+        epsilon, step = max(0.0, epsilon + side * step * (1.0 + epsilon)), 2.0 * step
+    return epsilon * _UP if side > 0.0 else epsilon / _UP

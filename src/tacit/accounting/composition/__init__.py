@@ -4,5 +4,4 @@
 * ``basic``: basic composition, the sum of epsilons and deltas.
 * ``strong``: advanced composition.
 * ``optimal``: optimal composition of (epsilon, delta) guarantees.
-* ``published``: the figures that the 2016 paper and talk published, which are no bounds.
 """

@@ -7,7 +7,7 @@ T mechanisms, each (eps_t, delta_t)-DP, are together (eps, sum_t delta_t + delta
 
 each loss is at most eps_t in size and eps_t (e^{eps_t} - 1) in mean, and Azuma's inequality does the rest.
 Poisson sampling turns (eps_0, delta_0) into (log(1 + q (e^{eps_0} - 1)), q delta_0), not into (q eps_0, ..);
-what the 2016 paper and talk drew instead is in :mod:`tacit.accounting.composition.published`.
+what the 2016 paper and talk drew instead is in :mod:`tacit.experiments.published_composition`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
         return GaussianPrice(mu)
     once = mu == 0.0 and sum(count for _, count in others) == 1  # where a line is at its worst
     if once and is_single(others[0][0], adjacency):
-        return SinglePrice(others[0][0])
+        return SinglePrice(others[0][0], adjacency)
     merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
     grid = PldPrice(merged, directions(adjacency))
     ways = {way: contour_terms(merged, way) for way in directions(adjacency)}

@@ -21,7 +21,7 @@ from tacit.accounting.pld.composed import composition
 from tacit.accounting.pld.convolve import Composition
 from tacit.accounting.pld.grid import snapped
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, saddle_at_delta, tail_of
+from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, saddle_at_delta, samples, tail_of
 from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import brent
 
@@ -125,9 +125,17 @@ class PldPrice(Price):
         less than the first."""
         largest = 0.0
         for way in self.ways:
-            if not (0.0 < largest < math.inf and self._at_most(delta, way, largest)):
+            tried = 0.0 < largest < math.inf or (largest == 0.0 and delta > 0.99 * self._variation(way))
+            if not (tried and self._at_most(delta, way, largest)):
                 largest = max(largest, one(delta, way))
         return largest
+
+    def _variation(self, way: Direction) -> float:
+        """The steps' variation distances, together: from there on epsilon is 0.  An estimate."""
+        laws = [(*samples(base, way, FAINT), count) for base, count in self.steps]
+        return sum(
+            c * float(np.dot(np.exp(logs), np.maximum(-np.expm1(-losses), 0.0))) for losses, logs, c in laws
+        )
 
     def _at_most(self, delta: float, way: Direction, epsilon: float) -> bool:
         if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
@@ -229,7 +237,10 @@ class PldPrice(Price):
         decades = 5.0 * math.floor(math.log10(max(negligible, 1e-9 * infinite)) / 5.0)
         near = _around(self.steps, way, _anchor(self.steps, way, epsilon), 10.0**decades, end)
         if end == 1:
-            return min(1.0, near.upper(epsilon))
+            # just below the largest loss a grid may be too coarse to say anything; a bit lower it is not
+            found = near.upper(epsilon)
+            useless = found >= 1.0 and epsilon > 0.9 * self._supremum(way)
+            return self._delta_of(0.9 * epsilon, way, end, negligible) if useless else min(1.0, found)
         return min(1.0, near.lower(epsilon + self._snapped(way)))
 
     def _snapped(self, way: Direction) -> float:

@@ -41,8 +41,6 @@ def plot_advice(advice: Advice, path: Path) -> None:
     axes.set_ylim(bottom=0.8 * min(advice.floor, *(option.total_noise for option in options)))
     axes.set_xlabel("batch size B")
     axes.set_ylabel("total noise σ / (B √T), in clipping norms")
-    axes.set_title(
-        f"What a batch size costs in noise at ε = {question.epsilon:g}, δ = {question.delta:g}", fontsize=11
-    )
+    axes.set_title(f"What a batch size costs in noise at {question.budget_in_words}", fontsize=11)
     axes.grid(alpha=0.25, which="both")
     write_figure(figure, path)
