@@ -35,6 +35,7 @@ from tacit.events import (
     RandomizedResponse,
     Repeat,
     Shuffled,
+    ShuffledReports,
     SparseVector,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -54,6 +55,11 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
     "DiscreteGaussian": ("scale 10, 50 times", Repeat(DiscreteGaussian(10.0), 50)),
     "DiscreteLaplace": ("scale 10, 50 times", Repeat(DiscreteLaplace(10.0), 50)),
     "RandomizedResponse": ("noise 0.8, 4 categories, 10 times", Repeat(RandomizedResponse(0.8, 4), 10)),
+    "ShuffledReports": ("10,000 people, ε = 2, 5 times", Repeat(ShuffledReports(10_000, 2.0), 5)),
+    "ShuffledReports, response": (
+        "the same, randomised response of 10 answers",
+        Repeat(ShuffledReports(10_000, 2.0, 10), 5),
+    ),
     "ApproximateDP, pure": ("ε = 0.1, 50 times", Repeat(ApproximateDP(0.1), 50)),
     "ApproximateDP": ("(0.1, 1e-8), 50 times", Repeat(ApproximateDP(0.1, 1e-8), 50)),
     "ZeroConcentratedDP": ("ρ = 0.001, 50 times", Repeat(ZeroConcentratedDP(0.001), 50)),
@@ -220,6 +226,9 @@ CLAIMS = (
     Claim("jax_privacy", "user-level mixture", "GaussianMixture", ("pld",), (_AR,)),
     Claim("jax_privacy", "banded matrix factorisation", "MatrixFactorization", ("pld", "gaussian"), (_AR,)),
     Claim("jax_privacy", "banded, cyclic Poisson", "CyclicPoissonSampled", ("pld",), (_AR,)),
+    Claim(
+        "apple/ml-shuffling-amplification", "shuffled local reports", "ShuffledReports", ("pld",), (_RO, _ZO)
+    ),
     Claim("PLD_accounting, jax_privacy", "balls in bins", "BallsInBins Gaussian", ("pld",), (_AR,)),
 )
 
@@ -235,6 +244,9 @@ refusal is an `UnsupportedEvent`, which says what, why and the fix; in short:
 * *sampled exchange*: the paper has no bound for a record that is exchanged in a random sample;
 * *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*, *no μ*: no proven one is implemented, or none exists;
 * *not Gaussian*, *not published*: outside of what the method is defined for.
+
+Of `PrivateSelection`, `pld` knows no pair: it has an upper bound, by the curve of one run, without a lower
+end. Of `ShuffledReports`, it has the pair of the published theorem, which real randomisers may not attain.
 
 The central limit theorem of Gaussian differential privacy is not an accountant here.
 `tacit.accounting.closed_form.gdp.clt_estimate` computes it: an estimate, which for most settings is below the

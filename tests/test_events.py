@@ -31,6 +31,7 @@ from tacit.events import (
     RandomizedResponse,
     Repeat,
     Shuffled,
+    ShuffledReports,
     SparseVector,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -50,6 +51,7 @@ leaves: st.SearchStrategy[Event] = st.one_of(
     st.builds(DiscreteGaussian, positive, whole),
     st.builds(DiscreteLaplace, positive, whole),
     st.builds(RandomizedResponse, shares, st.integers(2, 99)),
+    st.builds(ShuffledReports, whole, st.floats(1e-6, 99), st.none() | st.integers(2, 99)),
     st.builds(ApproximateDP, positive, shares),
     positive.map(ZeroConcentratedDP),
     positive.map(ExponentialMechanism),
@@ -87,7 +89,9 @@ def test_json_round_trip_is_exact(event: Event) -> None:
 
 def test_all_events_are_drawn_above() -> None:
     drawn = {name for name in EVENTS if name in globals()}
-    ours = {event.__name__ for event in Event.__subclasses__() if event.__module__.startswith("tacit.")}
+    ours = {
+        event.__name__ for event in Event.__subclasses__() if event.__module__.startswith("tacit.events.")
+    }
     assert drawn == set(EVENTS) == ours
     for event in EVENTS.values():
         assert event.__doc__

@@ -91,7 +91,7 @@ def test_code_runs_and_prints_what_it_says(
 
 
 def test_pages_have_the_programs_they_should() -> None:
-    assert [len(blocks(page, "python")) for page in PAGES] == [2, 0, 0, 3, 4]
+    assert [len(blocks(page, "python")) for page in PAGES] == [2, 0, 0, 3, 5]
     assert shown("print(a)  # 1\nx = 2  # not this\nfor a in b:\n    print(a)  # 2\n# three") == [
         "1",
         "2",

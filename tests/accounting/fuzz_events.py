@@ -45,6 +45,7 @@ from tacit.events import (
     RandomizedResponse,
     Repeat,
     Shuffled,
+    ShuffledReports,
     SparseVector,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -92,6 +93,7 @@ def _noise(r: random.Random) -> Event:
 def _alone(r: random.Random) -> Event:
     kinds = (
         lambda: RandomizedResponse(r.uniform(0.05, 0.95), r.choice([2, 3, 10])),
+        lambda: ShuffledReports(round(_log(r, 1.0, 1e6)), _log(r, 0.01, 8.0), r.choice([None, 2, 10])),
         lambda: ApproximateDP(_log(r, 1e-3, 3.0), r.choice([0.0, _log(r, 1e-12, 1e-4)])),
         lambda: ZeroConcentratedDP(_log(r, 1e-5, 1.0)),
         lambda: ExponentialMechanism(_log(r, 1e-3, 3.0)),

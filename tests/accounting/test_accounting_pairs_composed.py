@@ -348,7 +348,7 @@ def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: st
         (BallsInBins(10, Gaussian(1.0)), "replace-one", "under 'add-remove' or 'zero-out'"),
         (WithReplacement(10, 2, Gaussian(1.0)), "replace-one", "WithReplacement"),
         (WithReplacement(10, 2, Gaussian(1.0)), "add-remove", "number of records is part"),
-        (PrivateSelection(Gaussian(1.0), "poisson", 2.0), "add-remove", "PrivateSelection"),
+        (PrivateSelection(ZeroConcentratedDP(0.1), "poisson", 2.0), "add-remove", "ZeroConcentratedDP"),
         (PoissonSampled(0.1, ZeroConcentratedDP(0.1)), "add-remove", "ZeroConcentratedDP"),
         (GroupPrivacy(PoissonSampled(0.1, Laplace(1.0)), 2), "add-remove", "GroupPrivacy"),
         (GroupPrivacy(Partitioned(3, PoissonSampled(0.1, Gaussian(1.0))), 2), "add-remove", "GroupPrivacy"),

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
+from tacit.accounting.pld.pairs_selection import log_one_over_gamma
 from tacit.accounting.renyi.divergences import renyi
-from tacit.accounting.renyi.selection import log_one_over_gamma
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,
@@ -356,7 +356,7 @@ def test_selection_costs_more_than_a_run_and_less_than_all_of_them() -> None:
     ):
         assert epsilon(run) < epsilon(event) < epsilon(Repeat(run, 10))
         assert epsilon(Compose((event, Gaussian(3.0)))) > epsilon(event)
-        assert epsilon(event, method="basic") == pytest.approx(epsilon(event))
+        assert epsilon(event, method="basic") < epsilon(event)  # it knows the curve of a run
     replaced = PrivateSelection(Gaussian(8.0), "poisson", 10.0)
     assert epsilon(replaced, adjacency="replace-one") == epsilon(
         PrivateSelection(Gaussian(4.0), "poisson", 10.0)
@@ -380,7 +380,7 @@ def test_correlated_noise_is_a_gaussian() -> None:
     [
         (ApproximateDP(1.0, 1e-6), "add-remove"),
         (TruncatedPoissonSampled(0.1, 1000, 150, Gaussian(1.0)), "add-remove"),
-        (BallsInBins(10, Gaussian(1.0)), "add-remove"),
+        (BallsInBins(10, Laplace(1.0)), "add-remove"),
         (WithReplacement(1000, 10, Gaussian(1.0)), "replace-one"),
         (PoissonSampled(0.1, ZeroConcentratedDP(0.1)), "add-remove"),
         (WithoutReplacement(100, 10, ZeroConcentratedDP(0.1)), "replace-one"),

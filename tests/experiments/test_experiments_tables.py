@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def toy(bins: bool = False) -> Dataset:
 
 def test_rows_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "load_adult", toy)
-    monkeypatch.delenv("TACIT_DIFFPRIVLIB", raising=False)
+    for name in ("TACIT_DIFFPRIVLIB", "TACIT_INTERPRET"):
+        monkeypatch.delenv(name, raising=False)
     rows = reproduce("tables", Request(tmp_path, epsilons=(3.0,), seeds=2))
     kinds = [row.model for row in rows]
     assert kinds[:2] == ["logistic regression, without DP", "logistic regression, bins, without DP"]
@@ -81,6 +83,31 @@ def test_the_committed_settings_are_those_that_the_search_preferred() -> None:
             setting: Any = None if candidate.setting is None else vars(candidate.setting)
             assert best["setting"] == setting
             assert best["ridge"] == candidate.ridge
+    for epsilon, (rounds, rate) in tables.BOOSTED.items():  # the peer gets its best too
+        best = tries.best({"epsilon": epsilon, "model": "DP-EBM"})
+        assert (best["rounds"], best["learning_rate"]) == (rounds, rate)
+
+
+def test_a_peer_on_whole_columns_gets_numbers_and_places_of_categories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = torch.tensor(tables.WIDTHS)
+    numbers, places = torch.rand(40, 12), torch.randint(0, 1000, (40, 12)) % widths
+    parts = [
+        numbers[:, [i]] if width == 1 else torch.nn.functional.one_hot(places[:, i], width).float()
+        for i, width in enumerate(tables.WIDTHS)
+    ]
+    pair = TensorPair(torch.cat(parts, 1), torch.arange(40) % 2)
+    script = tmp_path / "python"
+    script.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'import sys, numpy as np; "
+        'd = np.load(sys.argv[3]); np.save(sys.argv[3] + ".npy", d["t"].T)\' "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("TACIT_INTERPRET", str(script))
+    found = tables.boosted_scores(replace(toy(), train=pair, test=pair), 1.0, 10, 0.1, 1)
+    for i, width in enumerate(tables.WIDTHS):
+        assert found[i] == pytest.approx((numbers if width == 1 else places)[:, i].numpy())
 
 
 def test_a_search_that_was_broken_off_goes_on(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from tacit.events import (
     RandomizedResponse,
     Repeat,
     Shuffled,
+    ShuffledReports,
     SparseVector,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -96,6 +97,7 @@ WITHOUT: list[Event] = [
     MatrixFactorization(1.0, (1.0, 0.5), 10),
     Partitioned(10, G),
     Shuffled(10, G),
+    ShuffledReports(10, 1.0),
     SparseVector(0.5, 0.5, 1),
 ]
 

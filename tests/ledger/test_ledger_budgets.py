@@ -142,7 +142,7 @@ def test_what_has_no_price_is_refused_by_name(name: str) -> None:
     unknown = {
         "pure": Gaussian(1.0),
         "zcdp": PoissonSampled(0.1, Gaussian(1.0)),
-        "renyi": BallsInBins(10, Gaussian(1.0)),
+        "renyi": BallsInBins(10, Laplace(1.0)),
     }
     with pytest.raises(UnsupportedEvent, match=type(unknown[name]).__name__):
         BUDGETS[name].price(unknown[name], ADD)

@@ -37,6 +37,7 @@ from tacit.events import (
     RandomizedResponse,
     Repeat,
     Shuffled,
+    ShuffledReports,
     SparseVector,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -50,6 +51,7 @@ __all__ = ["Base", "Steps", "flatten", "in_units_of", "refuse_sampled_replacemen
 Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
 
+_OF_PUBLIC_NUMBER = (Shuffled, ShuffledReports, WithoutReplacement, WithReplacement, RandomizedResponse)
 _LARGEST_GROUP = 1000  # of records that are sampled: so many Gaussians in one mixture
 
 
@@ -120,8 +122,7 @@ def _parts(event: Event) -> Steps:
         case GroupPrivacy(inner, size):
             return _composed([(_group(base, size), count) for base, count in flatten(inner)])
         case PrivateSelection(inner):
-            flatten(inner)  # refuses what is unknown inside
-            return ((event, 1),)
+            return ((event, 1),) if flatten(inner) else ()
     if EVENTS.get(type(event).__name__) is not type(event):
         raise UnsupportedEvent(
             f"accounting knows no price for {event!r}: it is none of {', '.join(EVENTS)}. Describe the "
@@ -205,6 +206,8 @@ def _group(base: Base, size: int) -> Steps:
             return ((GaussianMixture(noise, tuple(map(float, range(size + 1))), _binomial(size, rate)), 1),)
         case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
             return ((type(base)(scale, size * sensitivity), 1),)
+        case PrivateSelection(inner):
+            return ((replace(base, event=GroupPrivacy(inner, size)), 1),)
         case RandomizedResponse():
             return ((base, size),)  # each member of the group reports separately
         case Partitioned(batches, inner) | Shuffled(batches, inner):
@@ -291,7 +294,7 @@ def _refuse_public_number(base: Base) -> None:
     """Refuse, under add-remove, what takes the number of records for public."""
     found: Event | None = base
     while found is not None:
-        if isinstance(found, Shuffled | WithoutReplacement | WithReplacement | RandomizedResponse):
+        if isinstance(found, _OF_PUBLIC_NUMBER):
             raise UnsupportedEvent(
                 f"{found!r} has no guarantee under adjacency 'add-remove': the number of records is part of "
                 "the mechanism, so one record more changes what happens to all others. Use Poisson sampling, "

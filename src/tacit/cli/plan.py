@@ -26,8 +26,8 @@ from tacit.people import Comparison, compare_ways
 from tacit.planner import Advice, Option, Progress, Question, advise
 from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
-from tacit.runs.config import Config, read_config
-from tacit.runs.plan import check_largest_batch
+from tacit.runs.config import read_config
+from tacit.runs.plan import check_comparable, check_largest_batch
 
 __all__ = ["command"]
 
@@ -203,7 +203,7 @@ def command(
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
-        _check_price(config, stated)
+        check_comparable(str(config), stated)
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
         if (advantage, true_positive_rate) == (None, None):
             epsilon = _first(epsilon, privacy.epsilon)
@@ -263,24 +263,6 @@ def _refuse_missing(given: Mapping[str, object]) -> NoReturn:
         f"a plan needs {'; '.join(missing)}. There is no default, because each changes what the promise "
         "means. See tacit plan --help for an example."
     )
-
-
-def _check_price(config: Path, stated: Config) -> None:
-    """Refuse a run file whose batches or noise have another price than what is compared."""
-    if stated.data.draw == "rows":
-        raise InvalidInput(
-            f'{config}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
-            "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
-            "price of this run before its first step."
-        )
-    special_price = {"sampling": stated.privacy.sampling, "correlation": stated.privacy.correlation}
-    for key, value in special_price.items():
-        if value not in ("poisson", "full", "truncated-poisson", "independent"):
-            raise InvalidInput(
-                f'{config}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
-                "full batch with independent noise, which tacit plan compares. tacit train prints the "
-                "price of this run before its first step."
-            )
 
 
 def _refuse_given(command: str, options: Mapping[str, object]) -> None:

@@ -21,6 +21,7 @@ from tacit.events.mechanisms import (
     GaussianMixture,
     Laplace,
     RandomizedResponse,
+    ShuffledReports,
     SparseVector,
     ZeroConcentratedDP,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "RandomizedResponse",
     "Repeat",
     "Shuffled",
+    "ShuffledReports",
     "SparseVector",
     "TreeAggregation",
     "TruncatedPoissonSampled",

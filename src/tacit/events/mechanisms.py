@@ -21,6 +21,7 @@ __all__ = [
     "GaussianMixture",
     "Laplace",
     "RandomizedResponse",
+    "ShuffledReports",
     "SparseVector",
     "ZeroConcentratedDP",
 ]
@@ -121,6 +122,30 @@ class RandomizedResponse(Event):
     def __post_init__(self) -> None:
         _set(self, "noise", check_probability("noise", self.noise))
         _set(self, "categories", check_integer("categories", self.categories, low=2))
+
+
+@dataclass(frozen=True)
+class ShuffledReports(Event):
+    """One report by each of ``records`` people, of an ``epsilon``-DP local randomiser; only the multiset is
+    seen, as a shuffler takes away who sent what (Feldman, McMillan & Talwar 2021, 2012.12803).
+
+    With ``categories`` the randomiser is randomised response of that ``epsilon`` among so many answers, which
+    costs less.  The number of people is public; who has nothing to say reports on an empty answer.
+
+    >>> from tacit.accounting import account
+    >>> round(account(ShuffledReports(10_000, 2.0), adjacency="replace-one").epsilon(1e-6), 3)
+    0.155
+    """
+
+    records: int
+    epsilon: float
+    categories: int | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "records", check_integer("records", self.records, low=1))
+        _set(self, "epsilon", check_real("epsilon", self.epsilon, low=0.0, high=100.0, open_low=True))
+        if self.categories is not None:
+            _set(self, "categories", check_integer("categories", self.categories, low=2))
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,11 @@ class BallsInBins(Event):
 
     With ``passes`` > 1 the run goes through the same bins that many times.  New bins for every epoch are
     ``Repeat(BallsInBins(bins, event), epochs)``.
+
+    This is random allocation of one step out of ``bins``.  For k random steps out of t, account for
+    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202): t
+    steps cut at random into k parts of t // k, with one step of each part, give k random steps, and showing
+    the parts only adds.  Method ``pld`` needs a noise of 0.8 or more; below, ``rdp`` has a bound.
     """
 
     bins: int

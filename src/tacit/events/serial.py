@@ -25,6 +25,7 @@ from tacit.events.mechanisms import (
     GaussianMixture,
     Laplace,
     RandomizedResponse,
+    ShuffledReports,
     SparseVector,
     ZeroConcentratedDP,
 )
@@ -47,6 +48,7 @@ _ALL: tuple[type[Any], ...] = (
     DiscreteGaussian,
     DiscreteLaplace,
     RandomizedResponse,
+    ShuffledReports,
     ApproximateDP,
     ZeroConcentratedDP,
     ExponentialMechanism,

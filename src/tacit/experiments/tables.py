@@ -34,7 +34,17 @@ from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
 from tacit.training.ranking import roc_auc
 
-__all__ = ["CHOSEN", "Candidate", "auc_of", "boosted_scores", "peer_scores", "run", "validation_part"]
+__all__ = [
+    "BOOSTED",
+    "CHOSEN",
+    "WIDTHS",
+    "Candidate",
+    "auc_of",
+    "boosted_scores",
+    "peer_scores",
+    "run",
+    "validation_part",
+]
 
 _NAME = "tables"
 _EPSILONS = (0.5, 1.0, 3.0)
@@ -47,8 +57,8 @@ _NOTES = (
 
 
 _PEER_C = {0.5: 0.01, 1.0: 0.1, 3.0: 1.0}
-_WIDTHS = (1, 8, 1, 8, 15, 7, 6, 3, 1, 1, 1, 2)  # of Adult's columns without bins; numbers have one
-_BOOSTED = {0.5: (300, 0.1), 1.0: (1000, 0.03), 3.0: (1000, 0.1)}  # rounds, learning rate
+WIDTHS = (1, 8, 1, 8, 15, 7, 6, 3, 1, 1, 1, 2)  # of Adult's columns without bins; numbers have one
+BOOSTED = {0.5: (300, 0.1), 1.0: (1000, 0.03), 3.0: (1000, 0.1)}  # rounds, learning rate
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,7 @@ def validation_part(data: Dataset) -> Dataset:
 
 
 def run(request: Request) -> list[Row]:
-    """Rows without privacy, of ours under both adjacencies, and of diffprivlib; and ``tables.png``."""
+    """Rows without privacy, of ours under both adjacencies, and of peers; and ``tables.png``."""
     request.choose_dataset(("adult",))
     sets = {bins: load_adult(bins=bins) for bins in (False, True)}
     rows: list[Row] = []
@@ -177,7 +187,7 @@ def _peers(data: Dataset, epsilon: float, runs: int) -> Iterator[Row]:
         label = "diffprivlib, logistic regression, replace-one"
         yield _foreign(data, label, epsilon, "pure", found, time.perf_counter() - start)
     start = time.perf_counter()
-    if found := boosted_scores(data, epsilon, *_BOOSTED[epsilon], runs):
+    if found := boosted_scores(data, epsilon, *BOOSTED[epsilon], runs):
         label = "interpret, private boosting (DP-EBM)"
         yield _foreign(data, label, epsilon, "gdp", found, time.perf_counter() - start)
 
@@ -195,7 +205,8 @@ def peer_scores(data: Dataset, epsilon: float, C: float, runs: int) -> list[NDAr
     """Scores (n,) of the test records by each of diffprivlib's models, on rows of norm at most 1.
 
     It needs an older scikit-learn than ours, and so an interpreter of its own: the environment variable
-    TACIT_DIFFPRIVLIB names it.  None without it.  C is the inverse of the regularisation.
+    TACIT_DIFFPRIVLIB names it.  None without it.  C is the inverse of the regularisation.  Version 0.6.6 was
+    measured; models of 0.6.5 guess by chance with a newer scikit-learn.
     """
     return _scores_by("TACIT_DIFFPRIVLIB", _PEER, _to_norm_1(data), epsilon, C, runs)
 
@@ -220,15 +231,17 @@ def boosted_scores(
 
     The environment variable TACIT_INTERPRET names an interpreter that has it.  None without it.
     """
+    if "TACIT_INTERPRET" not in os.environ:
+        return []
     whole = replace(data, train=_with_categories(data.train), test=_with_categories(data.test))
-    return _scores_by("TACIT_INTERPRET", f"widths = {_WIDTHS}{_BOOSTING}", whole, epsilon, rounds, rate, runs)
+    return _scores_by("TACIT_INTERPRET", f"widths = {WIDTHS}{_BOOSTING}", whole, epsilon, rounds, rate, runs)
 
 
 def _with_categories(pair: TensorPair) -> TensorPair:
     """One column for each of the table's: a number, or the place of a category among its values."""
     columns = [
         part[:, 0] if part.shape[1] == 1 else part.argmax(1).float()
-        for part in torch.split(pair.inputs, list(_WIDTHS), dim=1)
+        for part in torch.split(pair.inputs, list(WIDTHS), dim=1)
     ]
     return TensorPair(torch.stack(columns, 1), pair.targets)
 

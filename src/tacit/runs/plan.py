@@ -14,7 +14,7 @@ from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.runs.config import Config
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
-__all__ = ["check_largest_batch", "make_plan"]
+__all__ = ["check_comparable", "check_largest_batch", "make_plan"]
 
 _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
@@ -67,6 +67,24 @@ def check_largest_batch(config: Config) -> None:
             '[privacy] sampling = "truncated-poisson" and [training] largest_batch go together, and only one '
             "of them is set. Set both, or neither."
         )
+
+
+def check_comparable(name: str, config: Config) -> None:
+    """Refuse the run file of that name if its batches or noise have another price than what plans compare."""
+    if config.data.draw == "rows":
+        raise InvalidInput(
+            f'{name}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
+            "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
+            "price of this run before its first step."
+        )
+    special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
+    for key, value in special_price.items():
+        if value not in ("poisson", "full", "truncated-poisson", "independent"):
+            raise InvalidInput(
+                f'{name}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
+                "full batch with independent noise, which tacit plan compares. tacit train prints the "
+                "price of this run before its first step."
+            )
 
 
 def _check_cycle(config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -27,6 +28,7 @@ from tacit.events import (
     Laplace,
     PoissonSampled,
     PrivateSelection,
+    ShuffledReports,
     TruncatedPoissonSampled,
     WithoutReplacement,
     WithReplacement,
@@ -68,23 +70,40 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
         case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
             return _of_group(lambda share: mechanism_epsilon(inner, share, adjacency), size, delta)
         case PrivateSelection():
-            return rdp.price(((base, 1),), adjacency).epsilon(delta)
+            return _of_selection(base, delta, adjacency)
         case GaussianMixture():
             return mixture_epsilon(base, delta, adjacency)
         case PoissonSampled(rate, Gaussian(sigma)):
             return mixture_epsilon(GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate)), delta, adjacency)
-        case TruncatedPoissonSampled() | PoissonSampled(_, Laplace()):
-            return _by_grid(base, 2.0 ** (math.floor(2.0 * math.log2(delta)) / 2.0), adjacency)
+        case TruncatedPoissonSampled() | PoissonSampled(_, Laplace()) | ShuffledReports():
+            return _by_grid(base, delta, adjacency)
     pure = pure_epsilon(base, adjacency)
     if pure is not None:
         return _relaxed(pure, 0.0, delta)
     raise _unknown(base, adjacency)
 
 
-@lru_cache(maxsize=1024)
 def _by_grid(base: Base, delta: float, adjacency: Adjacency) -> float:
     """By the privacy loss distribution, which takes a while: ``delta`` is rounded down, for the cache."""
-    return pld.price(((base, 1),), adjacency).epsilon(delta)
+    return _by_grid_at(base, math.floor(2.0 * math.log2(delta)), adjacency)
+
+
+@lru_cache(maxsize=1024)
+def _by_grid_at(base: Base, halves: int, adjacency: Adjacency) -> float:
+    return pld.price(((base, 1),), adjacency).epsilon(2.0 ** (halves / 2.0))
+
+
+def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
+    """The lesser of the bounds by the curve of a run and by its Renyi divergences, where it has both."""
+    by_renyi = math.inf
+    with suppress(UnsupportedEvent):
+        by_renyi = rdp.price(((base, 1),), adjacency).epsilon(delta)
+    try:
+        return min(by_renyi, _by_grid(base, delta, adjacency))
+    except UnsupportedEvent:
+        if by_renyi == math.inf:
+            raise
+        return by_renyi
 
 
 def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:

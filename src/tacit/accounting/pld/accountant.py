@@ -9,22 +9,24 @@ Truncated samples go the way of whole ones where a cut is rare (``truncated``).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
 from tacit.accounting.derived import LeastPrice
 from tacit.accounting.directions import Direction, directions
-from tacit.accounting.flatten import Base, Steps, in_units_of, total_mu
+from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, total_mu
 from tacit.accounting.pld.contour_saddle import Plain, Term
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.pld.pairs_selection import KnownCurve, selected
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
 from tacit.accounting.price import Price
 from tacit.accounting.scales import LEAST_NOISE
-from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled
+from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled, PrivateSelection
 
 __all__ = ["estimate", "price"]
 
@@ -38,6 +40,21 @@ def _without_bins(steps: Steps) -> Steps:
     return tuple(plain.items())
 
 
+def _units(steps: Steps, adjacency: Adjacency) -> Steps:
+    """``steps`` in units of the adjacency, selections as the curves that they have."""
+    return tuple(
+        (_selected(base, adjacency) if isinstance(base, PrivateSelection) else base, count)
+        for base, count in in_units_of(adjacency, steps)
+    )
+
+
+@lru_cache(maxsize=64)
+def _selected(event: PrivateSelection, adjacency: Adjacency) -> KnownCurve:
+    run = price(flatten(event.event), adjacency)
+    # many deltas are asked for: a line for each of them takes longer than one composition for all
+    return selected(run.grid if isinstance(run, ContourPrice) else run, event)
+
+
 def price(steps: Steps, adjacency: Adjacency) -> Price:
     """Price any composition of mechanisms that have a dominating pair.
 
@@ -49,9 +66,10 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
       tails cut off and quadrature allowed for.
     * The lower ends of ``epsilon_bounds`` and ``delta_bounds`` are lower bounds for the dominating pair.
     * Under add-remove and zero-out both directions are composed, and the larger one counts.
+    * The best of several runs is priced by the curve of one, which is an upper bound and no dominating pair.
     * What has no proven dominating pair is refused by name.
     """
-    units = in_units_of(adjacency, steps)
+    units = _units(steps, adjacency)
     found = _priced(units, adjacency)
     if any(isinstance(base, BallsInBins) for base, _ in units):
         return LeastPrice({"pld": found, "without bins": price(_without_bins(steps), adjacency)})
@@ -98,7 +116,7 @@ def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
 
 def estimate(steps: Steps, adjacency: Adjacency, delta: float) -> float:
     """epsilon by the saddle point alone: a few percent off on either side, in a millisecond.  Not a bound."""
-    units = in_units_of(adjacency, steps)
+    units = _units(steps, adjacency)
 
     def one(way: Direction) -> float:
         infinite = PldPrice(units, (way,)).infinite(way)

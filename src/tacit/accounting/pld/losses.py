@@ -35,6 +35,8 @@ from tacit.accounting.pld.pairs_noise import (
     private_pair,
     response_pair,
 )
+from tacit.accounting.pld.pairs_selection import KnownCurve
+from tacit.accounting.pld.pairs_shuffle import shuffled_reports
 from tacit.accounting.scales import LEAST_NOISE, NoiseOutOfRange
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
@@ -50,6 +52,7 @@ from tacit.events import (
     Laplace,
     PoissonSampled,
     RandomizedResponse,
+    ShuffledReports,
     SparseVector,
     TruncatedPoissonSampled,
     WithoutReplacement,
@@ -68,6 +71,8 @@ def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
     """
     if isinstance(base, BallsInBins):
         return _loss_of_bins(base, direction, tail)
+    if isinstance(base, KnownCurve):
+        return base.loss
     return _loss_of(base, direction, tail)
 
 
@@ -99,6 +104,8 @@ def _loss_of(base: Base, direction: Direction, tail: float) -> Loss:
             pair = None if unit is None else pair_of(unit, tail)
             if pair is not None:
                 return sampled_without_replacement(pair, batch_size / records)
+        case ShuffledReports(records, epsilon, categories):
+            return shuffled_reports(records, epsilon, categories)
         case GaussianMixture(sigma, sensitivities, probabilities):
             return gaussian_mixture(sigma, sensitivities, probabilities, direction, tail)
         case _:
@@ -178,7 +185,8 @@ def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
     if sigma < LEAST_BIN_NOISE:
         raise NoiseOutOfRange(
             f"method 'pld' prices balls in bins from noise multiplier {LEAST_BIN_NOISE:g} upwards, as the "
-            f"likelihood ratio has too long a tail below; got {base!r}. Use more noise, or Poisson sampling.",
+            f"likelihood ratio has too long a tail below; got {base!r}. Use method 'best' or 'rdp', or more "
+            "noise.",
             too_small=True,
         )
 

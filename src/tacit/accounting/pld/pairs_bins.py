@@ -29,12 +29,13 @@ from scipy.special import ndtr, ndtri
 from tacit.accounting.pld.grid import UNIT
 from tacit.accounting.pld.pair import Loss, unsampled
 from tacit.accounting.pld.pairs_noise import gaussian_pair
+from tacit.accounting.pld.pairs_selection import NOTHING
 from tacit.accounting.price import Array
 
 __all__ = ["LEAST_BIN_NOISE", "balls_in_bins"]
 
 LEAST_BIN_NOISE = 0.8
-"""Below it, a lognormal spreads over too many decades for a linear grid."""
+"""Below it, a lognormal spreads over too many decades for a linear grid; ``renyi.allocation`` has a bound."""
 
 _FINE = 1.0 / 60.0  # the grid against the spread of log W
 _MOST_POINTS = 1 << 19
@@ -44,7 +45,6 @@ _SURE = 1e-12  # allowance for quadrature and rounding, relative, on the law of 
 _SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.7])  # of the tilt that shows where the window ends
 _LET_GO = 4  # points next to the cut
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-_NOTHING = Loss((), np.array([[0.0, 1.0]]), 0.0, 0.0, 0.0)
 
 
 def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss:
@@ -57,7 +57,7 @@ def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss
     * ``dominated`` is dominated by that of the epoch in which every gradient has norm 1 in one direction.
     """
     if tail * _COARSER < _LEAST_TAIL:
-        return replace(unsampled(gaussian_pair(sigma, tail)), dominated=_NOTHING)
+        return replace(unsampled(gaussian_pair(sigma, tail)), dominated=NOTHING)
     law = _Lognormal(sigma)
     cut = law.cut(tail * _COARSER / bins)
     d = _FINE / sigma
@@ -68,7 +68,7 @@ def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss
         if window.size <= _MOST_POINTS:
             break
         d *= 1.05 * window.size / _MOST_POINTS
-    dominated = _NOTHING
+    dominated = NOTHING
     if remove:
         pmf, error, wrapped = _sum(law.below(low + high, spread, d), bins, window)
         dominated = _without_top(_loss(np.maximum(pmf - error, 0.0), bins, window, remove, 0.0), wrapped)

@@ -14,6 +14,7 @@ import numpy as np
 from tacit.accounting.closed_form.pure import exchanged, is_hidden_in, pure_epsilon
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
 from tacit.accounting.price import Array
+from tacit.accounting.renyi.allocation import LARGEST_ORDER, balls_in_bins
 from tacit.accounting.renyi.laws import law_of, log_moments_of_law
 from tacit.accounting.renyi.quadrature import (
     log_moments,
@@ -25,6 +26,7 @@ from tacit.accounting.renyi.selection import of_negative_binomial, of_poisson
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,
+    BallsInBins,
     DiscreteGaussian,
     ExponentialMechanism,
     Gaussian,
@@ -103,6 +105,8 @@ def _by_law(base: Base, orders: Array, adjacency: Adjacency) -> Array | None:
     """By the outcomes of a pair, sampled or not."""
     largest = 2.0 ** math.ceil(math.log2(float(orders.max())))
     match base:
+        case BallsInBins(bins, Gaussian(sigma)) if adjacency is not Adjacency.REPLACE_ONE:
+            return balls_in_bins(bins, sigma, orders) * _UP
         case PoissonSampled(rate, inner):
             law, fixed_size = None, False
             if is_hidden_in(inner, adjacency):
@@ -213,6 +217,8 @@ def largest_order(base: Base, adjacency: Adjacency) -> float:
             return _affordable(lambda power: terms * points_needed(sigma / largest, -power))
         case PoissonSampled(_, inner) | WithoutReplacement(_, _, inner) | GroupPrivacy(inner):
             return min(1e4, largest_order(inner, adjacency))
+        case BallsInBins():
+            return LARGEST_ORDER - 1.0
         case PrivateSelection(inner):
             return min((largest_order(part, adjacency) for part, _ in flatten(inner)), default=1e9)
     return 1e9

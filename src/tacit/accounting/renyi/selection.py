@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tacit.accounting.pld.pairs_selection import log_one_over_gamma
 from tacit.accounting.price import Array
 from tacit.accounting.renyi.conversion import log_delta_at_orders
-from tacit.accounting.roots import brent
 
-__all__ = ["log_one_over_gamma", "of_negative_binomial", "of_poisson"]
+__all__ = ["of_negative_binomial", "of_poisson"]
 
 _UP = 1.0 + 1e-12
 
@@ -59,25 +59,3 @@ def of_negative_binomial(
         values = at(beta)
         best, least = float(beta[int(np.argmin(values))]), min(least, float(values.min()))
     return np.asarray((run(orders) + (1.0 + shape) * least + math.log(mean) / (orders - 1.0)) * _UP)
-
-
-def log_one_over_gamma(mean: float, shape: float) -> float:
-    """log(1/gamma) of the truncated negative binomial with E K = ``mean`` > 1, rounded up.
-
-    E K = eta (1 - gamma) / (gamma (1 - gamma^eta)), for eta = 0: (1/gamma - 1) / log(1/gamma) (Definition 1).
-
-    >>> round(log_one_over_gamma(10.0, 1.0), 6)  # geometric: E K = 1/gamma
-    2.302585
-    """
-
-    def excess(cost: float) -> float:
-        """log E K - log mean, increasing in log(1/gamma)."""
-        grown = cost + math.log(-math.expm1(-cost))  # log(1/gamma - 1)
-        if abs(shape) * cost < 1e-8:
-            return grown - math.log(cost) - math.log(mean)
-        return grown + math.log(shape / -math.expm1(-shape * cost)) - math.log(mean)
-
-    low, high = 1e-12, 1.0
-    while excess(high) < 0.0:
-        high *= 2.0
-    return brent(excess, low, high, xtol=1e-13) * _UP + 1e-12
