@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -129,6 +129,10 @@ bench-queries: install  ## a private group-by over ten million rows beside plain
 torture-ledger: install  ## crowds, sudden death, power loss and full disks for the ledger, at full size; a quarter of an hour
 	$(BIN)/python benchmarks/torture_ledger.py
 	$(BIN)/python docs/build.py
+
+release: install  ## check, build and try a release, in dist; nothing is uploaded. TRY="python3.12 python3.13" tries more Pythons
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[release]'
+	$(BIN)/python release/make.py --python $(BIN)/python $(TRY:%=--python %)
 
 docs: install  ## the documentation site, in build/site; warnings are errors
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -675,8 +675,9 @@ def _fuzz(data: dict[str, Any]) -> Iterator[str]:
         f"`tests/accounting/fuzz_events.py {data['events']}`. Events of every kind, nested up to three deep, "
         "under every adjacency, with extreme parameters and δ down to 1e-100: each by all accountants, "
         f"{data['beside_dp_accounting']} also by dp_accounting, and short ones by Monte Carlo. Of "
-        f"{data['events']:,} events {data['refused']:,} were refused by name, {data['wrong']} got a wrong "
-        f"answer and {data['raised']} another error. Seconds for ε: {times['0.5']} in the middle, "
+        f"{data['events']:,} events {data['refused']:,} were refused by name, {data['raised']} raised "
+        f"another error, and {data['wrong']} had a bound that another contradicts or is 2 % below. "
+        f"Seconds for ε: {times['0.5']} in the middle, "
         f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100. The slowest:\n"
     )
     yield "| s | event | adjacency | δ | ε | road |"
