@@ -467,7 +467,9 @@ def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
                 yield f"| {row['planted']} | {row['test']} | {_p_value(row)} |"
         yield "\nTime to fill a buffer of float32, median (quartiles):\n"
         cases = list(dict.fromkeys((row["draws"], row["threads"]) for row in speed))
-        yield "| | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
+        yield (
+            "| generator | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
+        )
         yield "|---" * (1 + len(cases)) + "|"
         for engine in dict.fromkeys(row["engine"] for row in speed):
             mine = [row for row in speed if row["engine"] == engine]

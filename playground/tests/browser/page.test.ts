@@ -2,51 +2,28 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
-import { pathToFileURL } from "node:url";
-import { type Browser, type BrowserContextOptions, chromium, type Page } from "playwright-core";
+import { type Browser, type BrowserContextOptions, type Page } from "playwright-core";
 import { fromLink } from "../../src/page/link.ts";
 import { TEXT } from "../../src/text.ts";
+import { axe, DESKTOP, launched, opened as openedFile, PHONE } from "./opened.ts";
 
 declare const PLAYGROUND: string;
 
 const HTML = `${PLAYGROUND}/../src/tacit/cli/playground.html`;
-const AXE = readFileSync(createRequire(`${PLAYGROUND}/package.json`).resolve("axe-core/axe.min.js"), "utf8");
-const DESKTOP: BrowserContextOptions = { viewport: { width: 1440, height: 960 }, permissions: ["clipboard-read", "clipboard-write"] };
-const PHONE: BrowserContextOptions = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
 
 let browser: Browser;
 before(async () => {
-  browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+  browser = await launched();
 });
 after(() => browser.close());
 
-/** Open the page, do something, and see that it asked for no address and threw nothing. */
-async function opened(options: BrowserContextOptions, hash: string, act: (page: Page) => Promise<void>): Promise<void> {
-  const context = await browser.newContext(options);
-  const page = await context.newPage();
-  const problems: string[] = [];
-  page.on("pageerror", (error) => problems.push(error.message));
-  page.on("console", (line) => line.type() === "error" && problems.push(line.text()));
-  page.on("request", (request) => /^https?:/.test(request.url()) && problems.push(request.url()));
-  await page.goto(`${pathToFileURL(HTML).href}${hash}`);
-  await act(page);
-  assert.deepEqual(problems, []);
-  await context.close();
-}
+const opened = (options: BrowserContextOptions, hash: string, act: (page: Page) => Promise<void>): Promise<void> =>
+  openedFile(browser, HTML, options, act, hash);
 
 const text = (page: Page, id: string): Promise<string> => page.locator(`#${id}`).innerText();
 const waitFor = (page: Page, id: string, pattern: RegExp): Promise<unknown> =>
   page.waitForFunction(([of, source]) => new RegExp(source!).test(document.getElementById(of!)!.textContent!), [id, pattern.source], { timeout: 90_000 });
-
-async function axe(page: Page, what: string): Promise<void> {
-  await page.evaluate(AXE);
-  const found = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })") as
-    { violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] };
-  const said = found.violations.map((v) => `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 120)} ${n.failureSummary}`).join("\n  ")}`);
-  assert.deepEqual(said, [], what);
-}
 
 test("it trains: steps are counted, losses fall, epsilon rises and ends where tacit account says", async () => {
   await opened(DESKTOP, "", async (page) => {
