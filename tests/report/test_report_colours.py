@@ -94,7 +94,7 @@ def alike(first: Any, second: Any, lighter: float = LIGHTER) -> list[str]:
 def looks(axes: Axes) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     """What is drawn: its name, what tells it apart beside its colour, and the colour."""
     for line in axes.get_lines():
-        dash = line._unscaled_dash_pattern  # in multiples of the width
+        dash = line._unscaled_dash_pattern  # type: ignore[attr-defined]  # in multiples of the width
         yield str(line.get_label()), ("line", str(dash), str(line.get_marker())), to_hex(line.get_color())
     for bars in axes.containers:
         if isinstance(bars, BarContainer):
