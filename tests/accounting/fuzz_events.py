@@ -221,7 +221,8 @@ def check(event: Event, adjacency: str, delta: float, *, peers: bool) -> Finding
             least, most = account(event, adjacency=adjacency, method=method).epsilon_bounds(delta)
         except UnsupportedEvent:
             continue
-        if upper > most * (1 + 2e-6) + 1e-12:
+        digits = 2e-6 if method != "optimal" or road != "pld" else 1e-3  # it is not asked where pld answers
+        if upper > most * (1 + digits) + 1e-12:
             wrong.append(f"{method} proves {most}")
         if lower > most * (1 + 1e-9) + 1e-12 or (method != "pld" and least > upper * (1 + 1e-9) + 1e-12):
             wrong.append(f"{method} contradicts: {least} {most}")

@@ -15,6 +15,7 @@ from tacit.accounting.pld import pairs_selection
 from tacit.accounting.pld.pairs_selection import selected
 from tacit.accounting.price import Price
 from tacit.events import (
+    ApproximateDP,
     BallsInBins,
     Compose,
     Event,
@@ -242,3 +243,16 @@ def test_where_pld_knows_no_upper_bound_it_claims_no_lower_one() -> None:
     lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-100)
     assert (lower, upper) == (0.0, math.inf)
     assert account(event, adjacency="add-remove", method="best").epsilon(1e-100) < 20.0
+
+
+def test_best_asks_composition_theorems_where_the_curve_of_a_selection_ends() -> None:
+    selection = PrivateSelection(
+        ApproximateDP(1.4, 0.0), distribution="negative-binomial", mean=4.7, shape=1.0
+    )
+    event = Compose((selection, Laplace(0.4)))
+    for delta in (1e-5, 1e-100):
+        best, optimal = (
+            account(event, adjacency="zero-out", method=method).epsilon(delta)
+            for method in ("best", "optimal")
+        )
+        assert best <= optimal * (1 + 2e-6)

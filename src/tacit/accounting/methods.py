@@ -14,7 +14,7 @@ from tacit.accounting.price import Price
 from tacit.accounting.renyi import moments, rdp, zcdp
 from tacit.accounting.scales import check_noise
 from tacit.errors import UnsupportedEvent, check_in
-from tacit.events import Adjacency, Event
+from tacit.events import Adjacency, Event, PrivateSelection
 
 __all__ = ["BEST", "METHODS", "price_of"]
 
@@ -54,9 +54,10 @@ def _best(steps: Steps, adjacency: Adjacency) -> Price:
     """The least of the roads that have a proven bound; what none has is refused as the first refuses it."""
     roads: dict[str, Price] = {}
     refusals: list[UnsupportedEvent] = []
+    selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # whose curve ends at some 1e-14
     for name in _ROADS:
-        if name == "optimal" and "pld" in roads:
-            break  # the pairs that it composes are composed by the first as well
+        if name == "optimal" and "pld" in roads and not selects:
+            break  # the pairs that it composes are composed by the first as well, to four digits at least
         try:
             roads[name] = METHODS[name](steps, adjacency)
         except UnsupportedEvent as refusal:
