@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -130,6 +130,10 @@ torture-ledger: install  ## crowds, sudden death, power loss and full disks for 
 	$(BIN)/python benchmarks/torture_ledger.py
 	$(BIN)/python docs/build.py
 
+release: install  ## check, build and try a release, in dist; nothing is uploaded. TRY="python3.12 python3.13" tries more Pythons
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[release]'
+	$(BIN)/python release/make.py --python $(BIN)/python $(TRY:%=--python %)
+
 docs: install  ## the documentation site, in build/site; warnings are errors
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
@@ -149,6 +153,10 @@ playground: playground/node_modules/.installed  ## check the playground's types 
 
 playground-test: playground  ## the playground's accounting and training, and the page in Chromium (CHROMIUM=/usr/bin/chromium)
 	cd playground && npm run --silent test && npm run --silent test:browser
+
+pages-test: playground/node_modules/.installed install  ## axe on each page that Tacit writes, and on the site if make docs built it
+	OMP_NUM_THREADS=1 $(BIN)/python playground/write_pages.py
+	cd playground && npm run --silent test:browser reports
 
 playground-pictures: playground install  ## take the pictures of docs/playground.md anew
 	cd playground && node screenshots.mjs

@@ -467,7 +467,9 @@ def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
                 yield f"| {row['planted']} | {row['test']} | {_p_value(row)} |"
         yield "\nTime to fill a buffer of float32, median (quartiles):\n"
         cases = list(dict.fromkeys((row["draws"], row["threads"]) for row in speed))
-        yield "| | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
+        yield (
+            "| generator | " + " | ".join(f"{n / 1e6:g}M, threads: {threads}" for n, threads in cases) + " |"
+        )
         yield "|---" * (1 + len(cases)) + "|"
         for engine in dict.fromkeys(row["engine"] for row in speed):
             mine = [row for row in speed if row["engine"] == engine]
@@ -673,8 +675,9 @@ def _fuzz(data: dict[str, Any]) -> Iterator[str]:
         f"`tests/accounting/fuzz_events.py {data['events']}`. Events of every kind, nested up to three deep, "
         "under every adjacency, with extreme parameters and δ down to 1e-100: each by all accountants, "
         f"{data['beside_dp_accounting']} also by dp_accounting, and short ones by Monte Carlo. Of "
-        f"{data['events']:,} events {data['refused']:,} were refused by name, {data['wrong']} got a wrong "
-        f"answer and {data['raised']} another error. Seconds for ε: {times['0.5']} in the middle, "
+        f"{data['events']:,} events {data['refused']:,} were refused by name, {data['raised']} raised "
+        f"another error, and {data['wrong']} had a bound that another contradicts or is 2 % below. "
+        f"Seconds for ε: {times['0.5']} in the middle, "
         f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100. The slowest:\n"
     )
     yield "| s | event | adjacency | δ | ε | road |"

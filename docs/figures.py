@@ -6,28 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 
-from tacit.report.pages.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import empty_figure, line_style, write_figure
 
 __all__ = ["PLAIN", "scaling", "steps"]
 
 PLAIN = "plain PyTorch"
-COLOURS = {
-    "plain PyTorch, contiguous": "#777777",
-    "plain PyTorch, channels_last": "#777777",
-    "plain PyTorch, our passes and pools": "#333333",
-    "Tacit": "#0b5394",
-    "Tacit, lean": "#3d85c6",
-    "Tacit, sleeping threads": "#674ea7",
-    "Tacit, no compiler": "#6fa8dc",
-    "Tacit, reference": "#cfe2f3",
-    "Opacus, hooks": "#b45f06",
-    "Opacus, functorch": "#e69138",
-    "Opacus, ew": "#f6b26b",
-    "Opacus, ghost": "#f9cb9c",
-    "torch.func": "#999999",
-    "fastDP, MixOpt": "#38761d",
-    "fastDP, ghost": "#93c47d",
+# A library has a hatch, and its engines differ in lightness: so they are told apart in grey too.
+LOOKS = {
+    "plain PyTorch, contiguous": ("#777777", "..."),
+    "plain PyTorch, channels_last": ("#aaaaaa", "..."),
+    "plain PyTorch, our passes and pools": ("#444444", "..."),
+    "Tacit": ("#0b3f78", ""),
+    "Tacit, lean": ("#3d85c6", ""),
+    "Tacit, sleeping threads": ("#5d4a99", "---"),
+    "Tacit, no compiler": ("#6fa8dc", ""),
+    "Tacit, reference": ("#cfe2f3", ""),
+    "Opacus, hooks": ("#8a4500", "///"),
+    "Opacus, functorch": ("#d0702a", "///"),
+    "Opacus, ew": ("#f0a860", "///"),
+    "Opacus, ghost": ("#fbdcc0", "///"),
+    "torch.func": ("#999999", "xxx"),
+    "fastDP, MixOpt": ("#38761d", "\\\\\\"),
+    "fastDP, ghost": ("#93c47d", "\\\\\\"),
 }
 
 
@@ -53,7 +55,7 @@ def steps(data: dict[str, Any], path: Path) -> None:
 def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
     workloads = list(dict.fromkeys(workload for workload, _ in values))
     found = {engine for _, engine in values}
-    engines = [engine for engine in COLOURS if engine in found]
+    engines = [engine for engine in LOOKS if engine in found]
     width = 0.85 / max(1, len(engines))
     for position, engine in enumerate(engines):
         places = [
@@ -63,7 +65,10 @@ def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
         ]
         heights = [values[w, engine] for w in workloads if (w, engine) in values]
         # Bars stand on 1, the plain step, on a logarithmic axis: below it is better than plain.
-        axes.bar(places, [h - 1.0 for h in heights], width, bottom=1.0, color=COLOURS[engine], label=engine)
+        colour, hatch = LOOKS[engine]
+        ink = "black" if sum(to_rgb(colour)) > 1.2 else "white"  # of the hatch
+        look = {"facecolor": colour, "hatch": hatch, "edgecolor": ink, "linewidth": 0, "label": engine}
+        axes.bar(places, [h - 1.0 for h in heights], width, bottom=1.0, **look)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_yscale("log")
     top, bottom = 1.3 * max(values.values(), default=1.0), 0.9 * min(values.values(), default=1.0)
@@ -94,11 +99,13 @@ def scaling(data: dict[str, Any], path: Path) -> None:
 
 
 def _lines(axes: Axes, points: list[dict[str, Any]]) -> None:
-    for series in dict.fromkeys(p["series"] for p in points):
+    for number, series in enumerate(dict.fromkeys(p["series"] for p in points)):
         mine = [p for p in points if p["series"] == series]
         places = [p["value"] for p in mine]
-        axes.plot(places, [p["ratio"] for p in mine], marker="o", markersize=3, label=series)
-        axes.fill_between(places, [p["ratio_low"] for p in mine], [p["ratio_high"] for p in mine], alpha=0.2)
+        look = line_style(number)
+        axes.plot(places, [p["ratio"] for p in mine], marker="o", markersize=3, label=series, **look)
+        band = [p["ratio_low"] for p in mine], [p["ratio_high"] for p in mine]
+        axes.fill_between(places, *band, alpha=0.2, color=look["color"], linewidth=0)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.axhline(1.3, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log", base=2)

@@ -129,14 +129,21 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("sdist", copied(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("sdist") / "out")
 
 
-def test_both_hold_every_file_of_the_package_and_no_part_of_the_tests(sdist: Path, tmp_path: Path) -> None:
+def test_the_sdist_holds_every_file_of_the_package_and_no_part_of_the_tests(sdist: Path) -> None:
     assert sources() >= DATA
     files = in_sdist(sdist)
     assert {name.removeprefix("src/") for name in files if name.startswith("src/tacit/")} == sources()
     assert files >= PAGES | {"pyproject.toml", "setup.py"}
     assert not [name for name in files if name.startswith("tests/")]
-    wheel = build("wheel", copied(tmp_path / "checkout"), tmp_path / "out", NO_COMPILER)
+
+
+@pytest.mark.parametrize("more", [NO_COMPILER, {"TACIT_NATIVE": "0"}], ids=["no compiler", "not wanted"])
+def test_a_wheel_without_kernels_is_one_for_every_platform(tmp_path: Path, more: dict[str, str]) -> None:
+    wheel = build("wheel", copied(tmp_path / "checkout"), tmp_path / "out", more)
     assert in_wheel(wheel) == sources()
+    assert wheel.name == f"{STEM}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        assert "Root-Is-Purelib: true" in archive.read(f"{STEM}.dist-info/WHEEL").decode()
 
 
 def test_a_wheel_of_the_sdist_holds_the_same_and_runs_where_it_is_installed(
@@ -147,6 +154,8 @@ def test_a_wheel_of_the_sdist_holds_the_same_and_runs_where_it_is_installed(
     (wheel,) = out.iterdir()
     compiler = shutil.which(os.environ.get("CXX", "g++")) is not None
     assert in_wheel(wheel) == sources() | ({COMPILED} if compiler else set())
+    assert wheel.name.startswith(f"{STEM}-py3-none-")
+    assert wheel.name.endswith("-any.whl") != compiler
 
     venv.create(tmp_path / "fresh", symlinks=True)
     python, tacit_command = (tmp_path / "fresh" / "bin" / name for name in ("python", "tacit"))
@@ -183,6 +192,19 @@ def test_the_metadata_say_where_the_project_lives_and_what_it_runs_on(sdist: Pat
     assert {"Typing :: Typed", f"Programming Language :: Python :: {oldest}"} <= classifiers
 
 
+def test_links_of_the_readme_work_where_there_are_no_files(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        member = archive.extractfile(f"{STEM}/PKG-INFO")
+        assert member is not None
+        text = member.read().decode()
+    links = re.findall(r"\]\(([^)\s]+)", text)
+    home = PROJECT["urls"]["Repository"]
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert f"{home}/blob/v{tacit.__version__}/docs/install.md" in links
+    assert f"{home}/raw/v{tacit.__version__}/docs/pictures/playground-page.png" in links
+    assert all((ROOT / link.split("/", 7)[7]).exists() for link in links if f"/v{tacit.__version__}/" in link)
+
+
 def test_every_address_of_the_project_is_one_that_the_metadata_name() -> None:
     home = PROJECT["urls"]["Repository"]
     files = [*(ROOT / ".github").rglob("*.*"), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
@@ -190,3 +212,59 @@ def test_every_address_of_the_project_is_one_that_the_metadata_name() -> None:
     found = [link for text in texts for link in re.findall(r"https://github\.com/\S*tacit[^\s)]*", text)]
     assert found
     assert all(link.startswith(home) for link in found), found
+
+
+# --- without extras --------------------------------------------------------------------------------------
+
+# Hides every package but NumPy, SciPy and Python's own, as where `pip install tacit-dp` has put nothing else.
+ALONE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        known = {*sys.stdlib_module_names, "numpy", "scipy", "tacit"}
+        if path is None and top not in known and not top.startswith("_sysconfigdata"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+PRICE = """
+from tacit.accounting import account
+from tacit.events import Gaussian, PoissonSampled, Repeat
+import tacit, tacit.planner
+
+event = Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000)
+print(round(account(event, adjacency="add-remove").epsilon(1e-5), 4))
+plan = tacit.Plan.calibrate(
+    epsilon=2.0, delta=1e-5, records=10_000, batch_size=100, epochs=1, clipping=1.0, adjacency="add-remove",
+    unit="row",
+)
+print(plan.epsilon <= 2.0)
+"""
+
+
+def alone(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", ALONE + code], capture_output=True, text=True, check=False)
+
+
+def test_without_extras_there_is_accounting_with_numpy_and_scipy_alone() -> None:
+    needed = {re.split(r"[<>=~!\\[; ]", line)[0] for line in PROJECT["dependencies"]}
+    assert needed == {"numpy", "scipy"}
+    done = alone(PRICE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0.9469", "True"]
+
+
+def test_without_extras_the_command_says_which_one_to_install() -> None:
+    done = alone("sys.argv = ['tacit', 'demo']\nfrom tacit.cli import main\nmain()")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "is missing). Install them with: pip install 'tacit-dp[cli]'" in done.stderr
+    assert "typer" in " ".join(PROJECT["optional-dependencies"]["cli"])
+
+
+def test_what_is_hidden_is_hidden() -> None:
+    done = alone("import torch")
+    assert done.returncode == 1
+    assert "No module named 'torch'" in done.stderr

@@ -1,6 +1,6 @@
 // The page: one state, two models in training, a worker for accounting and one for attacks.
 
-import { type Cost } from "./accounting/account.ts";
+import { type Cost, METHODS } from "./accounting/account.ts";
 import { RANGE } from "./accounting/range.ts";
 import { type Profile } from "./accounting/tradeoff.ts";
 import { advantage, type Scores } from "./attack/attack.ts";
@@ -14,7 +14,7 @@ import { fromLink, onGrid, toLink } from "./page/link.ts";
 import { MechanismView } from "./page/mechanism.ts";
 import { pointsOf, PRESETS, recipeOf, runOf, START, type State, testPointsOf } from "./page/state.ts";
 import { toCsv, toToml } from "./page/toml.ts";
-import { Tour } from "./page/tour.ts";
+import { type Stop, Tour } from "./page/tour.ts";
 import { fill, TEXT } from "./text.ts";
 import { type Answer, type Job } from "./worker.ts";
 
@@ -42,6 +42,7 @@ class Page {
   private cost: Cost | null = null;
   private profile: Profile | null = null;
   private curves: Curves = {};
+  private finding = false; // the noise for a budget
   private account = 0; // the id of the newest question to the worker
   private attackId = 0;
   private scores: { plain: Scores; noisy: Scores } | null = null;
@@ -56,7 +57,7 @@ class Page {
   private readonly mechanism = new MechanismView();
   private readonly controls = new Controls(
     (more) => this.change(more),
-    (preset) => this.begin(preset),
+    (preset) => this.load(preset),
   );
   private readonly showTool: (tool: Tool) => void;
 
@@ -77,7 +78,7 @@ class Page {
     const { state, step } = fromLink(location.hash);
     this.state = state;
     this.rebuild();
-    while (this.plain.steps < step) this.advance(this.plain.steps + 1 === step);
+    for (let k = 0; k < step; k++) this.advance(k + 1 === step);
     this.draw(true);
   }
 
@@ -88,6 +89,7 @@ class Page {
     const names = (Object.keys(more) as (keyof State)[]).filter((name) => before[name] !== this.state[name]);
     if (names.length === 0) return;
     if (names.includes("dataSet") || names.includes("count")) this.state = { ...this.state, target: -1 };
+    if (more.budget === "sigma" && before.noiseMultiplier === 0) this.state = { ...this.state, noiseMultiplier: START.noiseMultiplier };
     this.stale ||= this.scores !== null;
     if (names.every((name) => TRAINING.includes(name) && !(name === "epsilon" && this.state.budget === "epsilon"))) {
       this.controls.sync(this.state);
@@ -99,13 +101,18 @@ class Page {
     this.rebuild();
   }
 
-  private begin(preset: Partial<State>, speed: Speed = "usual"): void {
+  /** Take over a preset and wait. */
+  private load(preset: Partial<State>): void {
     this.stop();
-    this.setSpeed(speed);
     this.take("choose");
     this.state = { ...START, models: this.state.models, ...preset };
     this.forgetAttack();
     this.rebuild();
+  }
+
+  private begin(preset: Partial<State>, speed: Speed = "usual"): void {
+    this.setSpeed(speed);
+    this.load(preset);
     this.play();
   }
 
@@ -152,9 +159,8 @@ class Page {
 
   private measure(): void {
     const step = this.plain.steps;
-    const some = this.points.length <= 250 ? this.points : this.points.filter((_, k) => k % 2 === 0);
-    this.loss.add(step, this.plain.score(some).loss, this.noisy.score(some).loss);
-    const few = this.points.filter((_, k) => k % 10 === 0);
+    this.loss.add(step, this.plain.score(this.points).loss, this.noisy.score(this.points).loss);
+    const few = this.points.filter((_, k) => k % 20 < 2); // of both classes, which take turns
     const mean = (of: Trainer): number =>
       few.reduce((sum, point) => sum + of.network.activity(of.parameters, point), 0) / Math.max(1, few.length);
     this.activity.add(step, mean(this.plain), mean(this.noisy));
@@ -240,7 +246,7 @@ class Page {
     this.score(byId("noisy-score"), this.noisy);
     this.loss.draw("loss-chart", TEXT.boards.loss, state.steps);
     this.activity.draw("activity-chart", TEXT.boards.activity, state.steps);
-    drawEpsilon(this.curves, state.steps, step);
+    drawEpsilon(this.curves, state.steps, step, this.isWaiting());
     this.meter(step);
     if (this.detail !== null) {
       this.mechanism.show(this.detail, state.clippingNorm, state.noiseMultiplier, this.points.length, state.samplingRate * this.points.length);
@@ -291,38 +297,61 @@ class Page {
 
   // --- accounting ----------------------------------------------------------------------------------------
 
+  /** Are there lines of the cost yet to come? */
+  private isWaiting(): boolean {
+    const none = this.state.noiseMultiplier === 0 || this.cost?.kind === "outside";
+    return this.finding || (!none && METHODS.some((method) => this.curves[method] === undefined));
+  }
+
   private askAccount(): void {
     this.account++;
     this.cost = null;
     this.profile = null;
     this.curves = {};
     const { state } = this;
+    this.finding = state.budget === "epsilon";
     this.accountant.restart();
     this.accountant.post({ kind: "account", id: this.account, run: runOf(state), epsilon: state.budget === "epsilon" ? state.epsilon : null });
+    this.showNote();
+    say(byId("privacy-text"), fill(TEXT.privacy.text, { delta: short(state.delta) }));
+    say(byId("meaning"), TEXT.privacy.computing); // a box of one height: nothing below it jumps
+    this.drawAttack();
+  }
+
+  private showNote(): void {
+    const { state } = this;
     const batch = short(state.samplingRate * this.points.length);
     const notes = [fill(TEXT.knobs.batch, { batch, count: this.points.length })];
     if (state.delta >= 1 / this.points.length) notes.push(fill(TEXT.knobs.largeDelta, { limit: short(1 / this.points.length, 2) }));
-    if (state.budget === "epsilon" && state.noiseMultiplier > 0) notes.push(fill(TEXT.knobs.needed, { sigma: state.noiseMultiplier }));
-    say(byId("knob-note"), `${notes.join("; ")}`);
-    say(byId("privacy-text"), fill(TEXT.privacy.text, { delta: short(state.delta) }));
-    say(byId("meaning"), "");
-    this.drawAttack();
+    if (this.finding) notes.push(TEXT.knobs.finding);
+    else if (state.noiseMultiplier === 0) notes.push(TEXT.cost.unreachable);
+    else if (state.budget === "epsilon") notes.push(fill(TEXT.knobs.needed, { sigma: state.noiseMultiplier }));
+    say(byId("knob-note"), notes.join("; "));
   }
 
   private onAccount(answer: Answer): void {
     if (answer.id !== this.account || answer.kind === "scores") return;
-    if (answer.kind === "cost") this.cost = answer.cost;
-    else if (answer.kind === "curve") this.curves = { ...this.curves, [answer.method]: answer };
+    if (answer.kind === "cost") {
+      this.cost = answer.cost;
+      if (answer.cost.kind === "outside") say(byId("meaning"), "");
+    } else if (answer.kind === "curve") this.curves = { ...this.curves, [answer.method]: answer };
     else if (answer.kind === "profile") {
       this.profile = answer.profile;
       say(byId("meaning"), fill(TEXT.cost.meaning, { percent: percentUp((1 + answer.profile.deltas[0]!) / 2) }));
       this.drawAttack();
-    } else if ((answer.noiseMultiplier ?? 0) !== this.state.noiseMultiplier) {
-      this.state = { ...this.state, noiseMultiplier: answer.noiseMultiplier ?? 0 };
-      this.rebuild();
-      return;
-    }
+    } else this.onNoise(answer.noiseMultiplier ?? 0);
     this.draw(true);
+  }
+
+  /** The noise that a budget needs: training starts again where it is another; the worker goes on with it. */
+  private onNoise(noiseMultiplier: number): void {
+    this.finding = false;
+    if (noiseMultiplier === 0) say(byId("meaning"), "");
+    if (noiseMultiplier !== this.state.noiseMultiplier) {
+      this.state = { ...this.state, noiseMultiplier };
+      this.restart();
+    }
+    this.showNote();
   }
 
   // --- attack --------------------------------------------------------------------------------------------
@@ -374,11 +403,15 @@ class Page {
     const { scores } = this;
     const shown = this.stale ? null : scores;
     drawCeiling(this.profile, shown?.plain ?? null, shown?.noisy ?? null);
-    byId("heaps").hidden = scores === null;
+    byId("heaps").hidden = scores === null && !this.attacking;
+    byId("curve-legend").classList.toggle("measured", shown !== null || this.attacking);
     say(byId("curve-text"), TEXT.attack.curveText);
     if (scores === null) say(byId("attack-count"), "");
     else if (this.stale) say(byId("attack-count"), TEXT.attack.stale);
-    if (scores === null) return;
+    if (scores === null) {
+      for (const kind of ["plain", "noisy"] as const) drawHistogram(`${kind}-heap`, TEXT.attack[kind], null, 0);
+      return say(byId("verdict"), "");
+    }
     const [plain, noisy] = [advantage(scores.plain), advantage(scores.noisy)];
     drawHistogram("plain-heap", TEXT.attack.plain, scores.plain, plain);
     drawHistogram("noisy-heap", TEXT.attack.noisy, scores.noisy, noisy);
@@ -508,7 +541,7 @@ class Page {
     notice.querySelector(".row")!.replaceChildren(...more, make("button", { click: () => (notice.hidden = true) }, "OK"));
   }
 
-  private tourStops(): { part: string; enter: () => void }[] {
+  private tourStops(): Stop[] {
     return [
       { part: "boards", enter: () => this.begin(PRESETS.start!) },
       { part: "boards", enter: () => this.begin(PRESETS.outlier!, "fast") },
@@ -516,12 +549,12 @@ class Page {
       { part: "mechanism", enter: () => this.showStep() },
       { part: "privacy", enter: () => this.begin({ ...PRESETS.start, noiseMultiplier: 1.5 }) },
       { part: "privacy-knobs-card", enter: () => this.begin({ ...PRESETS.start, noiseMultiplier: 6 }) },
-      { part: "attack", enter: () => this.attackCanary() },
+      { part: "attack", view: "ceiling-chart", enter: () => this.attackCanary() },
     ];
   }
 
   private showStep(): void {
-    this.begin({ ...PRESETS.start, clippingNorm: 0.5 });
+    this.begin(PRESETS.start!); // at C = 1 some of the drawn records are cut, and some are not
     for (let k = 0; k < 10; k++) this.advance(false);
     this.stepOnce();
   }

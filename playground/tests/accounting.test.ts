@@ -126,6 +126,13 @@ test("calibrated noise costs no more than was asked for, and a little less noise
   assert.equal(calibrate(0.001, { samplingRate: 1, steps: 10000, delta: 1e-8 }), null);
 });
 
+test("the ceiling is a number where e^epsilon is none", () => {
+  const curve = profile({ samplingRate: 1, noiseMultiplier: 1, steps: 5000 });
+  assert.ok(Math.exp(curve.epsilons.at(-1)!) === Infinity);
+  assert.ok(ceiling(curve, 0) >= 0 && ceiling(curve, 0) < 1e-6); // delta where epsilon is largest
+  assert.deepEqual([0.5, 1].map((rate) => ceiling(curve, rate)), [1, 1]);
+});
+
 test("the ceiling on attacks is never below that of tacit, and near it", () => {
   for (const at of expected.profiles) {
     const curve = profile({ samplingRate: at.q, noiseMultiplier: at.sigma, steps: at.T });

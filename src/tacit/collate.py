@@ -59,7 +59,11 @@ def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float]
 @final
 @dataclass(frozen=True)
 class Pad:
-    """What :func:`pad` makes; the key None stands for every part."""
+    """What :func:`pad` makes; the key None stands for every part.
+
+    >>> Pad(lengths={None: 4}, values={})([torch.tensor([5, 6, 7])])
+    tensor([[5, 6, 7, 0]])
+    """
 
     lengths: Mapping[Any, int]
     values: Mapping[Any, float]

@@ -48,6 +48,9 @@ class InTime:
             mean of its squares over all steps, in clipping norms.
         relative: the same, over that of independent noise on Poisson samples.
         kept: noise that is kept between steps, in multiples of the trained weights.
+
+    >>> InTime("banded", 8, "poisson", 1, noise_multiplier=1.2, noise_of_sums=0.1, relative=0.8, kept=8).noise
+    'banded'
     """
 
     noise: str
@@ -69,6 +72,12 @@ class Ways:
         steps: T.
         samples: ways that draw the records of a step at random; independent noise is among them.
         parts: ways that take the records in a fixed order, as a stream must.
+
+    >>> question = Question(
+    ...     records=10_000, unit="row", epsilon=4, delta=1e-6, adjacency="add-remove", steps=100)
+    >>> ways = compare_in_time(question, 100)
+    >>> ways.steps, ways.samples[0].relative <= 1.0
+    (100, True)
     """
 
     batch_size: int

@@ -35,6 +35,9 @@ class Way:
         noise_multiplier: sigma, the least that keeps the promise.
         noise_alike: the noise of a step's mean gradient, in units of C, where rows of a person are alike.
         noise_unlike: the same where they have nothing in common.
+
+    >>> Way("people", 100, noise_multiplier=0.78, noise_alike=0.0078, noise_unlike=0.0078).batch_size
+    100
     """
 
     draws: str
@@ -53,6 +56,13 @@ class Comparison:
         steps: T.
         people, rows: the two ways.
         group_bound: rows, with the noise by which one row is (epsilon / K, ...)-protected.
+
+    >>> question = Question(
+    ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
+    >>> print(compare_ways(question, 100, 8).in_words())
+    Where rows of one person are alike, draw rows: people have 1.97 times the noise. Where they have little in
+    common, draw people: 0.70 of the noise of rows, with a clipping norm of C / 2.83. Public data tell which,
+    or a run of both.
     """
 
     rows_per_user: int

@@ -51,6 +51,11 @@ class LossReport:
     noise of standard deviation ``relative_noise * z``.  It is one more coordinate of the step's Gaussian:
     the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the joint
     release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
+
+    >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row", loss_report=LossReport(bound=5.0))
+    >>> round(plan.gradient_noise_multiplier, 3)  # more noise on the gradients pays for the losses
+    1.005
     """
 
     bound: float = 5.0

@@ -234,6 +234,12 @@ class Option:
         saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the part of the total noise
             that twice N (same B and T), twice epsilon, or batches twice as large (twice as many steps if
             B = N) would remove.
+
+    >>> question = Question(
+    ...     records=10_000, unit="row", epsilon=2, delta=1e-6, adjacency="add-remove", epochs=10)
+    >>> best = advise(question).recommended
+    >>> best.rank, best.sampling_rate == best.batch_size / 10_000
+    (1, True)
     """
 
     rank: int
@@ -270,6 +276,12 @@ class Advice:
     * Sampling at ``sampling_rate`` with noise ``noise_multiplier``, ``steps`` times, after the preparation,
       costs at most (epsilon, delta) under the adjacency: every option's noise is calibrated for just that.
     * With a ``largest_batch``, the same holds for samples that are cut there.
+
+    >>> question = Question(
+    ...     records=10_000, unit="row", epsilon=2, delta=1e-6, adjacency="add-remove", epochs=10)
+    >>> advice = advise(question)
+    >>> advice.recommended is advice.options[0], advice.options[0].total_noise >= advice.floor
+    (True, True)
     """
 
     question: Question

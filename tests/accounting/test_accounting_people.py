@@ -106,3 +106,11 @@ def test_two_steps_are_those_of_the_double_integral(
 def test_fewer_rows_of_a_person_never_cost_more() -> None:
     prices = [account(event(k, 0.05, 2.0, 50), adjacency="add-remove").epsilon(1e-6) for k in (1, 2, 3, 5)]
     assert prices == sorted(prices)
+
+
+def test_a_group_that_is_hardly_ever_sampled_costs_nothing_at_so_large_a_delta() -> None:
+    """The estimate of epsilon was below 0, and the grid for it larger than memory."""
+    event = Repeat(GroupPrivacy(PoissonSampled(3.2e-6, Gaussian(1.36)), 2), 8)
+    assert account(event, adjacency="add-remove").epsilon_bounds(1e-5) == (0.0, 0.0)
+    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-8)
+    assert 0.0 < lower <= upper <= lower * 1.01

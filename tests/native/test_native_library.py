@@ -72,7 +72,8 @@ def test_digest_sees_names_and_contents(tmp_path: Path) -> None:
 def test_without_a_compiler_the_build_passes_and_leaves_no_library(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     shutil.copytree(FOLDER, tmp_path / "src/tacit/native", ignore=shutil.ignore_patterns("*.so"))
-    shutil.copy(ROOT / "setup.py", tmp_path)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
     nothing = dict.fromkeys(("CC", "CXX", "LDSHARED", "LDCXXSHARED"), "/nonexistent/compiler")
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
@@ -98,3 +99,12 @@ print(len({part for part in maps if "libgomp" in part}))
     environment = {key: value for key, value in os.environ.items() if key != "TACIT_NATIVE"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == "1", done.stderr
+
+
+@needs_build
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+def test_the_kernels_ask_for_no_openmp_runtime_by_name() -> None:
+    """Builds of torch name theirs as they like: by name a second one would be loaded, or none found."""
+    content = BUILT.read_bytes()
+    assert b"GOMP_parallel" in content or b"__kmpc_fork_call" in content
+    assert b"libgomp" not in content, "an old build; run: python setup.py build_ext --inplace"

@@ -226,7 +226,7 @@ def test_rows_are_true_classes_and_columns_predicted_ones_in_text_and_page() -> 
     assert lines[start + 1].split() == ["no", "80", "20", "0.8000"]
     assert lines[start + 2].split() == ["yes", "3", "7", "0.7000"]
     page = evaluation_page(data, title="x").split("Confusion matrix")[1]
-    cells = re.findall(r"<tr><th>(\w+)</th>(.*?)</tr>", page)
+    cells = re.findall(r"<tr><th scope=\"row\">(\w+)</th>(.*?)</tr>", page)
     assert [(name, re.findall(r"<i>(\d+)</i>", row)) for name, row in cells] == [
         ("no", ["80", "20"]),
         ("yes", ["3", "7"]),

@@ -60,7 +60,7 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "What 100 steps reached, and what they cost" in found
     picture = pixels(tmp_path / "p.png")
     assert picture.shape == (624, 832, 3)
-    for colour in ((0x1F, 0x5F, 0xA8), (0xC8, 0x55, 0x1B)):
+    for colour in ((0x10, 0x3A, 0x78), (0xC0, 0x4C, 0x10)):
         assert (np.abs(picture - colour).sum(2) < 40).sum() > 100, "both lines are drawn"
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
 

@@ -33,7 +33,7 @@ export function ceiling(curve: Profile, falsePositives: number): number {
   let most = 1;
   curve.epsilons.forEach((epsilon, k) => {
     const delta = curve.deltas[k]!;
-    const steep = delta + Math.exp(epsilon) * falsePositives;
+    const steep = delta + (falsePositives > 0 ? Math.exp(epsilon) * falsePositives : 0); // e^epsilon may be infinite
     const flat = 1 - Math.exp(-epsilon) * (1 - delta - falsePositives);
     most = Math.min(most, steep, flat);
   });

@@ -42,11 +42,10 @@ export class History {
   }
 
   draw(id: string, title: string, last: number): void {
-    const finite = [...this.plain, ...this.noisy].filter(Number.isFinite);
-    const top = Math.min(Math.max(0.01, ...finite), 20 * Math.max(0.01, median(finite)));
+    const top = Math.max(0.01, ...[...this.plain, ...this.noisy].filter(Number.isFinite));
     const line = (values: readonly number[]): string =>
       path(this.steps.map((step, k) => [(300 * step) / last, 58 - 52 * Math.min(1, (values[k]! || 0) / top)] as const));
-    say(byId(`${id}-top`), fill(TEXT.boards.upTo, { top: short(top, 2) }));
+    say(byId(`${id}-top`), this.steps.length > 1 ? fill(TEXT.boards.upTo, { top: short(top, 2) }) : "");
     canvas(
       id,
       title,
@@ -57,15 +56,11 @@ export class History {
   }
 }
 
-function median(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? 1;
-}
-
 export type Curves = Partial<Record<Method, { readonly steps: readonly number[]; readonly epsilons: readonly number[] }>>;
 
-/** Epsilon over steps on a logarithmic scale, with the step that was reached. */
-export function drawEpsilon(curves: Curves, last: number, now: number): void {
-  const [left, right, top, bottom] = [34, 236, 10, 150];
+/** Epsilon over steps on a logarithmic scale, with the step that was reached; ``waiting`` for more lines. */
+export function drawEpsilon(curves: Curves, last: number, now: number, waiting: boolean): void {
+  const [left, right, top, bottom] = [43, 236, 10, 150];
   const all = METHODS.flatMap((method) => [...(curves[method]?.epsilons ?? [])]).filter((e) => e > 0 && Number.isFinite(e));
   const [least, most] = [Math.max(0.01, Math.min(...all, 1)), Math.min(1e5, Math.max(...all, 2))];
   const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
@@ -75,7 +70,7 @@ export function drawEpsilon(curves: Curves, last: number, now: number): void {
   const parts: SVGElement[] = [];
   for (let power = low; power <= high; power++) {
     parts.push(svg("line", { x1: left, x2: right, y1: y(10 ** power), y2: y(10 ** power), class: "grid" }));
-    parts.push(svg("text", { x: left - 5, y: y(10 ** power) + 3, class: "label end" }, short(10 ** power)));
+    parts.push(svg("text", { x: left - 5, y: y(10 ** power) + 3, class: "label end" }, tens(power)));
   }
   parts.push(svg("text", { x: left, y: bottom + 13, class: "label" }, "0"));
   parts.push(svg("text", { x: right, y: bottom + 13, class: "label end" }, `${last.toLocaleString("en")} ${TEXT.privacy.axis}`));
@@ -92,30 +87,41 @@ export function drawEpsilon(curves: Curves, last: number, now: number): void {
   ends.forEach((end, k) => (end.y = Math.max(end.y, (ends[k - 1]?.y ?? -99) + 12)));
   for (const end of ends) parts.push(svg("text", { x: right + 5, y: end.y + 3, class: `label of-${end.method}` }, end.text));
   parts.push(svg("line", { x1: x(now), x2: x(now), y1: top, y2: bottom, class: "now" }));
+  if (waiting) parts.push(svg("text", { x: right + 5, y: bottom, class: "label" }, TEXT.privacy.computing));
   const values = ends.map((end) => end.text).join(", ");
   canvas("epsilon-chart", fill(TEXT.privacy.chart, { steps: last, values }), ...parts);
 }
 
+/** A power of ten that fits beside the axis. */
+function tens(power: number): string {
+  return power < 5 ? short(10 ** power) : `${10 ** (power - 3)}k`;
+}
+
 /** True over false positives: the proven ceiling, and the attack where there is one. */
 export function drawCeiling(profile: Profile | null, plain: Scores | null, noisy: Scores | null): void {
-  const [left, right, top, bottom] = [38, 252, 8, 222];
+  const [left, right, top, bottom, room] = [44, 250, 10, 220, 4]; // room: a line at 0 % or 100 % is not on the frame
   const x = (rate: number): number => left + (right - left) * rate;
   const y = (rate: number): number => bottom - (bottom - top) * rate;
   const parts: SVGElement[] = [hatch()];
+  const marks: SVGElement[] = []; // names of lines, above all of them
   const grid = Array.from({ length: 61 }, (_, k) => (k / 60) ** 2);
   let spoken: Record<string, string> = { at1: "?", at10: "?" };
   if (profile !== null) {
     const edge = grid.map((rate) => [x(rate), y(ceiling(profile, rate))] as const);
     parts.push(svg("path", { d: `${path(edge)}L${x(1)} ${y(1)}L${x(0)} ${y(1)}Z`, class: "forbidden", fill: "url(#hatch)" }));
-    parts.push(svg("path", { d: path(edge), class: "line pld" }));
+    parts.push(svg("path", { d: path(edge), class: "line border" }));
     if (ceiling(profile, 0.5) < 0.9) {
       parts.push(svg("text", { x: x(0.04), y: y(0.93), class: "label strong" }, TEXT.attack.forbidden));
     }
+    const height = ceiling(profile, 0.4);
+    const [shift, anchor] = height < 0.88 ? [-5, " end"] : [12, ""]; // above the border where there is room
+    marks.push(svg("text", { x: x(0.4), y: y(height) + shift, class: `label of-border${anchor}` }, TEXT.attack.labels.border));
     spoken = { at1: percent(ceiling(profile, 0.01)), at10: percent(ceiling(profile, 0.1)) };
   }
-  parts.push(svg("rect", { x: left, y: top, width: right - left, height: bottom - top, class: "frame-line" }));
+  const frame = { x: left - room, y: top - room, width: right - left + 2 * room, height: bottom - top + 2 * room };
+  parts.push(svg("rect", { ...frame, class: "frame-line" }));
   parts.push(svg("path", { d: path([[x(0), y(0)], [x(1), y(1)]]), class: "guess" }));
-  parts.push(svg("text", { x: x(0.97), y: y(0.9), class: "label end" }, TEXT.attack.guessing));
+  parts.push(svg("text", { x: x(0.99), y: y(0.72), class: "label end" }, TEXT.attack.guessing));
   let attack = "";
   for (const [scores, kind] of [[plain, "plain"], [noisy, "noisy"]] as const) {
     if (scores === null || scores.inside.length === 0) continue;
@@ -125,17 +131,19 @@ export function drawCeiling(profile: Profile | null, plain: Scores | null, noisy
       const upper = curve.map((at) => [x(Math.max(0, at.falsePositives - gap)), y(Math.min(1, at.truePositives + gap))] as const);
       const lower = curve.map((at) => [x(Math.min(1, at.falsePositives + gap)), y(Math.max(0, at.truePositives - gap))] as const);
       parts.push(svg("path", { d: `${path(upper)}${path(lower.reverse()).replace("M", "L")}Z`, class: "band" }));
+      const named = curve.filter((each) => each.falsePositives <= 0.45).at(-1)!;
+      marks.push(svg("text", { x: x(named.falsePositives) + 5, y: y(named.truePositives) + 15, class: "label of-pld" }, TEXT.attack.labels.noisy));
     }
     parts.push(svg("path", { d: path(curve.map((at) => [x(at.falsePositives), y(at.truePositives)] as const)), class: `line ${kind}` }));
     attack = fill(TEXT.attack.curveAttack, { plain: gainOf(plain), noisy: gainOf(noisy) });
   }
   for (const [rate, anchor] of [[0, ""], [0.5, " middle"], [1, " end"]] as const) {
-    parts.push(svg("text", { x: x(rate), y: bottom + 12, class: `label${anchor}` }, percent(rate)));
-    if (rate > 0) parts.push(svg("text", { x: left - 4, y: y(rate) + (rate === 1 ? 8 : 3), class: "label end" }, percent(rate)));
+    parts.push(svg("text", { x: x(rate), y: bottom + 15, class: `label${anchor}` }, percent(rate)));
+    if (rate > 0) parts.push(svg("text", { x: left - 8, y: y(rate) + 3, class: "label end" }, percent(rate)));
   }
-  parts.push(svg("text", { x: x(0.5), y: bottom + 25, class: "label middle" }, TEXT.attack.falsePositives));
-  parts.push(svg("text", { x: left + 4, y: top + 11, class: "label" }, profile === null ? TEXT.attack.truePositives : ""));
-  canvas("ceiling-chart", fill(TEXT.attack.curveLabel, { ...spoken, attack }), ...parts);
+  parts.push(svg("text", { x: x(0.5), y: bottom + 29, class: "label middle" }, TEXT.attack.falsePositives));
+  parts.push(svg("text", { x: -y(0.5), y: 9, transform: "rotate(-90)", class: "label middle" }, TEXT.attack.truePositives));
+  canvas("ceiling-chart", fill(TEXT.attack.curveLabel, { ...spoken, attack }), ...parts, ...marks);
 }
 
 function gainOf(scores: Scores | null): string {

@@ -36,6 +36,7 @@ export class MechanismView {
       return make("div", { class: "frame" }, make("h3", {}, title), picture as unknown as Node, text);
     });
     byId("mechanism-frames").append(...frames);
+    byId("mechanism").classList.add("empty"); // no blank pictures before the first step
     const { raw, clipped, sum, noise: random, noisy } = TEXT.mechanism.labels;
     const names = [["raw", raw], ["clipped", clipped], ["sum", sum], ["noise", random], ["noisy", noisy]] as const;
     const legend = names.map(([kind, name]) => make("li", {}, make("i", { class: `stroke ${kind}` }), name));
@@ -44,6 +45,7 @@ export class MechanismView {
 
   /** Draw a step; ``count`` records and an expected batch of ``batch``. */
   show(detail: StepDetail, clippingNorm: number, noiseMultiplier: number, count: number, batch: number): void {
+    byId("mechanism").classList.remove("empty");
     const plane = this.planeOf(detail);
     const noisy = detail.clippedSum.map((value, k) => value + detail.noise[k]!);
     this.drawSample(detail, plane, clippingNorm, count);
@@ -122,7 +124,8 @@ export class MechanismView {
       svg("circle", { cx: shift, r: norm * scale, class: "clip thin" }),
       svg("circle", { cx: shift, r: 2.5, class: "origin" }),
     );
-    const values = { sum: short(lengthOf(detail.clippedSum)), scale: short(deviation), size: noisy.length, norm: short(norm) };
+    const [length, noise] = [short(lengthOf(detail.clippedSum)), short(lengthOf(detail.noise))];
+    const values = { sum: length, noise, scale: short(deviation), size: noisy.length, norm: short(norm) };
     say(text, fill(TEXT.mechanism.noiseText, values));
   }
 

@@ -60,7 +60,7 @@ export const KNOBS = {
   clippingNorm: [0.1, 0.2, 0.5, 1, 2, 5, 10],
   epsilon: [0.5, 1, 2, 3, 5, 8, 15, 30],
   noiseMultiplier: [0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 4, 6, 10, 20],
-  delta: [1e-6, 1e-5, 1e-4, 1e-3],
+  delta: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2],
   steps: [50, 100, 200, 300, 500, 1000, 2000, 5000],
   models: [50, 100, 200, 400],
 } as const;
@@ -68,10 +68,10 @@ export type Knob = keyof typeof KNOBS;
 
 export const PRESETS: Record<string, Partial<State>> = {
   start: {},
-  strict: { dataSet: "clusters", budget: "epsilon", epsilon: 1, noiseMultiplier: 3.027, spread: 0.1, clippingNorm: 0.5 },
+  strict: { dataSet: "clusters", budget: "epsilon", epsilon: 1, noiseMultiplier: 4.566, spread: 0.1, clippingNorm: 0.5 },
   outlier: { dataSet: "clusters", width: 16, depth: 2, steps: 500, spread: 0.1, count: 200, samplingRate: 0.4, noiseMultiplier: 10, clippingNorm: 0.5 },
   hard: { dataSet: "spirals", width: 12, depth: 2, steps: 2000, spread: 0.1, count: 500, learningRate: 0.02 },
-  loose: { clippingNorm: 10, noiseMultiplier: 0.5, learningRate: 0.02 },
+  loose: { clippingNorm: 2, noiseMultiplier: 0.5 },
   exploding: { dataSet: "xor", activation: "relu", learningRate: 0.2, noiseMultiplier: 4, width: 16, depth: 2, steps: 500 },
 };
 

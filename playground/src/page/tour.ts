@@ -6,6 +6,7 @@ import { byId, make, say } from "./dom.ts";
 /** What happens when a card is shown, and which part it is about. */
 export interface Stop {
   readonly part: string;
+  readonly view?: string; // what of a part that is taller than the window is shown
   readonly enter: () => void;
 }
 
@@ -42,17 +43,20 @@ export class Tour {
     byId<HTMLButtonElement>("tour-back").disabled = at === 0;
     [...byId("tour-dots").children].forEach((dot, k) => dot.classList.toggle("on", k === at));
     stop.enter();
-    this.light(stop.part);
+    this.light(stop.part, stop.view);
     byId("tour-title").focus({ preventScroll: true });
   }
 
-  private light(part: string): void {
+  private light(part: string, view?: string): void {
     for (const lit of document.querySelectorAll(".lit")) lit.classList.remove("lit");
     if (part === "") return;
     const lit = byId(part);
     lit.classList.add("lit");
-    byId("tour").classList.toggle("left", lit.getBoundingClientRect().left > window.innerWidth / 2); // not to cover it
-    lit.scrollIntoView({ block: "start" });
+    const { left } = lit.getBoundingClientRect();
+    byId("tour").classList.toggle("left", left > window.innerWidth / 2); // beside it, not to cover it
+    byId("tour").style.setProperty("--beside", `${Math.round(document.documentElement.clientWidth - left + 16)}px`);
+    if (view === undefined) lit.scrollIntoView({ block: "start" });
+    else byId(view).scrollIntoView({ block: "end" });
   }
 
   private close(): void {

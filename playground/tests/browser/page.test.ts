@@ -2,51 +2,28 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
-import { pathToFileURL } from "node:url";
-import { type Browser, type BrowserContextOptions, chromium, type Page } from "playwright-core";
+import { type Browser, type BrowserContextOptions, type Page } from "playwright-core";
 import { fromLink } from "../../src/page/link.ts";
 import { TEXT } from "../../src/text.ts";
+import { axe, DESKTOP, launched, opened as openedFile, PHONE } from "./opened.ts";
 
 declare const PLAYGROUND: string;
 
 const HTML = `${PLAYGROUND}/../src/tacit/cli/playground.html`;
-const AXE = readFileSync(createRequire(`${PLAYGROUND}/package.json`).resolve("axe-core/axe.min.js"), "utf8");
-const DESKTOP: BrowserContextOptions = { viewport: { width: 1440, height: 960 }, permissions: ["clipboard-read", "clipboard-write"] };
-const PHONE: BrowserContextOptions = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
 
 let browser: Browser;
 before(async () => {
-  browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+  browser = await launched();
 });
 after(() => browser.close());
 
-/** Open the page, do something, and see that it asked for no address and threw nothing. */
-async function opened(options: BrowserContextOptions, hash: string, act: (page: Page) => Promise<void>): Promise<void> {
-  const context = await browser.newContext(options);
-  const page = await context.newPage();
-  const problems: string[] = [];
-  page.on("pageerror", (error) => problems.push(error.message));
-  page.on("console", (line) => line.type() === "error" && problems.push(line.text()));
-  page.on("request", (request) => /^https?:/.test(request.url()) && problems.push(request.url()));
-  await page.goto(`${pathToFileURL(HTML).href}${hash}`);
-  await act(page);
-  assert.deepEqual(problems, []);
-  await context.close();
-}
+const opened = (options: BrowserContextOptions, hash: string, act: (page: Page) => Promise<void>): Promise<void> =>
+  openedFile(browser, HTML, options, act, hash);
 
 const text = (page: Page, id: string): Promise<string> => page.locator(`#${id}`).innerText();
 const waitFor = (page: Page, id: string, pattern: RegExp): Promise<unknown> =>
   page.waitForFunction(([of, source]) => new RegExp(source!).test(document.getElementById(of!)!.textContent!), [id, pattern.source], { timeout: 90_000 });
-
-async function axe(page: Page, what: string): Promise<void> {
-  await page.evaluate(AXE);
-  const found = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })") as
-    { violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] };
-  const said = found.violations.map((v) => `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 120)} ${n.failureSummary}`).join("\n  ")}`);
-  assert.deepEqual(said, [], what);
-}
 
 test("it trains: steps are counted, losses fall, epsilon rises and ends where tacit account says", async () => {
   await opened(DESKTOP, "", async (page) => {
@@ -67,8 +44,12 @@ test("it trains: steps are counted, losses fall, epsilon rises and ends where ta
 
 test("one step shows the arrows, how many were cut, and the noise", async () => {
   await opened(DESKTOP, "", async (page) => {
+    assert.equal(await page.locator("#mechanism .arrows:visible").count(), 0, "no blank pictures before a step");
+    assert.equal(await text(page, "loss-chart-top"), "");
     await page.click("#step-button");
     assert.equal(await text(page, "step-count"), "Step 1 of 300");
+    assert.match(await text(page, "loss-chart-top"), /^highest 0\.73$/);
+    assert.equal(await page.locator("#mechanism .arrows:visible").count(), 3);
     const frames = page.locator("#mechanism-frames .frame p");
     assert.match(await frames.nth(0).innerText(), /\d+ of 300 records were drawn/);
     assert.match(await frames.nth(1).innerText(), /σC = 1 falls on each of 42 numbers/);
@@ -80,15 +61,47 @@ test("one step shows the arrows, how many were cut, and the noise", async () => 
 test("a budget sets the noise, and outside the tested range there is no epsilon", async () => {
   await opened(DESKTOP, "", async (page) => {
     await page.click("[data-preset=strict]");
-    await waitFor(page, "knob-note", /needs σ = 3\.\d+/);
-    await waitFor(page, "epsilon", /ε ≤ /);
+    await waitFor(page, "knob-note", /needs σ = 4\.566/);
+    assert.equal(await text(page, "step-count"), "Step 0 of 300"); // a preset waits
     await page.selectOption("#speed", "fastest");
+    await page.click("#play");
     await waitFor(page, "step-count", /Finished/);
     await waitFor(page, "epsilon", /ε ≤ 1$/);
+  });
+  await opened(DESKTOP, "", async (page) => {
+    const slide = (knob: string, value: number): Promise<void> => page.locator(`#knob-${knob}`).fill(String(value));
+    await page.click("#privacy-knobs [data-name=epsilon]");
+    await waitFor(page, "knob-note", /needs σ = 1\.965/);
+    await slide("samplingRate", 6);
+    assert.doesNotMatch(await text(page, "knob-note"), /needs σ = 1\.965/, "the noise of other settings is not shown");
+    await waitFor(page, "knob-note", /needs σ = 17\.97/);
+    await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 60_000 });
+    assert.doesNotMatch(await page.locator("#epsilon-chart").innerHTML(), /computing/);
+    await slide("steps", 7);
+    await waitFor(page, "knob-note", /No noise that the page was tested with/);
+    await slide("delta", 4);
+    assert.match(await text(page, "knob-note"), /δ must be below .*\(0\.0033\)/);
+    await page.click("#privacy-knobs [data-name=sigma]");
+    await page.click("#step-button");
+    assert.equal(await text(page, "step-count"), "Step 1 of 5,000");
   });
   await opened(DESKTOP, "#sigma=0.3", async (page) => {
     await waitFor(page, "epsilon", /no figure/);
     assert.match(await text(page, "epsilon-note"), /noise σ is outside .*0\.5 to 50/);
+  });
+});
+
+test("the loss chart is as high as the loss", async () => {
+  await opened(DESKTOP, "", async (page) => {
+    await page.click("[data-preset=exploding]");
+    await page.selectOption("#speed", "fastest");
+    await page.click("#play");
+    await waitFor(page, "step-count", /Finished/);
+    const loss = Number(/loss ([\d.]+)/.exec(await text(page, "noisy-score"))![1]);
+    const highest = Number(/^highest ([\d.]+)$/.exec(await text(page, "loss-chart-top"))![1]);
+    assert.ok(loss > 5 && highest >= loss, `${loss} ${highest}`);
+    const heights = [...(await page.locator("#loss-chart .noisy").getAttribute("d"))!.matchAll(/ ([\d.]+)/g)].map((found) => Number(found[1]));
+    assert.ok(heights.filter((height) => height <= Math.min(...heights)).length < 4, "the line has no flat top");
   });
 });
 
@@ -199,7 +212,18 @@ test("the tour: seven steps by keyboard, each lights its part, Escape leaves", a
       });
       const [card, part] = [await page.locator("#tour").boundingBox(), await page.locator(".lit").boundingBox()];
       assert.ok(card!.x >= part!.x + part!.width || card!.x + card!.width <= part!.x + part!.width, "the card does not hide its part");
-      if (k === 2) assert.match(await text(page, "step-count"), /Step 11 /);
+      if (k === 2) {
+        assert.match(await text(page, "step-count"), /Step 11 /);
+        const said = await page.locator("#mechanism-frames .frame p").first().innerText();
+        const [, drawn, cut] = /^(\d+) of 300 .* (\d+) were longer/s.exec(said)!;
+        assert.ok(Number(cut) > 0 && Number(cut) < Number(drawn), said);
+      }
+      if (k === 6) {
+        await page.waitForFunction(() => {
+          const box = document.getElementById("ceiling-chart")!.getBoundingClientRect();
+          return box.top > 80 && box.bottom <= window.innerHeight;
+        });
+      }
       if (k === 0 || k === 6) await axe(page, `tour, step ${k + 1}`);
       if (k < 6) {
         await page.locator("#tour-next").focus();

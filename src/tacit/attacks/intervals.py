@@ -19,7 +19,11 @@ Array: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and an interval around it that holds the truth with probability ``confidence``."""
+    """An estimate and an interval around it that holds the truth with probability ``confidence``.
+
+    >>> print(Interval(0.76, low=0.74, high=0.78, confidence=0.95))
+    0.76 (0.95 interval 0.74 to 0.78)
+    """
 
     value: float
     low: float

@@ -31,6 +31,10 @@ class Roc:
 
     Arrays of shape (u + 1,), from the threshold that calls no record a member down to the least score.
     Records of equal score get the same answer, so no point is inside a tie.
+
+    >>> roc = Scores(members=[2.0, 3.0], non_members=[1.0, 2.0]).roc()
+    >>> roc.true_positive_rates.tolist(), roc.false_positive_rates.tolist()
+    ([0.0, 0.5, 1.0, 1.0], [0.0, 0.0, 0.5, 1.0])
     """
 
     thresholds: Array

@@ -59,6 +59,11 @@ class NoiseFamily:
     """The run with another noise: ``event(sigma)`` for any noise multiplier, and the one that is claimed.
 
     More noise must mean more privacy, as it does for Gaussian noise, sampled and composed.
+
+    >>> from tacit.events import Gaussian
+    >>> family = NoiseFamily(Gaussian, claimed_noise=2.0, name="Gaussian noise")
+    >>> family.event(1.0), family.claimed_noise
+    (Gaussian(noise_multiplier=1.0), 2.0)
     """
 
     def __init__(self, event: Callable[[float], Event], *, claimed_noise: float, name: str) -> None:

@@ -31,7 +31,12 @@ _FEWEST = 30  # products that a correlation along a tensor needs to be nearly no
 
 @dataclass(frozen=True)
 class LawTest:
-    """The p-values of several tests of one distribution, each valid by itself."""
+    """The p-values of several tests of one distribution, each valid by itself.
+
+    >>> found = LawTest({"size": 0.4, "neighbours": 0.001})
+    >>> found.worst, found.p_value, found.rejects(0.01)
+    ('neighbours', 0.002, True)
+    """
 
     p_values: Mapping[str, float]
 

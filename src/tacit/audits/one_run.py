@@ -124,6 +124,13 @@ def audit_one_run_by_tradeoff(
       1 - ``confidence``.
 
     :raises InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
+
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random(1000) < 0.5
+    >>> seen = coins + rng.normal(0.0, 1.0, 1000)  # each canary alone: mu is 1
+    >>> found = audit_one_run_by_tradeoff(seen, coins, delta=1e-5, confidence=0.95, rng=rng)
+    >>> 0.5 < found.mu_lower < 1.0
+    True
     """
     score, coin, level = _checked(scores, included, confidence, shares)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)

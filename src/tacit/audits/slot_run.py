@@ -40,6 +40,16 @@ class SlotAudit:
     """``claim``: the claim test, which assumes that slots do not disturb one another; ``one_run`` and
     ``one_run_by_tradeoff``: bounds that assume nothing of the kind.  ``scores`` of the canaries, for
     pictures.
+
+    >>> from tacit.training import SlotEvidence
+    >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row")
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random(200) < 0.5
+    >>> seen = coins + rng.normal(0.0, 2.0, (1, 200))
+    >>> found = audit_slots(SlotEvidence(seen.astype(np.float32), coins), plan, confidence=0.95, rng=rng)
+    >>> found.claim.claim_rejected, found.one_run.eps_lower <= plan.epsilon
+    (False, True)
     """
 
     claim: AuditResult
@@ -52,6 +62,16 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """The slots' scores by their coins: higher for canaries that seem to have taken part.
 
     :raises InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
+
+    >>> from tacit.training import SlotEvidence
+    >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row")
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random(200) < 0.5
+    >>> seen = coins + rng.normal(0.0, 2.0, (10, 200))
+    >>> scores = scores_of_slots(SlotEvidence(seen.astype(np.float32), coins), plan)
+    >>> scores.auc() > 0.7
+    True
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
@@ -115,6 +135,12 @@ def plan_with_room(plan: Plan, slots: int) -> Plan:
 
     For a separate run on made-up records, which costs no privacy: slots test the sampler, the clipping, the
     sum, the noise and the divisor, whatever the records are.
+
+    >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row")
+    >>> roomy = plan_with_room(plan, 400)
+    >>> roomy.records, roomy.epsilon == plan.epsilon
+    (2000, True)
     """
     check_integer("slots", slots, low=1)
     _rate(plan)  # refuses other samplers

@@ -36,7 +36,11 @@ _LEVEL_BITS = 33  # nodes of a level have addresses of their own: a run has fewe
 
 
 class Correlation(ABC):
-    """How the noise of the steps is correlated; a frozen dataclass of public facts."""
+    """How the noise of the steps is correlated; a frozen dataclass of public facts.
+
+    >>> isinstance(Banded((1.0, 0.5)), Correlation), Banded((1.0, 0.5)).kept
+    (True, 2)
+    """
 
     feedback: tuple[float, ...] = ()
     """By how much that of the noise of earlier steps which is kept is taken back."""

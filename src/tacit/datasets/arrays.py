@@ -70,6 +70,16 @@ def load_idx(
     """Read the four IDX files of an MNIST-like set, plain or ``.gz``, from one folder.
 
     Errors: :class:`InvalidInput` for a missing or broken file, or labels outside the classes.
+
+    >>> import struct, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in IDX_FILES:
+    ...     axes = (2, 3, 3) if "images" in name else (2,)
+    ...     head = bytes([0, 0, 8, len(axes)]) + struct.pack(f">{len(axes)}I", *axes)
+    ...     _ = (folder / name).write_bytes(head + bytes(np.prod(axes)))
+    >>> data = load_idx(folder, name="tiny", classes=("a", "b"))
+    >>> data.train.inputs.shape, data.train.targets.tolist()
+    (torch.Size([2, 1, 3, 3]), [0, 0])
     """
     paths = [find_idx(Path(folder), file) for file in IDX_FILES]
     missing = [file for file, path in zip(IDX_FILES, paths, strict=True) if path is None]

@@ -34,6 +34,11 @@ class TensorPair(NamedTuple):
 
     Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
     numbers, or (n, k) float32.  Of text both are (n, L) int64: characters or tokens, and those that follow.
+
+    >>> import torch
+    >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
+    >>> inputs.shape, targets.tolist()
+    (torch.Size([2, 3]), [0, 1])
     """
 
     inputs: Tensor

@@ -129,6 +129,14 @@ def load_documents(
         InvalidInput: a file cannot be read, a line is no such object, or no record is left; the message gives
             the number of the line and nothing that it holds.
         PrivacyRefusal: a user has several records.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "notes.jsonl"
+    >>> _ = path.write_text('{"note": "abc"}\\n{"note": "b"}\\n')
+    >>> data = load_documents(path, text="note", encode=lambda text: [ord(c) - 96 for c in text],
+    ...                       vocabulary=27, cutting=Cutting(3, "first", padding=0), test_path=path)
+    >>> data.train.inputs.tolist()
+    [[1, 2, 3]]
     """
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(

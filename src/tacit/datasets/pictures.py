@@ -48,6 +48,17 @@ def load_image_folder(
 
     Errors: :class:`InvalidInput` for missing or undeclared folders, and for a picture that cannot be read,
     by its place, as its name may be a person's; :class:`MissingExtra` without Pillow.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for kind in ("cat", "dog"):
+    ...     (folder / kind).mkdir()
+    ...     for number in range(3):
+    ...         Image.new("RGB", (8, 8), (90 * number, 0, 0)).save(folder / kind / f"{number}.png")
+    >>> data = load_image_folder(folder, size=(4, 4), classes=("cat", "dog"), test_fraction=0.5)
+    >>> len(data.train.inputs) + len(data.test.inputs), data.train.inputs.shape[1:]
+    (6, torch.Size([3, 4, 4]))
     """
     root = Path(path)
     height, width = (check_integer("size", side, low=1) for side in size)

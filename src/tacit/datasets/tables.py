@@ -28,7 +28,13 @@ __all__ = ["Categorical", "Numeric", "load_table", "with_missing_constant"]
 
 
 def Numeric(low: float, high: float) -> Column:  # noqa: N802 (it was a class)
-    """The old name of ``Column(kind="number", lower=..., upper=...)``."""
+    """The old name of ``Column(kind="number", lower=..., upper=...)``.
+
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", Deprecated)
+    ...     Numeric(0, 120) == Column(kind="number", lower=0, upper=120)
+    True
+    """
     warnings.warn(
         "tacit.datasets.Numeric is now tacit.columns.Column(kind='number', lower=..., upper=...).",
         Deprecated,
@@ -39,7 +45,13 @@ def Numeric(low: float, high: float) -> Column:  # noqa: N802 (it was a class)
 
 
 def Categorical(values: Sequence[str]) -> Column:  # noqa: N802 (it was a class)
-    """The old name of ``Column(kind="category", values=...)``."""
+    """The old name of ``Column(kind="category", values=...)``.
+
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", Deprecated)
+    ...     Categorical(["f", "m"]).values
+    ('f', 'm')
+    """
     warnings.warn(
         "tacit.datasets.Categorical(values) is now tacit.columns.Column(kind='category', values=values).",
         Deprecated,

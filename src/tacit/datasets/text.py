@@ -129,6 +129,13 @@ def load_text(
 
     Errors: :class:`InvalidInput` for a file that cannot be read or is not UTF-8, and for an empty line, one
     that is too long or one with another character, by its number.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "names.txt"
+    >>> _ = path.write_text("anna\\nben\\n")
+    >>> data = load_text(path, alphabet="abenr", longest=4, test_path=path)
+    >>> data.train.inputs.tolist()
+    [[0, 1, 4, 4, 1], [0, 2, 3, 4, 0]]
     """
     letters = Alphabet(alphabet)
     check_integer("longest", longest, low=1)

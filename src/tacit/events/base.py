@@ -41,6 +41,10 @@ class Event:
 
     Every event is a final frozen dataclass of public facts.  It has no behaviour: training performs it,
     accounting computes its cost, and a part that does not know a class refuses it by name.
+
+    >>> from tacit.events import Gaussian
+    >>> isinstance(Gaussian(1.0), Event)
+    True
     """
 
     __slots__ = ()

@@ -103,7 +103,12 @@ class WithoutReplacement(Event):
 @dataclass(frozen=True)
 class WithReplacement(Event):
     """``event`` on ``batch_size`` independent uniform draws from the ``records`` records: one record may be
-    drawn several times, and then contributes several times Delta."""
+    drawn several times, and then contributes several times Delta.
+
+    >>> from tacit.events import Gaussian
+    >>> WithReplacement(records=1000, batch_size=10, event=Gaussian(1.0)).batch_size
+    10
+    """
 
     records: int
     batch_size: int
@@ -146,6 +151,12 @@ class Partitioned(Event):
     public identifier.
 
     One record's presence or value therefore changes one batch, under every adjacency.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.accounting import account
+    >>> epoch = Partitioned(10, Gaussian(2.0))  # a record is in one of ten batches, and pays for one
+    >>> round(account(epoch, adjacency="zero-out").epsilon(1e-5), 3)
+    1.993
     """
 
     batches: int
@@ -188,6 +199,12 @@ class CyclicPoissonSampled(Event):
     step i samples each record of part i modulo ``cycle`` with probability ``sampling_rate``.  ``event`` is
     the ``MatrixFactorization`` that is performed, with at most ``cycle`` coefficients; its fields
     ``participations`` and ``separation`` stay 1, as who takes part is said here.
+
+    >>> from tacit.accounting import account
+    >>> noise = MatrixFactorization(noise_multiplier=2.0, steps=100, coefficients=(1.0, 0.5))
+    >>> run = CyclicPoissonSampled(0.1, 4, noise)
+    >>> 0 < account(run, adjacency="add-remove").epsilon(1e-5) < 3
+    True
     """
 
     sampling_rate: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from tacit.accounting import account, epsilon_schedule
 from tacit.events import Event, Gaussian, PoissonSampled, Repeat
@@ -19,7 +20,8 @@ from tacit.experiments.published_composition import (
     talk_table,
     valid_strong_composition,
 )
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE
+from tacit.report.pages.plots import new_figure, save_figure
 
 __all__ = ["run"]
 
@@ -88,17 +90,21 @@ def _draw(request: Request) -> None:
     counts = [epoch * _STEPS_PER_EPOCH for epoch in epochs]
     figure = new_figure(7.0, 4.4)
     axes = figure.add_subplot()
-    curves = [
+    curves: list[tuple[str, str, Any, list[float]]] = [
         ("strong composition, a valid bound", GREY, ":", [valid_strong_composition(n) for n in counts]),
         ("strong composition, as published", GREY, "--", [figure2_strong_composition(n) for n in counts]),
     ]
-    methods = (("moments accountant (2016)", ORANGE, "moments"), ("RDP", GREEN, "rdp"), ("PLD", BLUE, "pld"))
-    for done, (label, colour, method) in enumerate(methods, 1):
+    methods = (
+        ("moments accountant (2016)", ORANGE, (0, (8, 2)), "moments"),
+        ("RDP", GREEN, "-.", "rdp"),
+        ("PLD", BLUE, "-", "pld"),
+    )
+    for done, (label, colour, style, method) in enumerate(methods, 1):
         values = epsilon_schedule(_event, counts, delta=DELTA, adjacency=_ADJACENCY, method=method)
-        curves.append((label, colour, "-", values))
+        curves.append((label, colour, style, values))
         request.listener("curves", done, len(methods))
     for label, colour, style, values in curves:
-        axes.plot(epochs, values, style, color=colour, label=f"{label}: {values[-1]:.2f}")
+        axes.plot(epochs, values, linestyle=style, color=colour, label=f"{label}: {values[-1]:.2f}")
     axes.legend(loc="center right", fontsize=8, title="ε after 400 epochs", title_fontsize=8)
     axes.set_yscale("log")
     axes.set_xlabel("epochs (100 steps each)")

@@ -28,7 +28,8 @@ from tacit.datasets import Dataset
 from tacit.datasets.adult import load_adult
 from tacit.errors import MissingExtra
 from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
+from tacit.report.pages.plots import new_figure, save_figure
 
 __all__ = ["run"]
 
@@ -144,7 +145,7 @@ def _row(box: str, n: int, draws: list[_Once], seconds: float) -> Row:
 def _draw(rows: list[Row], request: Request) -> None:
     figure = new_figure(8.0, 3.6)
     axes = figure.add_subplot()
-    colours = (BLUE, ORANGE, GREEN, GREY)
+    colours = (BLUE, ORANGE, GREEN, PALE)
     for place, (name, colour) in enumerate(zip(rows[0].details["attacked"], colours, strict=True)):
         heights = [100 * row.details["attacked"][name] for row in rows]
         axes.bar(np.arange(len(rows)) + 0.2 * (place - 1.5), heights, 0.19, color=colour, label=name)

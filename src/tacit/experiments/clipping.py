@@ -10,7 +10,8 @@ from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
 from tacit.datasets import Dataset, load
 from tacit.experiments.base import NO_SEARCH, Request, Row, Setting, percent, repeat, write_results
 from tacit.models import MLP
-from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 __all__ = ["run"]

@@ -25,7 +25,8 @@ from tacit.experiments.base import (
 )
 from tacit.models import Logistic
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.sampling import CyclicPoissonSampling
 from tacit.training import Evaluation, PrivateSession, evaluate
 
@@ -123,9 +124,9 @@ def _once(data: Dataset, plan: Plan, rate: float, device: str, _: int) -> Evalua
 def _draw(rows: list[Row], ways: tuple[_Way, ...], request: Request) -> None:
     figure = new_figure()
     axes = figure.add_subplot()
-    for way, colour in zip(ways, (GREY, GREEN, ORANGE, BLUE, GREY), strict=True):
+    for number, (way, colour) in enumerate(zip(ways, (PALE, GREEN, ORANGE, BLUE, GREY), strict=True)):
         mine = [row for row in rows if row.model == f"logistic, {way.label}"]
-        style = "o-" if way.stream else "x--"
+        style = f"{MARKERS[number]}-" if way.stream else "x--"
         places, heights = [row.epsilon for row in mine], [percent(row.accuracy_mean) for row in mine]
         axes.plot(places, heights, style, color=colour, label=way.label)
     axes.set_xscale("log")

@@ -38,7 +38,8 @@ from tacit.experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, poole
 from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE
+from tacit.report.pages.plots import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -293,7 +294,7 @@ def _draw_roc(axes: Axes, outcomes: list[_Outcome]) -> None:
         axes.fill_between(rates, bound, 1.0, color=GREY, alpha=0.18, linewidth=0)
         axes.plot(rates, bound, color=GREY, label=f"bound of ε = {strictest.row.epsilon:.3g}: 1 - f")
         axes.text(rates[1], 0.78, "forbidden to every attack on the\nprivate models", color=GREY, va="top")
-    for outcome, colour in zip(outcomes, (ORANGE, BLUE, "#2d7d46", "#7a4fa3"), strict=False):
+    for outcome, colour in zip(outcomes, (ORANGE, BLUE, GREEN, PALE), strict=False):
         title = outcome.row.model.split(", ")[1]
         for attack, values in outcome.scores.items():
             shown = attack in (DEFAULT_ATTACK, "loss threshold")
@@ -315,10 +316,12 @@ def _draw_roc(axes: Axes, outcomes: list[_Outcome]) -> None:
 def _draw_exposure(axes: Axes, outcomes: list[_Outcome]) -> None:
     """Means over neighbours in rank; ranked on one half of the shadows, reported on the other."""
     width = _RECORDS // 40
-    for outcome, colour in zip(outcomes, (ORANGE, BLUE, "#2d7d46", "#7a4fa3"), strict=False):
+    for outcome, colour, marker in zip(outcomes, (ORANGE, BLUE, GREEN, PALE), MARKERS, strict=False):
         values = outcome.exposure[outcome.order].reshape(-1, width).mean(axis=1)
         title = outcome.row.model.split(", ")[1]
-        axes.plot(np.arange(len(values)) * width + width / 2, values, "o-", ms=3, color=colour, label=title)
+        axes.plot(
+            np.arange(len(values)) * width + width / 2, values, f"{marker}-", ms=3, color=colour, label=title
+        )
         if outcome.plan is not None:
             allowed = ndtri(_most_found(outcome.plan, FALSE_ALARMS)) - ndtri(FALSE_ALARMS)
             axes.axhline(float(allowed), ls="--", color=colour, label=f"most that {title} allows (at 1 %)")

@@ -35,7 +35,8 @@ from tacit.datasets.text import token_pair
 from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.models import WindowModel
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
 from tacit.runs.losses import text_loss
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, rows_of
@@ -319,11 +320,11 @@ def _draw(kinds: Sequence[_Found], request: Request) -> None:
     bits = np.linspace(0.0, math.log2(_SPACE.size), 60)
     for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
         axes.plot(bits, np.exp2(-bits), ":", color=GREY, label="by chance")
-        for copies, _ in _SETTING.canaries:
+        for marker, (copies, _) in zip(MARKERS, _SETTING.canaries, strict=False):
             exposures = kind.exposures(copies)
             if exposures.size:
                 share = 1.0 - np.arange(exposures.size) / exposures.size
-                axes.step(exposures, share, where="pre", marker="o", markersize=3, color=_COLOURS[copies],
+                axes.step(exposures, share, where="pre", marker=marker, markersize=4, color=_COLOURS[copies],
                           label=f"copies: {copies}")  # fmt: skip
             if kind.plan is not None and copies == 1:
                 bound = exposure_bound(kind.plan.curve.false_negative_rate, bits)

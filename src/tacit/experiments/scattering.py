@@ -14,7 +14,8 @@ from tacit.datasets import Dataset, load
 from tacit.experiments.base import Request, Row, Setting, percent, write_results
 from tacit.experiments.linear_on_features import UNLIMITED, Recipe, choose, repeat_linear
 from tacit.experiments.public_rows import grey_rows, public_pictures, scattering_rows
-from tacit.report.pages.plots import BLUE, GREY, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREY
+from tacit.report.pages.plots import new_figure, save_figure
 
 __all__ = ["GREY_28", "run"]
 

@@ -30,7 +30,8 @@ from tacit.errors import InvalidInput
 from tacit.experiments.attacked import attacked
 from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.noise.generator import Generator
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
+from tacit.report.pages.plots import new_figure, save_figure
 
 __all__ = ["run"]
 
@@ -165,14 +166,22 @@ def _draw(rows: list[Row], request: Request) -> None:
     left.set_xlabel("classes")
     right.set_xlabel("training less test accuracy, points")
     left.set_ylabel("attack accuracy, %")
-    colours = {"income": GREY, "occupation": ORANGE, "digit": BLUE}
+    colours = {"income": PALE, "occupation": ORANGE, "digit": BLUE}
+    markers = {"income": "o", "occupation": "s", "digit": "^"}
     for task in dict.fromkeys(row.details["task"] for row in rows):
-        for trained, style in zip(_TRAINED, ("o-", "s--"), strict=True):
+        marker = markers.get(task, "v")
+        for trained, line in zip(_TRAINED, ("-", "--"), strict=True):
             mine = [r.details for r in rows if (r.details["task"], r.details["trained"]) == (task, trained)]
             leak = [100 * item["attack_accuracy"] for item in mine]
             colour, label = colours.get(task, GREEN), f"{task}, {trained} records"
-            left.plot([item["classes"] for item in mine], leak, style, color=colour, label=label)
-            right.plot([100 * item["gap"] for item in mine], leak, style[0], color=colour)
+            left.plot([item["classes"] for item in mine], leak, marker + line, color=colour, label=label)
+            right.plot(
+                [100 * item["gap"] for item in mine],
+                leak,
+                marker,
+                color=colour,
+                fillstyle="full" if line == "-" else "none",
+            )
     for axes in (left, right):
         axes.axhline(50.0, color="black", lw=0.8)
         axes.grid(alpha=0.25)

@@ -24,7 +24,8 @@ from tacit.datasets import Dataset, load
 from tacit.errors import MissingExtra
 from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import PrivateSession, evaluate
 
 __all__ = ["run"]

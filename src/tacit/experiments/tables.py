@@ -30,7 +30,8 @@ from tacit.errors import InvalidInput
 from tacit.experiments.base import DELTA, Request, Row, Setting, repeat, write_results
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
 from tacit.training.ranking import roc_auc
 

@@ -17,7 +17,8 @@ from tacit.datasets import Dataset, load
 from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.models import TemperedSigmoid, papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan
-from tacit.report.pages.plots import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE
+from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 __all__ = ["run"]
@@ -113,7 +114,7 @@ def _activation_norms(model: nn.Module, pictures: Tensor) -> list[float]:
 def _draw(rows: list[Row], classes: tuple[str, ...], request: Request) -> None:
     figure = new_figure(10.0, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
-    colours = (BLUE, ORANGE, GREEN, GREY)
+    colours = (BLUE, ORANGE, GREEN, PALE)
     layer_styles = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1)))
     width = 0.8 / max(1, len(rows))
     for position, (row, colour) in enumerate(zip(rows, colours, strict=False)):
@@ -121,7 +122,8 @@ def _draw(rows: list[Row], classes: tuple[str, ...], request: Request) -> None:
         for layer, values in enumerate(zip(*norms, strict=True)):
             text = label if layer == 0 else None
             style = layer_styles[layer % len(layer_styles)]
-            left.plot(row.details["activation_steps"], values, linestyle=style, color=colour, label=text)
+            look = {"linestyle": style, "marker": MARKERS[position], "markersize": 4, "color": colour}
+            left.plot(row.details["activation_steps"], values, label=text, **look)
         places = [index + (position - (len(rows) - 1) / 2) * width for index in range(len(classes))]
         heights = [100 * value for value in row.details["per_class"]]
         mean = percent(row.accuracy_mean)

@@ -35,6 +35,12 @@ def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> Training
         plan: what the run does and what it costs.
         output_dir: where the Trainer writes checkpoints.
         settings: any other setting of ``TrainingArguments``.
+
+    >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=1000, batch_size=50, clipping=1.0,
+    ...                        delta=1e-5, adjacency="add-remove", unit="text")
+    >>> arguments = training_arguments(plan, "out", learning_rate=1e-3, report_to="none")
+    >>> arguments.max_steps, arguments.per_device_train_batch_size, arguments.max_grad_norm
+    (100, 50, 0.0)
     """
     return TrainingArguments(output_dir=output_dir, **(_decided(plan) | settings))
 

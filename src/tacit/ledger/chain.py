@@ -81,6 +81,13 @@ class Entry:
 
     ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``content``,
     ``raise-cap`` or ``burn``; ``text`` is the body as it was hashed, ``body`` the same, read.
+
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> (entry,) = ledger.history("visits")
+    >>> entry.seq, entry.kind, entry.prev_hash == GENESIS
+    (0, 'open', True)
     """
 
     seq: int

@@ -25,6 +25,10 @@ class ChargedRun:
         steps: steps that were reserved, taken or not: what is spent.
         first_entry, last_entry: the entries in which its first and its last charge were reserved.
         head: the ledger's last entry when this was written, as an anchor.
+
+    >>> run = ChargedRun("6f1c", "visits", "a1", 200, first_entry=2, last_entry=11, head="6f1c:visits:12")
+    >>> run.to_data()["steps"]
+    200
     """
 
     ledger: str

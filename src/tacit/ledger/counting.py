@@ -55,6 +55,13 @@ class Budget(ABC):
       even if each was chosen in view of all earlier ones.
     * A price is never below the cost of its event: it is rounded up, and the cap down.
     * An event with no proven price is refused by name (:class:`~tacit.errors.UnsupportedEvent`).
+
+    >>> from tacit.events import Laplace
+    >>> from tacit.ledger import PureBudget
+    >>> budget = PureBudget(1.0)
+    >>> price = budget.price(Laplace(4.0), Adjacency.ADD_REMOVE)
+    >>> budget.limit, budget.admits(price), budget.epsilon_of(price)
+    ((1.0, 0.0), True, (0.25, 0.0))
     """
 
     mode: ClassVar[str]

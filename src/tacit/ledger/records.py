@@ -24,6 +24,14 @@ class Price:
     :param refusal: what :meth:`Ledger.reserve` would raise, here or for a data set that this one is derived
         from; None if it fits.
     :param remaining: the largest epsilon of one further release without delta that would be granted.
+
+    >>> from tacit.events import DiscreteLaplace
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> price = ledger.price("visits", DiscreteLaplace(scale=4.0))
+    >>> price.epsilon, price.after, price.fits
+    (0.25, 0.25, True)
     """
 
     cost: Cost
@@ -47,6 +55,14 @@ class Charge:
     ``token`` is not None if and only if a process that holds this object may run the mechanism: for each
     charge that is the one caller who reserved it, or took it up again with the token.  A charge that is found
     ``SETTLED`` has its ``answer``, at no cost.  A ``FORFEITED`` charge stays spent and has no answer.
+
+    >>> from tacit.events import DiscreteLaplace
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> charge = ledger.reserve("visits", DiscreteLaplace(scale=4.0), key="1", request={})
+    >>> charge.state, ledger.settle(charge, {"count": 417}).state
+    ('RESERVED', 'SETTLED')
     """
 
     id: int
@@ -71,6 +87,13 @@ class DatasetStatus:
     :param charges: how many charges are in which state.
     :param blocks: the total of every block, with the charges to the whole in it.
     :param fingerprint: of the newest content; None if nothing was asked or trained yet.
+
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> status = ledger.status("visits")
+    >>> status.cap_epsilon, status.spent_epsilon, status.remaining_epsilon
+    (1.0, 0.0, 1.0)
     """
 
     name: str

@@ -44,6 +44,13 @@ class Verification:
     :param notes: recorded events that change what the guarantee means: a raised cap, a recovery.
     :param spent: the total by the replay: of the most expensive block, where there are blocks.
     :param entries: how many there are.
+
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> found = ledger.verify("visits")
+    >>> found.ok, found.entries, found.problems
+    (True, 1, ())
     """
 
     problems: tuple[str, ...]

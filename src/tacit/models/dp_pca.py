@@ -32,6 +32,10 @@ class DPPCA:
 
     ``projection`` (d, k) float32 has orthonormal columns, the strongest direction first; ``eigenvalues`` (k,)
     float32 are those of the noised matrix.
+
+    >>> projection = DPPCA(torch.eye(3)[:, :2], torch.tensor([2.0, 1.0]), Gaussian(4.0))
+    >>> projection.transform(torch.tensor([[5.0, 6.0, 7.0]]))
+    tensor([[5., 6.]])
     """
 
     projection: Tensor

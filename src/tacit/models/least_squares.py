@@ -117,7 +117,12 @@ class Moments(nn.Module):
 
 
 class LeastSquaresHead(nn.Module):
-    """A solved model: (n, f) inputs to (n, k) outputs, linear in x."""
+    """A solved model: (n, f) inputs to (n, k) outputs, linear in x.
+
+    >>> head = LeastSquaresHead(torch.tensor([[1.0, 0.0, 0.0]]), normalise=True, constant=0.0)
+    >>> round(head(torch.tensor([[3.0, 4.0]])).item(), 4)
+    0.6
+    """
 
     def __init__(self, weight: Tensor, *, normalise: bool, constant: float) -> None:
         super().__init__()

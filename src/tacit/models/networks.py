@@ -79,7 +79,12 @@ class MLP(nn.Sequential):
 
 
 class GroupNormalise(nn.Module):
-    """:func:`group_normalise` as a layer: it has no weights and no state."""
+    """:func:`group_normalise` as a layer: it has no weights and no state.
+
+    >>> import torch
+    >>> GroupNormalise(groups=1)(torch.tensor([[[1.0], [3.0]]])).flatten()
+    tensor([-1.0000,  1.0000])
+    """
 
     def __init__(self, groups: int) -> None:
         super().__init__()

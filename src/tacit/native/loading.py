@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from functools import cache
@@ -48,13 +49,24 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     return _open(_FOLDER)
 
 
+def _share_openmp() -> None:
+    """Let the kernels call the OpenMP runtime of torch, whose file has another name in each build."""
+    import torch
+
+    home = Path(torch.__file__).parent
+    brought = [*(home / "lib").glob("libgomp*.so*"), *(home.parent / "torch.libs").glob("libgomp*.so*")]
+    for name in (*map(str, brought), "libgomp.so.1"):  # the last: of a torch that was built for the system
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            return
+
+
 def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
     """The library of ``folder`` if it belongs to the sources there, and else the reason."""
     path = folder / "kernels.so"
     if not path.exists():
-        return None, "they were not built: no compiler was found when Tacit was installed"
-    import torch  # noqa: F401  # its OpenMP runtime must be loaded first
-
+        return None, "they were not built: no compiler was found, or the wheel is the one without"
+    _share_openmp()
     try:
         loaded = ctypes.CDLL(str(path))
         for name, (result, arguments) in _SIGNATURES.items():

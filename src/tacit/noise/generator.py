@@ -49,7 +49,11 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Purpose(IntEnum):
-    """What a random word is for; part of its address, and never renumbered."""
+    """What a random word is for; part of its address, and never renumbered.
+
+    >>> Purpose.NOISE, Purpose(2).name
+    (<Purpose.NOISE: 1>, 'SAMPLING')
+    """
 
     NOISE = 1
     SAMPLING = 2

@@ -20,7 +20,11 @@ __all__ = ["Answer", "Row", "content_of", "describe", "foreseen", "read_content"
 
 @dataclass(frozen=True)
 class Row:
-    """One group of an answer: its keys, and one estimate per aggregate (one per bin for a histogram)."""
+    """One group of an answer: its keys, and one estimate per aggregate (one per bin for a histogram).
+
+    >>> Row(("east",), (Estimate(12, 8, 16),)).keys
+    ('east',)
+    """
 
     keys: tuple[str | int | bool, ...]
     values: tuple[Estimate | tuple[Estimate, ...], ...]

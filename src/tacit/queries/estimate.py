@@ -50,6 +50,9 @@ class Estimate:
 
     ``rank_error``: in 95 % of all answers the rank of the value is off by at most so many rows, where each
     row counts as the candidate nearest to it.
+
+    >>> Estimate(12, low=8, high=16).to_data()
+    {'value': 12, 'low': 8, 'high': 16}
     """
 
     value: Number

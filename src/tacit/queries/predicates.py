@@ -37,7 +37,11 @@ _DEEPEST, _MOST_LEAVES = 64, 10_000  # of a predicate: far from any recursion li
 
 
 class Predicate:
-    """Which rows are kept: true or false for each row by itself.  The interface of all predicates."""
+    """Which rows are kept: true or false for each row by itself.  The interface of all predicates.
+
+    >>> isinstance(Compare("age", ">", 65), Predicate)
+    True
+    """
 
     __slots__ = ()
 

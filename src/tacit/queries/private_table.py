@@ -44,6 +44,20 @@ class Quote:
         state: of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if there is
             none.
         epsilon, delta: of this answer alone, as :class:`Answer` has them.
+
+    >>> import pandas as pd
+    >>> from tacit.ledger import Column, PureBudget
+    >>> from tacit.queries import Count, register_table
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(
+    ...     unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
+    ...     columns={"age": Column(kind="number", lower=0, upper=120)},
+    ... ))
+    >>> visits = pd.DataFrame({"age": [71.0, 34.0, 80.0]})
+    >>> _ = register_table(visits, ledger=ledger, dataset="visits")
+    >>> quote = PrivateTable(visits, ledger=ledger, dataset="visits").price(Query((Count(),)), epsilon=0.5)
+    >>> quote.epsilon, quote.asked_before, quote.price.fits
+    (0.5, False, True)
     """
 
     price: Price

@@ -32,7 +32,11 @@ __all__ = [
 
 
 class Aggregate:
-    """What is computed from the rows of a group.  The interface of all aggregates."""
+    """What is computed from the rows of a group.  The interface of all aggregates.
+
+    >>> isinstance(Count(), Aggregate)
+    True
+    """
 
     __slots__ = ()
 
@@ -162,7 +166,11 @@ class Quantile(Aggregate):
 
 @dataclass(frozen=True)
 class Histogram(Aggregate):
-    """How many rows lie in each bin ``[edges[i], edges[i+1])``, the last one closed; as numpy counts them."""
+    """How many rows lie in each bin ``[edges[i], edges[i+1])``, the last one closed; as numpy counts them.
+
+    >>> Histogram("age", (0, 18, 65, 120))
+    Histogram(column='age', edges=(0, 18, 65, 120))
+    """
 
     column: str
     edges: tuple[int | float, ...]

@@ -77,6 +77,9 @@ class Finding:
         column: where; None for the table as a whole.
         count: in how many rows; None where that is not known.
         rows: the numbers of the first few; 1 is the first row of the data.
+
+    >>> print(Finding("outside", "age", 3, (2, 7, 9)))
+    column 'age': 3 lie outside the declared bounds or values (rows 2, 7, 9)
     """
 
     kind: str
@@ -103,6 +106,13 @@ class TableCheck:
     Attributes:
         findings: all of them, column by column; empty where every cell is what its column declares.
         accepted: the columns of which the curator accepts the findings.
+
+    >>> import pandas as pd
+    >>> from tacit.ledger import Column, PureBudget
+    >>> policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
+    ...                 columns={"age": Column(kind="number", lower=0, upper=120)})
+    >>> check_table(pd.DataFrame({"age": [34.0, 300.0]}), policy, accept_outside=["age"]).clean
+    True
     """
 
     findings: tuple[Finding, ...]

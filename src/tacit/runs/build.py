@@ -52,6 +52,13 @@ def make_session(
         ranks: the processes that train together, as the session takes them.
         batches: where the training records are, if ``tacit batches`` wrote them.
         progress: called during long preparations, with (title, done, total).
+
+    >>> from pathlib import Path
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> data, session = make_session(tacit.runs.read_config(demo))
+    >>> len(data.train.inputs), session.plan.steps
+    (1437, 30)
     """
     plan = make_plan(config) if plan is None else plan
     device_of(config.run.device)

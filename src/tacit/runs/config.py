@@ -311,6 +311,12 @@ class Config(_Section):
 
     ``card`` is what the model card says beside the run: a ``license``, and statements as those of a
     certificate.
+
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> config = read_config(demo)
+    >>> config.data.name, config.training.steps
+    ('digits', 30)
     """
 
     data: DataSection
@@ -357,6 +363,11 @@ def read_config(path: Path | str) -> Config:
 
     Raises:
         InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
+
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> read_config(demo).privacy.epsilon
+    3.0
     """
     return parse_config(read_text(path), str(path))
 

@@ -121,6 +121,30 @@ class Predictor:
         model: the network, a plain module in evaluation mode: inputs (n, ...) to (n, k).
         description: what the file of the model says of it.
         statement: the privacy statement of the run; None if it was not beside the model.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> rows = [f"{age},{'yes' if age > 60 else 'no'}" for age in range(20, 100)]
+    >>> _ = (folder / "people.csv").write_text("\\n".join(["age,sick", *rows]))
+    >>> _ = (folder / "run.toml").write_text(f'''
+    ... data = {{table = "{folder}/people.csv", target = "sick", test_fraction = 0.2}}
+    ... columns = {{age = {{kind = "number", lower = 0, upper = 120}}, sick = {{kind = "boolean"}}}}
+    ... model = {{name = "logistic"}}
+    ... optimizer = {{name = "sgd", learning_rate = 1}}
+    ... training = {{batch_size = "full", steps = 5}}
+    ... [privacy]
+    ... epsilon = 3
+    ... delta = 1e-4
+    ... unit = "person"
+    ... adjacency = "add-remove"
+    ... records = 80
+    ... clipping_norm = 1
+    ... ''')
+    >>> from tacit.runs import prepare
+    >>> _ = prepare(folder / "run.toml", out=folder / "run").start()
+    >>> predictor = load(folder / "run")
+    >>> predictor.predict({"age": [25.0, 80.0]}).shape, predictor.classes
+    ((2,), ('false', 'true'))
     """
 
     def __init__(self, model: nn.Module, description: Description, statement: dict[str, Any] | None) -> None:

@@ -307,6 +307,15 @@ def prepare(
         PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run would go on with
             other settings.
         Interrupted: a Ctrl-C, once the ledger may have been charged for the preparation.
+
+    >>> import tempfile
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> run = prepare(demo, out=Path(tempfile.mkdtemp()) / "run")  # on bundled pictures
+    >>> run.session.steps_done, run.plan.steps
+    (0, 30)
+    >>> run.start().statement.epsilon <= 3.0
+    True
     """
     if ranks is None:
         check_one_process()

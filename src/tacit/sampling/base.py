@@ -20,6 +20,11 @@ class Sampling(ABC):
 
     An implementation is a frozen dataclass of public facts.  The number of records and the generator
     are arguments: the first may be secret, the second is.
+
+    >>> from tacit.sampling import FullBatch
+    >>> sampler = FullBatch()
+    >>> isinstance(sampler, Sampling), sampler.indices(Generator.from_os(), step=0, records=3).tolist()
+    (True, [0, 1, 2])
     """
 
     @abstractmethod

@@ -92,6 +92,13 @@ def loss_over_compute(
 
     The noise is that of the search, within a tenth of the proven one.  Budgets of which no configuration is
     in the range are left out.
+
+    >>> from tacit.scaling import published_law
+    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    ...     adjacency="add-remove", flops=1e19, sequence_length=512)
+    >>> points = loss_over_compute(question, published_law(), epsilon=4, flops=np.array([1e18, 1e19]))
+    >>> points[1].loss < points[0].loss
+    True
     """
     asked = replace(question, epsilon=epsilon, flops=float(np.min(flops)))
     table = _table(asked, law)
@@ -265,7 +272,15 @@ def _twice(question: LanguageModelQuestion) -> tuple[LanguageModelQuestion, ...]
 
 
 def without_privacy(question: LanguageModelQuestion, law: Law) -> NonPrivate:
-    """What training without privacy chooses for that compute, by the published rule."""
+    """What training without privacy chooses for that compute, by the published rule.
+
+    >>> from tacit.scaling import published_law
+    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    ...     adjacency="add-remove", flops=1e19, sequence_length=512)
+    >>> plain = without_privacy(question, published_law())
+    >>> round(plain.tokens / plain.model_size)
+    20
+    """
     facts = published_facts()
     ratio = facts.value("tokens_per_parameter")
     size = math.sqrt(question.flops / (6.0 * ratio))

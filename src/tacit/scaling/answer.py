@@ -29,6 +29,13 @@ class Configuration:
         tokens: T B S, that training goes through.
         tokens_per_parameter: tokens / M.
         epochs: T q, how often a record is drawn on average.
+
+    >>> from tacit.scaling import advise_language_model, published_law
+    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    ...     adjacency="add-remove", flops=1e19, sequence_length=512)
+    >>> best = advise_language_model(question, published_law()).best
+    >>> best.sampling_rate == best.batch_size / 10**7, best.flops <= 1.01e19
+    (True, True)
     """
 
     model_size: float
@@ -94,6 +101,13 @@ class LanguageModelAdvice:
         saved_by_twice_flops, saved_by_twice_epsilon, saved_by_twice_records: the part of the expected loss
             that twice as much of one budget would remove, the others alike.
         warnings: where the expected loss rests on more than the runs of the law.
+
+    >>> from tacit.scaling import advise_language_model, published_law
+    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    ...     adjacency="add-remove", flops=1e19, sequence_length=512)
+    >>> advice = advise_language_model(question, published_law())
+    >>> advice.near_best.batch_size[0] <= advice.best.batch_size <= advice.near_best.batch_size[1]
+    True
     """
 
     question: LanguageModelQuestion

@@ -37,6 +37,11 @@ class LanguageModelQuestion:
     Raises:
         InvalidInput: a value out of range.
         PrivacyRefusal: delta is 1/N or more.
+
+    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    ...     adjacency="add-remove", flops=1e19, sequence_length=512)
+    >>> question.largest_expected_batch
+    10000000
     """
 
     records: int

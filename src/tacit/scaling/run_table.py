@@ -20,6 +20,12 @@ def read_runs(path: Path) -> tuple[Run, ...]:
 
     Raises:
         InvalidInput: no such file, a column that is missing, or a value that is no number; with its line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "runs.csv"
+    >>> _ = path.write_text("model_size,steps,noise_batch_ratio,loss\\n12e6,5000,1e-4,3.21\\n")
+    >>> read_runs(path)[0].loss
+    3.21
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

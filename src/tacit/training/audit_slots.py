@@ -121,6 +121,10 @@ class SlotEvidence:
     the guarantee of the run covers it.  ``included`` (m,), bool: the coins.  They belong to made-up records
     and
     reveal nothing of real ones, but nobody may read them before the audit: else nobody could believe it.
+
+    >>> evidence = SlotEvidence(np.zeros((10, 200), np.float32), np.arange(200) < 100)
+    >>> evidence.observed.shape, int(evidence.included.sum())
+    ((10, 200), 100)
     """
 
     observed: NDArray[np.float32]

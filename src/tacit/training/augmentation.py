@@ -20,7 +20,17 @@ __all__ = ["Augmentation", "FlipAndCrop", "check_by_record"]
 
 
 class Augmentation(ABC):
-    """Makes views of a record from that record alone and from uniform numbers."""
+    """Makes views of a record from that record alone and from uniform numbers.
+
+    >>> @dataclass(frozen=True)
+    ... class Brighter(Augmentation):
+    ...     draws = 1  # one uniform number a view
+    ...     def views(self, inputs, uniforms):
+    ...         return inputs.repeat_interleave(uniforms.shape[1], 0) + uniforms.reshape(-1, 1)
+    >>> Brighter().views(torch.zeros(1, 2), torch.tensor([[[0.25], [0.5]]]))
+    tensor([[0.2500, 0.2500],
+            [0.5000, 0.5000]])
+    """
 
     @property
     @abstractmethod

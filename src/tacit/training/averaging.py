@@ -21,6 +21,14 @@ class AveragedWeights:
     **Guarantee**
 
     * It is a function of the released weights alone, so it costs nothing and the same statement covers it.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(model.weight, 0.0)
+    >>> average = AveragedWeights(model, decay=0.9)
+    >>> _ = nn.init.constant_(model.weight, 1.0)
+    >>> average.update(model, steps_done=1)  # early on, the last weights count for more
+    >>> round(average.applied_to(model).weight.item(), 3)
+    0.818
     """
 
     def __init__(self, model: nn.Module, decay: float, start: int = 0) -> None:

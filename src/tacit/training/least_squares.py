@@ -98,7 +98,15 @@ def least_squares_session(
 
 
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
-    """Take the session's step, if it has not been, and solve; ``ridge`` as of :meth:`Moments.solve`."""
+    """Take the session's step, if it has not been, and solve; ``ridge`` as of :meth:`Moments.solve`.
+
+    >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
+    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,
+    ...                       adjacency="add-remove", unit="row")
+    >>> session = least_squares_session((x, y), plan, inputs=3, outputs=2, classes=True)
+    >>> solve_least_squares(session, ridge=2.0)(x).shape
+    torch.Size([2000, 2])
+    """
     moments: Any = session.model
     if not isinstance(moments, Moments):
         raise InvalidInput(

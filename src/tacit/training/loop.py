@@ -25,6 +25,9 @@ class Row:
     """One line of the metrics: all in it is public or accounted for, but test figures are of test records.
 
     ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``.
+
+    >>> Row(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
+    0.5
     """
 
     steps: int
@@ -35,7 +38,17 @@ class Row:
 
 
 class Watcher(Protocol):
-    """Receives the progress of a run; must not block the loop."""
+    """Receives the progress of a run; must not block the loop.
+
+    >>> class Printer:
+    ...     def on_step(self, steps, epsilon, loss):
+    ...         pass
+    ...     def on_row(self, row):
+    ...         print(row.steps, row.epsilon)
+    >>> watcher: Watcher = Printer()
+    >>> watcher.on_row(Row(100, 0.5, None, None, None))
+    100 0.5
+    """
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """A step was taken.
@@ -50,7 +63,14 @@ class Watcher(Protocol):
 
 @dataclass
 class History:
-    """The lines of metrics so far, and the running mean behind the smoothed loss."""
+    """The lines of metrics so far, and the running mean behind the smoothed loss.
+
+    >>> history = History()
+    >>> history.take(2.0)
+    >>> history.take(1.0)
+    >>> round(history.smoothed, 3)  # the mean of what was seen, the last more than the first
+    1.474
+    """
 
     rows: list[Row] = field(default_factory=list)
     smoothed: float | None = None
@@ -113,6 +133,19 @@ def train(
         should_stop: called after each step; if it returns True, the loop saves the state and ends early.
             Where it does so at one of several ranks, all end after the same step.
         progress: show a bar; None for one in a notebook and in a terminal only.
+
+    >>> from tacit import Plan, PrivateSession
+    >>> import torch
+    >>> model = nn.Linear(3, 2)
+    >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=2, records=64, clipping=1.0, delta=1e-3,
+    ...                        adjacency="add-remove", unit="row")
+    >>> def loss(model, x, y):
+    ...     return nn.functional.cross_entropy(model(x), y, reduction="none")
+    >>> data = torch.randn(64, 3), torch.arange(64) % 2
+    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), data, plan, loss=loss)
+    >>> history = train(session, rows=2, progress=False)
+    >>> [row.steps for row in history.rows], history.rows[-1].epsilon >= session.epsilon
+    ([1, 2], True)
     """
     _check_arguments(session, evaluate, watchers, checkpoint_every)
     plan = session.plan

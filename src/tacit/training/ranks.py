@@ -48,6 +48,10 @@ class Ranks(ABC):
     Attributes:
         rank: the number of this process, from 0.
         ranks: how many there are.
+
+    >>> alone = Alone()
+    >>> alone.first, alone.ranks, alone.total(lambda: (2.0,))
+    (True, 1, (2.0,))
     """
 
     rank: int

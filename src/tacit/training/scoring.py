@@ -61,6 +61,26 @@ def score_held_out(
         InvalidInput: the plan has no score report, or the session no charges.
         PrivacyRefusal: no step was charged yet, or another process released a score meanwhile; or records
             are people with several rows, and ``owners`` are missing.
+
+    >>> from tacit.ledger import Ledger, Policy, RenyiBudget
+    >>> from tacit.plan import Plan, ScoreReport
+    >>> from tacit.training.ledger_charges import StepCharges
+    >>> ledger = Ledger.create("sqlite://")
+    >>> budget = RenyiBudget(epsilon=3.0, delta=1e-4)
+    >>> ledger.open_dataset("visits", Policy(unit="visit", adjacency="add-remove", budget=budget))
+    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=2, records=64, clipping=1.0, delta=1e-4,
+    ...                        adjacency="add-remove", unit="visit", score_report=ScoreReport(noise=10.0))
+    >>> x, y = torch.randn(84, 3), torch.arange(84) % 2
+    >>> model = torch.nn.Linear(3, 2)
+    >>> def loss(model, x, y):
+    ...     return torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), (x[:64], y[:64]), plan,
+    ...                          loss=loss, charges=StepCharges(ledger, "visits", plan))
+    >>> for ticket in session.batches():
+    ...     _ = session.step(ticket)
+    >>> found = score_held_out(session, x[64:], y[64:])
+    >>> score_held_out(session, x[64:], y[64:]) == found  # a run releases one score
+    True
     """
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:

@@ -45,7 +45,13 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class Selected(Generic[Candidate]):
-    """The best of the runs: ``candidate``, its ``model`` and ``score``; the ``event`` that was charged."""
+    """The best of the runs: ``candidate``, its ``model`` and ``score``; the ``event`` that was charged.
+
+    >>> from tacit.events import Gaussian
+    >>> event = PrivateSelection(Gaussian(4.0), distribution="poisson", mean=3.0)
+    >>> Selected(0.1, nn.Linear(2, 2), score=0.9, event=event).candidate
+    0.1
+    """
 
     candidate: Candidate
     model: nn.Module
@@ -89,6 +95,25 @@ def select(
         BudgetExceeded: the charge does not fit; no run was made.
         PrivacyRefusal: plan and data set promise different things, or a run is not what was charged, or its
             records are open under another name with a separate budget.
+
+    >>> import torch
+    >>> from tacit.ledger import Policy, RenyiBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> budget = RenyiBudget(epsilon=8.0, delta=1e-4)
+    >>> ledger.open_dataset("visits", Policy(unit="visit", adjacency="add-remove", budget=budget))
+    >>> plan = Plan.with_noise(noise_multiplier=8.0, steps=2, records=64, clipping=1.0, delta=1e-4,
+    ...                        adjacency="add-remove", unit="visit")
+    >>> data = torch.randn(64, 3), torch.arange(64) % 2
+    >>> def loss(model, x, y):
+    ...     return nn.functional.cross_entropy(model(x), y, reduction="none")
+    >>> def make(rate):
+    ...     model = nn.Linear(3, 2)
+    ...     return PrivateSession(model, torch.optim.SGD(model.parameters(), lr=rate), data, plan, loss=loss)
+    >>> public = torch.randn(20, 3), torch.arange(20) % 2
+    >>> best = select([0.1, 1.0], make, lambda model: -loss(model, *public).mean().item(), plan=plan,
+    ...               ledger=ledger, dataset="visits", mean=2.0)
+    >>> best.candidate in (0.1, 1.0), len(ledger.history("visits")) > 1
+    (True, True)
     """
     check_one_process()
     if not candidates:

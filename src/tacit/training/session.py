@@ -78,7 +78,11 @@ _CHECKED = 4  # records on which the session checks a data set and an augmentati
 
 @dataclass(frozen=True)
 class StepTicket:
-    """The number of the next step.  It holds no data: the size of a batch is a secret under add-remove."""
+    """The number of the next step.  It holds no data: the size of a batch is a secret under add-remove.
+
+    >>> StepTicket(step=3).step
+    3
+    """
 
     step: int
 
@@ -99,7 +103,11 @@ _NO_RECORDS = (
 
 @dataclass(frozen=True)
 class StepReport:
-    """What may be published of a step.  ``loss`` is noisy and accounted for; None without a loss report."""
+    """What may be published of a step.  ``loss`` is noisy and accounted for; None without a loss report.
+
+    >>> StepReport(step=0, loss=None)
+    StepReport(step=0, loss=None)
+    """
 
     step: int
     loss: float | None

@@ -161,7 +161,7 @@ class PldPrice(Price):
 
     def _least_epsilon(self, delta: float, way: Direction) -> float:
         if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
-            return math.inf if self.infinite(way) * (1.0 - _INFINITE_SLACK) > delta else 0.0
+            return math.inf if self.infinite(way, 0) * (1.0 - _INFINITE_SLACK) > delta else 0.0
         crossings = self._crossings(delta, way, 0, self._supremum(way))
         return max(0.0, max(below for below, _ in crossings) - self._snapped(way))
 
@@ -173,6 +173,9 @@ class PldPrice(Price):
         Looked for on coarse grids first, until it is near what it was looked for around.
         """
         saddle, settled = saddle_at_delta(self.steps, way, delta - self.infinite(way)), False
+        if saddle.epsilon < 0.0:  # which is never asked for
+            whole = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
+            saddle = replace(find(whole, lambda point: point.epsilon), epsilon=0.0, log_delta=math.log(delta))
         for _ in range(_ROUNDS):
             made = composition(self.steps, way, saddle, end if settled else 1, 1.0 if settled else _COARSER)
             bound = made.upper if end == 1 or not settled else made.lower
@@ -230,7 +233,7 @@ class PldPrice(Price):
         return largest
 
     def _delta_of(self, epsilon: float, way: Direction, end: Literal[0, 1], negligible: float) -> float:
-        infinite = self.infinite(way)
+        infinite = self.infinite(way, end)
         if infinite == 1.0 or epsilon >= self._supremum(way):  # of the finite losses
             return min(1.0, infinite * (1.0 + (_INFINITE_SLACK if end == 1 else -_INFINITE_SLACK)))
         # a coarse figure, for neighbouring epsilons to ask for the same composition
@@ -250,9 +253,10 @@ class PldPrice(Price):
     def _supremum(self, way: Direction) -> float:
         return sum(count * loss_of(base, way, FAINT).supremum for base, count in self.steps) * (1.0 + 1e-12)
 
-    def infinite(self, way: Direction) -> float:
-        """P(L = infinity): 1 - prod (1 - p)^T."""
-        infinite = [(loss_of(base, way, FAINT).infinite, count) for base, count in self.steps]
-        if any(mass >= 1.0 for mass, _ in infinite):
+    def infinite(self, way: Direction, end: Literal[0, 1] = 1) -> float:
+        """P(L = infinity): 1 - prod (1 - p)^T, at least (0) or at most (1)."""
+        losses = [(loss_of(base, way, FAINT), count) for base, count in self.steps]
+        infinite = [((loss.dominated if end == 0 else None) or loss, count) for loss, count in losses]
+        if any(loss.infinite >= 1.0 for loss, _ in infinite):
             return 1.0
-        return -math.expm1(sum(count * math.log1p(-mass) for mass, count in infinite))
+        return -math.expm1(sum(count * math.log1p(-loss.infinite) for loss, count in infinite))

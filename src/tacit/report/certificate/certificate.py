@@ -59,6 +59,13 @@ class Certificate:
     * Every figure follows from the entries of the ledger, and every line from the figures and statements.
     * Every epsilon has its delta, and no text calls data anonymous.
     * A line that nobody filled in is present, and says so.
+
+    >>> from tacit.ledger import Ledger, Policy, PureBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
+    >>> certificate = make_certificate(ledger, "visits")
+    >>> certificate.to_text().splitlines()[0]
+    "PRIVACY CERTIFICATE of the data set 'visits'"
     """
 
     data: dict[str, Any]

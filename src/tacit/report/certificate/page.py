@@ -14,17 +14,17 @@ from tacit.report.rounding import pair
 __all__ = ["to_html"]
 
 _STYLE = """
-dl.lines { margin: 0; display: grid; grid-template-columns: 7rem 12rem 1fr; font-size: .95rem; }
-dl.lines > * { border-bottom: 1px solid var(--line); padding: .4rem .5rem .4rem 0; margin: 0; }
-dl.lines dt { font-weight: 600; } dl.lines dd { overflow-wrap: anywhere; }
-.grade { font-size: .8rem; white-space: nowrap; } .grade::before { content: "●"; margin-right: .35rem; }
+dl.lines { margin: 0; font-size: .95rem; }
+dl.lines > div { border-bottom: 1px solid var(--line); padding: .4rem 0; display: grid; column-gap: .5rem;
+  grid-template-columns: 6.5rem 11.5rem 1fr; }
+dl.lines dt { margin: 0; } dl.lines dd { overflow-wrap: anywhere; } dl.lines .grade { order: -1; }
+.grade { font-size: .8rem; white-space: nowrap; } .grade::before { margin-right: .35rem; }
 .proved { color: var(--three); } .assumed { color: var(--one); } .not-covered { color: var(--two); }
+.proved::before { content: "●"; } .assumed::before { content: "◐"; } .not-covered::before { content: "○"; }
 .blank { color: var(--two); font-weight: 700; letter-spacing: .03em; }
 .promise { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; }
 .promise b { font-size: 1.5rem; display: block; } .key { overflow-wrap: anywhere; }
-@media (max-width: 34rem) { dl.lines { grid-template-columns: 1fr; }
-  dl.lines > * { border: 0; padding: 0; } dl.lines dd { border-bottom: 1px solid var(--line);
-  padding-bottom: .5rem; margin-bottom: .5rem; } }
+@media (max-width: 34rem) { dl.lines > div { grid-template-columns: 1fr; } }
 @media print { body { font-size: 11px; } main { max-width: none; } }
 """
 _LEGEND = (
@@ -60,7 +60,8 @@ def _lines(data: Mapping[str, Any], section: str) -> str:
         if line["section"] == section:
             blank = f'<span class="blank">{NOT_STATED}</span>'
             value = blank if line["value"] is None else escape(line["value"])
-            rows.append(f"{_grade(line['grade'], 'div')}<dt>{escape(line['name'])}</dt><dd>{value}</dd>")
+            grade = _grade(line["grade"], "dd")
+            rows.append(f"<div><dt>{escape(line['name'])}</dt>{grade}<dd>{value}</dd></div>")
     return f'<dl class="lines">{"".join(rows)}</dl>'
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.planner import NEAR_FLOOR, Advice
-from tacit.report.pages.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE, empty_figure, write_figure
 
 __all__ = ["plot_advice"]
-
-_BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8551b", "#666666"
 
 
 def plot_advice(advice: Advice, path: Path) -> None:
@@ -23,21 +21,21 @@ def plot_advice(advice: Advice, path: Path) -> None:
     axes = figure.add_subplot()
     options = sorted(advice.options, key=lambda option: option.batch_size)
     sizes = [option.batch_size for option in options]
-    axes.loglog(sizes, [option.total_noise for option in options], color=_BLUE, marker="o", markersize=4)
-    axes.axhline(advice.floor, color=_GREY, linewidth=1)
-    axes.axhspan(advice.floor, (1 + NEAR_FLOOR) * advice.floor, color=_GREY, alpha=0.15, linewidth=0)
+    axes.loglog(sizes, [option.total_noise for option in options], color=BLUE, marker="o", markersize=4)
+    axes.axhline(advice.floor, color=GREY, linewidth=1)
+    axes.axhspan(advice.floor, (1 + NEAR_FLOOR) * advice.floor, color=GREY, alpha=0.15, linewidth=0)
     axes.text(
         0.02,
         advice.floor,
         "full batch",
         transform=axes.get_yaxis_transform(),
         va="top",
-        color=_GREY,
+        color=GREY,
         fontsize=9,
     )
-    axes.plot([best.batch_size], [best.total_noise], "o", color=_ORANGE)
+    axes.plot([best.batch_size], [best.total_noise], "o", color=ORANGE)
     chosen = f"batches of {best.batch_size:,}\n{best.steps:,} steps, σ = {best.noise_multiplier:.3g}"
-    axes.text(0.97, 0.95, chosen, transform=axes.transAxes, ha="right", va="top", color=_ORANGE)
+    axes.text(0.97, 0.95, chosen, transform=axes.transAxes, ha="right", va="top", color=ORANGE)
     axes.set_ylim(bottom=0.8 * min(advice.floor, *(option.total_noise for option in options)))
     axes.set_xlabel("batch size B")
     axes.set_ylabel("total noise σ / (B √T), in clipping norms")

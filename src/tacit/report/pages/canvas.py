@@ -5,14 +5,30 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "empty_figure", "figure_path", "write_figure"]
+__all__ = [
+    "BLUE",
+    "FORMATS",
+    "GREEN",
+    "GREY",
+    "MARKERS",
+    "ORANGE",
+    "PALE",
+    "empty_figure",
+    "figure_path",
+    "line_style",
+    "write_figure",
+]
+
+# They differ in lightness, so that they are told apart in grey and without red or green; but GREY only by its
+# dashes or markers: it is for what the others are held against, and for words.
+BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
 
 FORMATS = (".png", ".svg", ".pdf")
 """The kinds of file that a figure is written as, by the ending of its name."""
@@ -30,6 +46,19 @@ def figure_path(path: Path) -> Path:
             f"Name it {path.with_suffix('.png').name if path.name else 'figure.png'}, for example."
         )
     return path
+
+
+MARKERS = "os^D"
+_DASHES = ("-", "--", "-.", ":", (0, (8, 1)), (0, (1, 3)), (0, (4, 1, 1, 1, 1, 1)), (0, (10, 4)))
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Of the line of this number in its axes: the first eight differ in dashes, neighbours in colour too.
+
+    >>> line_style(1)["linestyle"]
+    '--'
+    """
+    return {"color": (BLUE, ORANGE, GREEN, PALE)[number % 4], "linestyle": _DASHES[number % len(_DASHES)]}
 
 
 def empty_figure(width: float, height: float) -> Figure:

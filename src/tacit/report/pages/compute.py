@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.report.pages.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import GREY, empty_figure, line_style, write_figure
 from tacit.scaling import LanguageModelAdvice, loss_over_compute, without_privacy
 from tacit.scaling.law import Floats, parameters
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_language_model"]
 
-_COLOURS = ("#9a3b12", "#d9822b", "#4f9d69", "#1f5fa8", "#5b3f8c", "#777777")
-_GREY = "#555555"
 _BUDGETS = 25  # of compute, on each line
 _AROUND = (1e-2, 1e2)  # of the compute of the question
 
@@ -51,7 +49,7 @@ def plot_language_model(
         told("drawing", done, len(chosen))
         points = loss_over_compute(question, advice.law, epsilon=epsilon, flops=flops)
         style: dict[str, Any] = {
-            "color": _COLOURS[done % len(_COLOURS)],
+            **line_style(done),
             "linewidth": 2.2 if epsilon == question.epsilon else 1.3,
             "label": f"ε = {epsilon:g}",
         }
@@ -86,7 +84,12 @@ def plot_language_model(
 
 def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flops: Floats) -> None:
     """What training without privacy chooses; its loss where the law reaches."""
-    style: dict[str, Any] = {"color": _GREY, "linestyle": "--", "linewidth": 1.3, "label": "without privacy"}
+    style: dict[str, Any] = {
+        "color": GREY,
+        "linestyle": (0, (6, 2, 1, 2, 1, 2)),
+        "linewidth": 1.3,
+        "label": "without privacy",
+    }
     others = [
         (budget, without_privacy(replace(advice.question, flops=float(budget)), advice.law))
         for budget in flops

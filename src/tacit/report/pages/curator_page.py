@@ -101,7 +101,7 @@ def _dataset(data: Data) -> str:
     rows = "".join(_row(person, colour) for person, colour in people)
     charges, refusals = data["charges"], len(data["refusals"])
     table = (
-        '<div class="wide"><table><tr><th>spent by</th><th>of the cap</th><th>charges</th>'
+        '<div class="wide" tabindex="0"><table><tr><th>spent by</th><th>of the cap</th><th>charges</th>'
         f'<th class="last">last</th><th style="text-align: left">for</th></tr>{rows}</table></div>'
     )
     return (

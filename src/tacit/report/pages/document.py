@@ -8,6 +8,7 @@ from tacit.report.pages.chart import STYLE
 
 __all__ = ["document"]
 
+# A div of class wide scrolls by itself: it has tabindex="0", so that keys can scroll it.
 _LAYOUT = """
 * { box-sizing: border-box; } body { margin: 0; background: var(--paper); color: var(--ink);
   font: 17px/1.55 system-ui, sans-serif; }

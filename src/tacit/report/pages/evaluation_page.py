@@ -81,7 +81,7 @@ def _scores(data: Data) -> str:
     if "loss_of_a_constant" in data:
         per = data["measure"].removeprefix("accuracy ")
         rows.append((f"test loss {per}, nats", _four(data["loss"]), _four(data["loss_of_a_constant"])))
-    return _table(("", "model", "constant answer"), rows) + (
+    return _table(("of the test records", "model", "constant answer"), rows) + (
         f'<p class="soft">The constant answer: {escape(baseline["predictor"])}.</p>'
     )
 
@@ -126,19 +126,19 @@ def _matrix(data: Data) -> str:
         cells = "".join(
             f'<td class="cell" style="--share: {count / whole:.3f}"><i>{count:,}</i></td>' for count in counts
         )
-        rows.append(f"<tr><th>{name}</th>{cells}</tr>")
-    head = "".join(f"<th>{name}</th>" for name in names)
+        rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
     return (
-        '<h2>Confusion matrix</h2><div class="wide"><table class="matrix">'
-        f"<tr><th>true ↓ predicted →</th>{head}</tr>"
+        '<h2>Confusion matrix</h2><div class="wide" tabindex="0"><table class="matrix">'
+        f"<tr><td>true ↓ predicted →</td>{head}</tr>"
         f'{"".join(rows)}</table></div><p class="soft">{_MATRIX}</p>'
     )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(words)}</th>" for words in head)
+    top = "".join(f'<th scope="col">{escape(words)}</th>' for words in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
+    return f'<div class="wide" tabindex="0"><table><tr>{top}</tr>{body}</table></div>'
 
 
 def _four(value: float | None) -> str:

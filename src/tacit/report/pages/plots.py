@@ -12,6 +12,7 @@ import numpy as np
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import MissingExtra
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE
 from tacit.report.rounding import round_up
 from tacit.training.files import write_atomically
 from tacit.training.loop import Row
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["new_figure", "plot_confusion", "plot_privacy_curve", "plot_progress", "save_figure"]
 
-BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#c8551b", "#2d7d46", "#666666"
 _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
 _MOST_CLASSES = 30  # of a confusion matrix in a picture
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting import account
 from tacit.events import Event, Repeat
-from tacit.report.pages.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import GREY, empty_figure, line_style, write_figure
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.rounding import round_up
 
@@ -24,7 +24,6 @@ __all__ = ["Drawing", "draw_pricing", "prepare_drawing"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_COLOURS = ("#1f5fa8", "#c8551b", "#2d7d46", "#7d3c98", "#8a6d00", "#666666", "#b0246c", "#00808a")
 _POINTS, _DELTAS, _RATES = 13, 25, 81
 _REPEATS = 64
 
@@ -92,8 +91,8 @@ def draw_pricing(drawing: Drawing, path: Path) -> None:
 
 
 def _draw_counts(axes: Axes, drawing: Drawing) -> None:
-    for (name, line), colour in zip(drawing.over_counts.items(), _COLOURS, strict=False):
-        _finite_line(axes, drawing.counts, line, colour, name)
+    for number, (name, line) in enumerate(drawing.over_counts.items()):
+        _finite_line(axes, drawing.counts, line, number, name)
     axes.set(xscale="log", xlabel=drawing.counted, ylabel="ε (smaller is more private)")
     axes.set_title(f"What it costs, at δ = {drawing.pricing.delta:g}", fontsize=11)
     finite = np.concatenate([line[np.isfinite(line) & (line > 0)] for line in drawing.over_counts.values()])
@@ -104,8 +103,8 @@ def _draw_counts(axes: Axes, drawing: Drawing) -> None:
 
 def _draw_profile(axes: Axes, drawing: Drawing) -> None:
     pricing = drawing.pricing
-    for (name, line), colour in zip(drawing.profile.items(), _COLOURS, strict=False):
-        _finite_line(axes, line, drawing.deltas, colour, name)
+    for number, (name, line) in enumerate(drawing.profile.items()):
+        _finite_line(axes, line, drawing.deltas, number, name)
     if math.isfinite(pricing.epsilon):
         axes.plot([pricing.epsilon], [pricing.delta], "o", color="black", zorder=5)
         axes.annotate(f"ε = {round_up(pricing.epsilon)}", (pricing.epsilon, pricing.delta), xytext=(-8, -4),
@@ -117,11 +116,12 @@ def _draw_profile(axes: Axes, drawing: Drawing) -> None:
 
 
 def _draw_trade_off(axes: Axes, drawing: Drawing) -> None:
-    colour = _COLOURS[[*drawing.profile].index(drawing.pricing.best.method) % len(_COLOURS)]
-    axes.plot(drawing.rates, drawing.missed, color=colour)
+    style = line_style([*drawing.profile].index(drawing.pricing.best.method))
+    colour = style["color"]
+    axes.plot(drawing.rates, drawing.missed, **style)
     axes.fill_between(drawing.rates, drawing.missed, color=colour, alpha=0.10, linewidth=0)
-    axes.plot([0, 1], [1, 0], color="#666666", linewidth=0.8, linestyle="--")
-    axes.text(0.98, 0.96, "dashed: a blind guess\nshaded: no test gets here", transform=axes.transAxes,
+    axes.plot([0, 1], [1, 0], color=GREY, linewidth=0.8, linestyle=(0, (2, 5)))
+    axes.text(0.98, 0.96, "dotted: a blind guess\nshaded: no test gets here", transform=axes.transAxes,
               ha="right", va="top", fontsize=9, color="#444444")  # fmt: skip
     axes.set(xlabel="non-members accused (false positives)", ylabel="members missed (false negatives)")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
@@ -129,7 +129,7 @@ def _draw_trade_off(axes: Axes, drawing: Drawing) -> None:
     axes.grid(alpha=0.25)
 
 
-def _finite_line(axes: Axes, x: Sequence[int] | Array, y: Array, colour: str, name: str) -> None:
+def _finite_line(axes: Axes, x: Sequence[int] | Array, y: Array, number: int, name: str) -> None:
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     seen = np.isfinite(first) & np.isfinite(second)
-    axes.plot(first[seen], second[seen], color=colour, label=name)
+    axes.plot(first[seen], second[seen], **line_style(number), label=name)

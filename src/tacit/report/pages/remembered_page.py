@@ -131,7 +131,7 @@ def _table(found: Data, model: Data) -> str:
     head += ["came out", "answers"]
     return (
         f"<h3>Secrets, {escape(model['model'])}</h3>"
-        f'<div class="wide"><table><tr>{"".join(f"<th>{words}</th>" for words in head)}</tr>'
+        f'<div class="wide" tabindex="0"><table><tr>{"".join(f"<th>{words}</th>" for words in head)}</tr>'
         f"{''.join(rows)}</table></div>{_extrapolated(model)}"
     )
 
@@ -176,8 +176,8 @@ def _examples(found: Data) -> str:
         "<h3>Asked for the rest</h3>"
         "<p>The first of each kind, in the order in which they were drawn: what was typed, the truth, and "
         "what each model takes for likeliest. What is right is bold; ⏎ is the end of a line.</p>"
-        f'<div class="wide"><table><tr><th>typed</th><th>secret</th><th></th>{head}</tr>{"".join(rows)}'
-        "</table></div>"
+        '<div class="wide" tabindex="0"><table><tr><th>typed</th><th>secret</th><th>copies</th>'
+        f"{head}</tr>{''.join(rows)}</table></div>"
     )
 
 
@@ -224,7 +224,7 @@ def _probe(found: Data) -> str:
         f"stopped. Here each letter was typed {probe['repeats']} times, and what came after the repetition "
         f"was looked up, in pieces of {probe['piece']} characters; then the same after the letter alone. In "
         "a model as small as this it shows the method and no more.</p>"
-        '<div class="wide"><table><tr><th>share of what came that is in</th>'
+        '<div class="wide" tabindex="0"><table><tr><th>share of what came that is in</th>'
         "<th>training records, after repeating</th><th>others, after repeating</th>"
         "<th>training records, after one letter</th><th>others, after one letter</th>"
         f"</tr>{rows}</table></div>"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from tacit.accounting import PrivacyCurve
-from tacit.report.pages.canvas import empty_figure, write_figure
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE, empty_figure, write_figure
 from tacit.report.risk import RiskSheet
 from tacit.report.rounding import round_up
 
@@ -24,7 +24,6 @@ __all__ = ["draw_risk", "pixel_noise", "two_worlds"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8551b", "#8b949e"
 _EPSILONS = (np.inf, 10.0, 1.0, 0.1)
 _SIDE = 48
 
@@ -85,8 +84,8 @@ def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
     bins = np.linspace(-4.0, 8.0, 49)
     without, with_it = two_worlds(sheet.curve, bins)
     for heights, colour, label in (
-        (without, _BLUE, f"without this {sheet.unit}"),
-        (with_it, _ORANGE, f"with this {sheet.unit}"),
+        (without, BLUE, f"without this {sheet.unit}"),
+        (with_it, ORANGE, f"with this {sheet.unit}"),
     ):
         axes.stairs(100.0 * heights, bins, fill=True, alpha=0.35, color=colour, label=label)
         axes.stairs(100.0 * heights, bins, color=colour)
@@ -103,9 +102,9 @@ def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
 def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
     rates = np.logspace(-5, 0, 61)
     bound = 1.0 - np.asarray(sheet.curve.false_negative_rate(rates))
-    axes.fill_between(rates, bound, 1.0, color=_GREY, alpha=0.25, label="no attack gets here")
-    axes.plot(rates, bound, color=_ORANGE, label="limit for every attack")
-    axes.plot(rates, rates, color=_GREY, linestyle="--", label="guessing")
+    axes.fill_between(rates, bound, 1.0, color=GREY, alpha=0.25, label="no attack gets here")
+    axes.plot(rates, bound, color=ORANGE, label="limit for every attack")
+    axes.plot(rates, rates, color=GREY, linestyle="--", label="guessing")
     axes.set(
         xscale="log",
         yscale="log",

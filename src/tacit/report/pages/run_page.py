@@ -110,8 +110,8 @@ def _risk(risk: Data, charts: Mapping[str, str]) -> str:
         "not from ε alone.</p>"
         f"{sentences}"
         f"{_figure(charts['two-worlds'], _WORLDS.format(unit=risk['unit']))}"
-        '<div class="wide"><table><tr><th>at most</th><th>without the model</th><th>with it</th></tr>'
-        f"{rows}</table></div>"
+        '<div class="wide" tabindex="0"><table><tr><th>at most</th><th>without the model</th>'
+        f"<th>with it</th></tr>{rows}</table></div>"
     )
 
 
@@ -157,7 +157,8 @@ def _attack_table(model: Data, rates: Sequence[Data]) -> str:
         f'<p class="soft">{first["members"]:,} members, {first["non_members"]:,} others; score on the former '
         f"{model['train_score']:.3f}, on the latter {model['test_score']:.3f}. AUC: how often a member "
         "scores higher than another record; 0.5 is guessing.</p>"
-        f'<div class="wide"><table><tr><th>attack</th><th>AUC</th>{head}</tr>{"".join(rows)}</table></div>'
+        f'<div class="wide" tabindex="0"><table><tr><th>attack</th><th>AUC</th>{head}</tr>'
+        f"{''.join(rows)}</table></div>"
     )
 
 
@@ -214,7 +215,8 @@ def _inversion(data: Data) -> str:
         "like. If a class is many people, that is what the model is meant to learn; if a class is one "
         "person, it is that person’s picture, and a promise about single records does not cover it: make "
         "the person the unit.</p>"
-        f'<div class="wide"><table class="drawn"><tr><th>class</th>{head}</tr>{rows}</table></div>'
+        f'<div class="wide" tabindex="0"><table class="drawn"><tr><th>class</th>{head}</tr>'
+        f"{rows}</table></div>"
     )
 
 

@@ -85,6 +85,12 @@ class Statement:
     """A privacy statement; ``data`` is what :meth:`to_json` writes, in the order of reading.
 
     Where there is no finite epsilon, ``data`` holds None (null in JSON).
+
+    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row")
+    >>> statement = make_statement(plan, steps_done=1, randomness="the system's", private=True)
+    >>> statement.epsilon <= plan.epsilon, statement.data["guarantee"]["unit"]
+    (True, 'row')
     """
 
     data: dict[str, Any]
@@ -124,6 +130,11 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
 
     If one record is (e, d(e))-DP, a group of k is (k e, d(e) (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
     complexity of differential privacy", lemma 2.2); e is the smallest that delta allows.
+
+    >>> from tacit.events import Gaussian
+    >>> curve = account(Gaussian(4.0), adjacency="add-remove")
+    >>> round(group_epsilon(curve, 1e-5, 1), 2), round(group_epsilon(curve, 1e-5, 2), 2)
+    (0.93, 2.01)
     """
     check_integer("size", size, low=1)
 
@@ -167,6 +178,12 @@ def make_statement(
         owned_by: the column that tells people apart, if a record was a person with several rows.
         ledger: what the run was charged to its data set's ledger, by :func:`tacit.ledger.charged_run`.
         stopped: why the ledger ended the run before the end of its plan.
+
+    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row")
+    >>> statement = make_statement(plan, steps_done=1, randomness="the system's", private=True, model="CNN")
+    >>> print(statement.to_text().splitlines()[0])
+    PRIVACY STATEMENT
     """
     if not isinstance(plan, Plan):
         raise InvalidInput(f"plan must be a tacit.Plan; got {type(plan).__name__}.")
