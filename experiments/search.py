@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tacit.datasets import TensorPair, load
+from tacit.datasets import Dataset, TensorPair, load
 from tacit.datasets.adult import load_adult
-from tacit.experiments import abadi_mnist, public_rows, tables
+from tacit.experiments import abadi_cifar10, abadi_mnist, public_rows, tables
 from tacit.experiments.base import Request, Setting
 from tacit.experiments.linear_on_features import Recipe, repeat_linear
 from tacit.experiments.search import Tries
@@ -68,33 +68,16 @@ def _table_candidates() -> Iterator[tables.Candidate]:
 
 def search_mnist(tries: Tries, epsilons: list[float], runs: int) -> None:
     """Accuracy on the last 10,000 training pictures, of a linear model on features of the others."""
-    data = load("mnist")
-    kept, held = (
-        TensorPair(data.train.inputs[rows], data.train.targets[rows])
-        for rows in (slice(50_000), slice(50_000, None))
-    )
-    request = Request(Path())
-    rows = public_rows.grey_rows(dataclasses.replace(data, train=kept, test=held), request)
+    data = _validation(public_rows.grey_rows(load("mnist"), Request(Path())), 10_000)
     for epsilon, (steps, rate) in itertools.product(epsilons, _MNIST):
         setting = Setting(4096, steps, rate, 0.9, 0.1)
-
-        def measure(setting: Setting = setting, epsilon: float = epsilon) -> list[float]:
-            once = dataclasses.replace(request, seeds=runs)
-            found = repeat_linear("search", once, rows, Recipe(epsilon, None, setting), epsilon)
-            return [evaluation.score for evaluation in found.evaluations]
-
-        settings = {"epsilon": epsilon, **dataclasses.asdict(setting)}
-        _say(settings, tries.make(settings, measure))
+        described = {"epsilon": epsilon, **dataclasses.asdict(setting)}
+        _try_linear(tries, described, data, Recipe(epsilon, None, setting), epsilon, runs)
 
 
 def search_abadi(tries: Tries, epsilons: list[float], runs: int) -> None:
     """Accuracy on the last 10,000 training pictures, of networks on DP-PCA of the others: one change each."""
-    data = load("mnist")
-    kept, held = (
-        TensorPair(data.train.inputs[rows], data.train.targets[rows])
-        for rows in (slice(50_000), slice(50_000, None))
-    )
-    part = dataclasses.replace(data, train=kept, test=held)
+    part = _validation(load("mnist"), 10_000)
     for epsilon in epsilons:
         for recipe in _abadi_candidates(epsilon):
 
@@ -133,13 +116,67 @@ _ABADI = {
 _MNIST = ((600, 32.0), (1000, 32.0), (300, 32.0), (300, 16.0), (1000, 64.0))
 
 
+def search_cifar10(tries: Tries, epsilons: list[float], runs: int) -> None:
+    """Accuracy on the last 5,000 training pictures, of a linear model on features of the others."""
+    records, (_, pictures) = load("cifar10"), public_rows.public_pictures()
+    for epsilon in epsilons:
+        chosen = next(choice for choice in abadi_cifar10.CHOSEN if epsilon <= choice.upto)
+        for choice in _neighbours(chosen):
+            data = _validation(choice.rows(records, pictures, Request(Path())), 5_000)
+            described = {"epsilon": epsilon, **dataclasses.asdict(choice)}
+            del described["upto"]
+            _try_linear(tries, described, data, choice.recipe, epsilon, runs)
+
+
+def _neighbours(chosen: abadi_cifar10.Choice) -> Iterator[abadi_cifar10.Choice]:
+    """What was chosen, and one change each."""
+    yield chosen
+    for factor in (0.67, 1.5):
+        yield dataclasses.replace(chosen, learning_rate=factor * chosen.learning_rate)
+    for directions in (1000, 3000):
+        yield dataclasses.replace(chosen, directions=directions)
+    for floor, power in ((50, 0.35), (200, 0.35), (100, 0.25), (100, 0.5)):
+        yield dataclasses.replace(chosen, floor=floor, power=power)
+    yield dataclasses.replace(chosen, steps=2 * chosen.steps, learning_rate=chosen.learning_rate / 2)
+
+
+def _validation(data: Dataset, held: int) -> Dataset:
+    """The last ``held`` training records in place of the test ones; features are of one record each."""
+    inputs, targets = data.train
+    return dataclasses.replace(
+        data,
+        train=TensorPair(inputs[:-held], targets[:-held]),
+        test=TensorPair(inputs[-held:], targets[-held:]),
+    )
+
+
+def _try_linear(
+    tries: Tries, described: dict[str, Any], data: Dataset, recipe: Recipe, epsilon: float, runs: int
+) -> None:
+    def measure() -> list[float]:
+        found = repeat_linear("search", Request(Path(), seeds=runs), data, recipe, epsilon)
+        return [evaluation.score for evaluation in found.evaluations]
+
+    _say(described, tries.make(described, measure))
+
+
 def _say(settings: dict[str, Any], score: float) -> None:
     sys.stdout.write(f"{score:.4f} {settings}\n")
     sys.stdout.flush()
 
 
-SEARCHES = {"abadi-mnist": search_abadi, "mnist": search_mnist, "tables": search_tables}
-EPSILONS = {"abadi-mnist": [0.5, 2.0, 8.0], "mnist": [1.0, 2.0, 3.0], "tables": [0.5, 1.0, 3.0]}
+SEARCHES = {
+    "abadi-cifar10": search_cifar10,
+    "abadi-mnist": search_abadi,
+    "mnist": search_mnist,
+    "tables": search_tables,
+}
+EPSILONS = {
+    "abadi-cifar10": [1.0, 2.0, 3.0, 8.0],
+    "abadi-mnist": [0.5, 2.0, 8.0],
+    "mnist": [1.0, 2.0, 3.0],
+    "tables": [0.5, 1.0, 3.0],
+}
 
 
 def main() -> None:

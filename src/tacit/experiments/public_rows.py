@@ -7,11 +7,13 @@ from a random process and are nobody's data.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.datasets import Dataset, TensorPair, load
@@ -20,14 +22,15 @@ from tacit.experiments.base import Request
 from tacit.experiments.cached_rows import cached_rows
 from tacit.models import PictureFeatures, dead_leaves, scattering_features
 from tacit.models.picture_features import NORM
-from tacit.models.public_features import PublicFeatures
-from tacit.models.public_whitening import PublicWhitening
+from tacit.models.public_features import PatchDictionary, in_chunks
+from tacit.models.public_whitening import PublicDirections, PublicWhitening, shrinking
 from tacit.models.scattering import CHANNELS, mirror_average
 
-__all__ = ["both_rows", "grey_rows", "patch_rows", "public_pictures", "scattering_rows"]
+__all__ = ["grey_rows", "photo_rows", "public_pictures", "scattering_rows"]
 
-_FOR_PATCHES, _FOR_SCATTERING = 6000, 4000
+_PUBLIC, _FOR_PATCHES = 4000, 3000
 _CHUNK = 2000
+_DIRECTIONS = 3000  # of each block: an experiment takes as many of the strongest as its noise allows
 
 
 def public_pictures() -> tuple[str, Tensor]:
@@ -35,30 +38,102 @@ def public_pictures() -> tuple[str, Tensor]:
     try:
         pictures = load("cifar100").train.inputs
     except InvalidInput:
-        return "dead leaves, a random process", dead_leaves(_FOR_PATCHES, seed=0)
-    return "CIFAR-100, training pictures without labels", pictures[:_FOR_PATCHES]
+        return "dead leaves, a random process", dead_leaves(_PUBLIC, seed=0)
+    return "CIFAR-100, training pictures without labels", pictures[:_PUBLIC]
 
 
-def patch_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
-    """The data set with rows of :class:`PublicFeatures` as inputs, (n, 8192) float16 for 32x32 pictures."""
-    listener = request.listener
-    features = PublicFeatures(public, dtype=torch.bfloat16, progress=partial(listener, "patches, public"))
-    return _mapped(data, lambda part, x: features(x, progress=partial(listener, f"patches, {part}")).half())
+def photo_rows(
+    data: Dataset, public: Tensor, request: Request, *, directions: int, floor: int, power: float
+) -> Dataset:
+    """Blocks of features side by side as inputs, each with an equal part of the squared norm.
+
+    Patches, patches of the picture at half its size, which see four times as much of it, and scattering; of
+    each the coordinates in the ``directions`` in which public pictures vary most, which are cached, shrunk as
+    :func:`tacit.models.public_whitening.shrinking` says.
+    """
+    blocks = [_coordinates(name, make, data, public, request) for name, make in _BLOCKS.items()]
+    factors = [shrinking(values, floor=floor, power=power)[:directions] for values, _ in blocks]
+    train, test = (
+        TensorPair(_side_by_side([pair.inputs for pair in pairs], factors), pairs[0].targets)
+        for pairs in ([block.train for _, block in blocks], [block.test for _, block in blocks])
+    )
+    return replace(data, train=train, test=test)
+
+
+def _side_by_side(blocks: list[Tensor], factors: list[Tensor]) -> Tensor:
+    """The first coordinates of several blocks times factors, as one row of norm 1, (n, d) float16."""
+    out = torch.empty(len(blocks[0]), sum(len(factor) for factor in factors), dtype=torch.float16)
+    for start in range(0, len(out), _CHUNK):
+        few = [
+            F.normalize(block[start : start + _CHUNK, : len(factor)] * factor, dim=1)
+            for block, factor in zip(blocks, factors, strict=True)
+        ]
+        out[start : start + _CHUNK] = torch.cat(few, dim=1) / len(blocks) ** 0.5
+    return out
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Features of pictures and the directions in which they vary, from public pictures."""
+
+    compressed: Callable[[Tensor], Tensor]
+    directions: PublicDirections
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """(n, c, h, w) pictures to (n, k) coordinates."""
+        return self.directions(self.compressed(pictures))
+
+
+def _block(compressed: Callable[[Tensor], Tensor], public: Tensor) -> _Block:
+    rows = in_chunks(compressed, public)
+    return _Block(compressed, PublicDirections(rows, directions=min(_DIRECTIONS, *rows.shape)))
+
+
+def _patches(public: Tensor) -> _Block:
+    dictionary = PatchDictionary(public[:_FOR_PATCHES], dtype=torch.bfloat16)
+    return _block(lambda pictures: dictionary(pictures).sqrt(), public)
+
+
+def _coarse_patches(public: Tensor) -> _Block:
+    dictionary = PatchDictionary(_halved(public[:_FOR_PATCHES]), pool=(6, 5), dtype=torch.bfloat16)
+    return _block(lambda pictures: dictionary(_halved(pictures)).sqrt(), public)
+
+
+def _scattering(public: Tensor) -> _Block:
+    return _block(_raw_scattering, public)
+
+
+_BLOCKS = {"patches": _patches, "coarse patches": _coarse_patches, "scattering": _scattering}
+
+
+def _halved(pictures: Tensor) -> Tensor:
+    return F.avg_pool2d(pictures, 2)
+
+
+def _coordinates(
+    name: str, make: Callable[[Tensor], _Block], data: Dataset, public: Tensor, request: Request
+) -> tuple[Tensor, Dataset]:
+    """Eigenvalues (k,) of a block, and the data set with its coordinates (n, k) float16 as inputs; cached."""
+    made = functools.cache(lambda: make(public))
+    digest = hashlib.sha256(public.numpy().tobytes()).hexdigest()[:16]
+    what = f"{name}, {_DIRECTIONS} directions, public pictures {digest}"
+
+    def rows(part: str, pictures: Tensor) -> Tensor:
+        progress = partial(request.listener, f"{name}, {part}")
+        return cached_rows(what, pictures, lambda: in_chunks(made(), pictures, progress).half())
+
+    values = cached_rows(f"{what}, eigenvalues", public, lambda: made().directions.values)
+    return values, _mapped(data, rows)
 
 
 def scattering_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
     """The data set with mirrored, square-rooted, whitened scattering features as inputs, (n, 7776)
     float16."""
-    raw = _raw_scattering(public[:_FOR_SCATTERING], "public", request)
-    whitening = PublicWhitening(raw.float())
-    del raw
+    whitening = PublicWhitening(in_chunks(_raw_scattering, public))
 
     def rows(part: str, pictures: Tensor) -> Tensor:
-        raw = _raw_scattering(pictures, part, request)
-        out = torch.empty(raw.shape, dtype=torch.float16)
-        for start in range(0, len(raw), _CHUNK):
-            out[start : start + _CHUNK] = whitening(raw[start : start + _CHUNK].float())
-        return out
+        progress = partial(request.listener, f"scattering, {part}")
+        return in_chunks(lambda few: whitening(_raw_scattering(few)).half(), pictures, progress)
 
     return _mapped(data, rows)
 
@@ -81,16 +156,6 @@ def grey_rows(data: Dataset, request: Request) -> Dataset:
     return _mapped(data, rows)
 
 
-def both_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
-    """Patches and scattering side by side, each with half of the squared norm."""
-    first, second = patch_rows(data, public, request), scattering_rows(data, public, request)
-    train, test = (
-        TensorPair(torch.cat([one.inputs, two.inputs], dim=1).mul_(0.5**0.5), one.targets)
-        for one, two in ((first.train, second.train), (first.test, second.test))
-    )
-    return replace(data, train=train, test=test)
-
-
 def _mapped(data: Dataset, rows: Callable[[str, Tensor], Tensor]) -> Dataset:
     train, test = (
         TensorPair(rows(part, pair.inputs), pair.targets)
@@ -99,16 +164,9 @@ def _mapped(data: Dataset, rows: Callable[[str, Tensor], Tensor]) -> Dataset:
     return replace(data, train=train, test=test)
 
 
-def _raw_scattering(pictures: Tensor, part: str, request: Request) -> Tensor:
-    """(n, d) float16: averaged with the mirror image; the square root evens out S1 and S2, which are >= 0."""
-    title = f"scattering, {part}"
-    maps = scattering_features(
-        pictures.to(request.device), dtype=torch.float16, progress=partial(request.listener, title)
-    ).cpu()
+def _raw_scattering(pictures: Tensor) -> Tensor:
+    """(n, d): averaged with the mirror image; the square root evens out S1 and S2, which are >= 0."""
+    maps = mirror_average(scattering_features(pictures))
     wavelets = torch.arange(maps.shape[1]) % CHANNELS > 0
-    out = []
-    for chunk in torch.split(maps, _CHUNK):
-        averaged = mirror_average(chunk.float())
-        averaged[:, wavelets] = averaged[:, wavelets].clamp_min(0).sqrt()
-        out.append(averaged.flatten(1).half())
-    return torch.cat(out)
+    maps[:, wavelets] = maps[:, wavelets].clamp_min(0).sqrt()
+    return maps.flatten(1)

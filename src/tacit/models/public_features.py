@@ -2,7 +2,7 @@
 
 The first part is that of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
 learning", AISTATS 2011): normalised patches against a dictionary of whitened public patches, rectified on
-both sides and averaged over quadrants; :mod:`tacit.models.public_whitening` is the second.
+both sides and averaged over quadrants.  :mod:`tacit.models.public_whitening` is the second.
 
 No private record is read here, so the features cost no privacy; say which public pictures were used.
 
@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer
-from tacit.models.public_whitening import PublicWhitening
 
-__all__ = ["PatchDictionary", "PublicFeatures"]
+__all__ = ["PatchDictionary", "in_chunks"]
 
 _CONTRAST = 0.01  # added to the variance of a patch, so that flat patches stay small
 _WHITENING = 0.01  # part of the mean eigenvalue added to each when patches are whitened
@@ -134,41 +133,12 @@ def _fold(responses: Tensor, cells: int) -> Tensor:
     return ((maps[:, :, 0] + maps[:, :, 1].flip(-1)) / 2**0.5).reshape(n, -1)
 
 
-class PublicFeatures:
-    """Features of norm 1 for private linear models: a patch dictionary, standardised and whitened.
-
-    All of it is learnt from ``public`` pictures, (n, c, h, w) in [0, 1]: the dictionary from the first 3,000,
-    the :class:`PublicWhitening` from all.
-
-    >>> from tacit.models.public_pictures import dead_leaves
-    >>> features = PublicFeatures(dead_leaves(60, seed=0), atoms=32, directions=40, floor=20)
-    >>> torch.allclose(features(torch.rand(2, 3, 32, 32)).norm(dim=1), torch.ones(2))
-    True
-    """
-
-    def __init__(
-        self,
-        public: Tensor,
-        *,
-        atoms: int = 2048,
-        directions: int = 1000,
-        floor: int = 900,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.dictionary = PatchDictionary(public[:3000], atoms=atoms, seed=seed, dtype=dtype)
-        responses = _in_chunks(self.dictionary, public, progress)
-        self.whitening = PublicWhitening(responses, directions=directions, floor=floor)
-
-    def __call__(self, pictures: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:
-        """(n, c, h, w) pictures to (n, d) float32 features of norm 1."""
-        return _in_chunks(lambda part: self.whitening(self.dictionary(part)), pictures, progress)
-
-
-def _in_chunks(
-    function: Callable[[Tensor], Tensor], pictures: Tensor, progress: Callable[[int, int], None] | None
+def in_chunks(
+    function: Callable[[Tensor], Tensor],
+    pictures: Tensor,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
+    """``function`` of a few pictures at a time, in one tensor; ``progress(done, total)`` after each."""
     parts = []
     with torch.no_grad():
         for start in range(0, len(pictures), _CHUNK):
