@@ -73,7 +73,7 @@ def randomisers(draw: st.DrawFn) -> tuple[float, list[Array]]:
     return max(epsilon, 1e-3) * (1.0 + 1e-12), rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(made=randomisers())
 def test_no_local_randomiser_exceeds_the_bound(made: tuple[float, list[Array]]) -> None:
     epsilon, (mine, other, *others) = made

@@ -115,7 +115,8 @@ def _risk(curve: PrivacyCurve, delta: float) -> Risk:
     return Risk(
         method=curve.method,
         advantage=advantage,
-        success=0.5 + 0.5 * advantage,  # as curve.success(0.5), which would take as long again
+        # as curve.success(0.5), which would take as long again
+        success=min(1.0, (0.5 + 0.5 * advantage) * (1.0 + 4e-16)),
         detected=tuple(zip(_RATES, (1.0 - missed).tolist(), strict=True)),
         posteriors=tuple(zip(_PRIORS, after.tolist(), strict=True)),
     )
