@@ -678,7 +678,7 @@ def _fuzz(data: dict[str, Any]) -> Iterator[str]:
         f"{data['events']:,} events {data['refused']:,} were refused by name, {data['raised']} raised "
         f"another error, and {data['wrong']} had a bound that another contradicts or is 2 % below. "
         f"Seconds for ε: {times['0.5']} in the middle, "
-        f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100. The slowest:\n"
+        f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100.{data.get('remark', '')} The slowest:\n"
     )
     yield "| s | event | adjacency | δ | ε | road |"
     yield "|---|---|---|---|---|---|"
