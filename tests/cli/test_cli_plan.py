@@ -150,35 +150,31 @@ def test_planning_loads_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+RISK = (
+    "plan", "--unit", "image", "--delta", "1e-6", "--adjacency", "add-remove", "--steps", "200",
+    "--advantage", "0.1",
+)  # fmt: skip
+
+
 def test_a_budget_that_is_a_risk(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    risk = [
-        "plan",
-        *RECORDS,
-        "--unit",
-        "image",
-        "--delta",
-        "1e-6",
-        "--adjacency",
-        "add-remove",
-        "--steps",
-        "200",
-    ]
     figure = tmp_path / "noise.png"
     sizes = ["--batch-size", "1000", "--figure", str(figure)]
-    assert run([*risk, "--advantage", "0.1", *sizes]) == 0
+    assert run([*RISK, *RECORDS, *sizes]) == 0
     out, _ = capsys.readouterr()
     words = " ".join(out.split())
     assert "advantage of any attack ≤ 0.1 under add-remove, 200 steps" in words
     assert re.search(r"That costs epsilon [\d.]+ at delta = 1e-06\.", words)
     assert figure.stat().st_size > 1000
+    assert run([*RISK, "--users", "10000", "--rows-per-user", "4"]) == 2
+    assert "compared at an epsilon" in " ".join(capsys.readouterr().err.split())
+
+
+def test_budgets_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
     for more, said in (
         (["--epsilon", "2"], "got epsilon and advantage"),
         (["--largest-batch", "2000"], "must be an epsilon"),
         (["--rows-per-user", "4", "--users", "10000"], "Leave out --records"),
         (["--true-positive-rate", "0.1"], "got advantage and true_positive_rate"),
     ):
-        assert run([*risk, "--advantage", "0.1", *more]) == 2
+        assert run([*RISK, *RECORDS, *more]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
-    people = [word for word in risk if word not in RECORDS]
-    assert run([*people, "--advantage", "0.1", "--users", "10000", "--rows-per-user", "4"]) == 2
-    assert "compared at an epsilon" in " ".join(capsys.readouterr().err.split())
