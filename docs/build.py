@@ -680,7 +680,7 @@ def _fuzz(data: dict[str, Any]) -> Iterator[str]:
         f"Seconds for ε: {times['0.5']} in the middle, "
         f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100.{data.get('remark', '')} The slowest:\n"
     )
-    yield "| s | event | adjacency | δ | ε | road |"
+    yield "| s | event | adjacency | δ | ε | accountant |"
     yield "|---|---|---|---|---|---|"
     for row in data["slowest"]:
         event = re.sub(r"\b(?!inf|nan)[a-z_]+=", "", row["event"])

@@ -98,3 +98,9 @@ def test_bad_input(given: list[str], words: str, capsys: pytest.CaptureFixture[s
 def test_a_batch_larger_than_the_people_is_refused() -> None:
     with pytest.raises(InvalidInput, match="batch_size"):
         compare_ways(QUESTION, 5001, 2)
+
+
+def test_ways_are_compared_at_an_epsilon() -> None:
+    asked = Question(records=1000, unit="user", advantage=0.1, delta=1e-6, adjacency="add-remove", steps=10)
+    with pytest.raises(InvalidInput, match="Give epsilon instead of a risk"):
+        compare_ways(asked, 100, 4)

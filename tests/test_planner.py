@@ -12,7 +12,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
-from tacit.accounting import account
+from tacit.accounting import account, calibrate
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 from tacit.plan import Plan
@@ -446,3 +446,10 @@ def test_a_plan_for_a_risk_counts_what_is_released_beside_it() -> None:
         Plan.calibrate(**said)
     with pytest.raises(InvalidInput, match="one goal"):
         Plan.calibrate(advantage=0.1, epsilon=1.0, **said)
+
+
+def test_twice_epsilon_is_twice_also_where_no_such_budget_may_be_asked_for() -> None:
+    option = advise(question(epsilon=80.0, steps=20), batch_sizes=[10_000]).recommended
+    event = lambda sigma: event_of(10_000, 10_000, 20, sigma)  # noqa: E731
+    twice = calibrate(event, epsilon=160.0, delta=1e-5, adjacency="add-remove")
+    assert option.saved_by_twice_epsilon == pytest.approx(1 - twice / option.noise_multiplier, abs=1e-4)

@@ -266,7 +266,7 @@ class Plan:
             advantage: or: by how much, at most, true positives of any test for a record may exceed its false
                 positives, in (0, 1).
             true_positive_rate, false_positive_rate: or: the most true positives of any test with so many
-                false ones.  Under these two, ``delta`` is where the promise is stated, and no part of it.
+                false ones.  Of such a risk ``delta`` is no part; it is where the promise is stated.
 
         >>> plan = Plan.calibrate(advantage=0.1, delta=1e-6, records=60_000, batch_size=600, steps=1000,
         ...     clipping=1.0, adjacency="add-remove", unit="image")

@@ -477,25 +477,24 @@ def noise_multiplier(question: Question, batch_size: int) -> float:
     return _noise(question, size, question.steps_of(size))
 
 
-def _noise(question: Question, batch_size: int, steps: int) -> float:
-    """sigma."""
+def _noise(question: Question, batch_size: int, steps: int, *, epsilon: float | None = None) -> float:
+    """sigma, at the question's budget or at another ``epsilon``."""
     delta = question.delta if question.largest_batch is None else question.delta_of(batch_size)
     if delta is None:
         _refuse_cuts(question, batch_size)
+    budget = question.budget(delta) if epsilon is None else {"epsilon": epsilon, "delta": delta}
     return _calibrated(
-        question.records, batch_size, steps, tuple(question.budget(delta).items()),
-        Adjacency.parse(question.adjacency), question.preparation,
+        question.records, batch_size, steps, tuple(budget.items()), Adjacency.parse(question.adjacency),
+        question.preparation,
     )  # fmt: skip
 
 
-def _twice_epsilon(question: Question, batch_size: int, steps: int) -> Question:
-    """The question at twice epsilon; of a risk, twice the epsilon that it allows at delta."""
-    epsilon = question.epsilon
-    if epsilon is None:
-        event = _event(question, batch_size, steps, _noise(question, batch_size, steps))
-        epsilon = _curve(question, event).epsilon(question.delta)
-    twice = min(2.0 * epsilon, _LARGEST_EPSILON)
-    return replace(question, epsilon=twice, advantage=None, true_positive_rate=None, false_positive_rate=None)
+def _epsilon(question: Question, batch_size: int, steps: int) -> float:
+    """epsilon of the budget; of a risk, the one at delta that its noise comes to."""
+    if question.epsilon is not None:
+        return question.epsilon
+    event = _event(question, batch_size, steps, _noise(question, batch_size, steps))
+    return _curve(question, event).epsilon(question.delta)
 
 
 def _curve(question: Question, event: Event) -> PrivacyCurve:
@@ -592,11 +591,11 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
     physical, whole = question.largest_physical_batch, replace(question, largest_batch=None)
     whole_sigma = sigma if question.largest_batch is None else _noise(whole, batch_size, steps)
 
-    def saved(other: Question, size: int, count: int) -> float:
-        """The part of sigma / (B sqrt(T)) that another N, epsilon, B or T would remove, of samples that are
+    def saved(other: Question, size: int, count: int, epsilon: float | None = None) -> float:
+        """The part of sigma / (B sqrt(T)) that another N, B, T or epsilon would remove, of samples that are
         not cut."""
         try:
-            noise = _noise(other, size, count)
+            noise = _noise(other, size, count, epsilon=epsilon)
         except LooseBudget as least:  # used for comparison here, and not recommended
             noise = least.noise
         return 1.0 - (noise / whole_sigma) * (batch_size / size) * math.sqrt(steps / count)
@@ -618,7 +617,7 @@ def _option(question: Question, batch_size: int, floor: float) -> Option:
         total_noise=total,
         above_floor=total / floor - 1.0,
         saved_by_twice_records=saved(twice_records, batch_size, steps),
-        saved_by_twice_epsilon=saved(_twice_epsilon(whole, batch_size, steps), batch_size, steps),
+        saved_by_twice_epsilon=saved(whole, batch_size, steps, 2.0 * _epsilon(whole, batch_size, steps)),
         saved_by_twice_compute=saved(whole, *twice),
     )
 

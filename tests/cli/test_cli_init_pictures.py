@@ -77,6 +77,8 @@ def test_what_is_written_trains_and_predicts(capsys: pytest.CaptureFixture[str])
 
 def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     make_pictures("scans")
+    make_pictures("ready/train")
+    make_pictures("ready/test")
     Path("empty").mkdir()
     Path("one/only").mkdir(parents=True)
     for name in ("a", "b"):
@@ -84,6 +86,8 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
         (Path("words") / name / "x.txt").write_text("a secret")
     for arguments, words in (
         (["scans", "--target", "x", "--policy"], "--policy and --target say something of a table"),
+        (["scans", "--missing", "refuse"], "--missing say something of a table"),
+        (["ready", "--test-fraction", "0.3"], "has a folder of test pictures already"),
         (["empty"], "has 0 folders of pictures"),
         (["one"], "one folder of pictures for each of at least two classes"),
         (["words"], "the first file in the class folders is no picture"),

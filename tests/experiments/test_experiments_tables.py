@@ -49,15 +49,20 @@ def test_rows_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         reproduce("tables", Request(tmp_path, epsilons=(2.0,)))
 
 
-def test_rows_beside_a_peer_of_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for its interpreter, which gives the first feature as the score."""
-    script = tmp_path / "python"
+def stand_in(folder: Path, scores: str) -> str:
+    """A stand-in for a peer's interpreter, which gives these ``scores`` of the rows d["t"]."""
+    script = folder / "python"
     script.write_text(
         f"#!/bin/sh\nexec {sys.executable} -c 'import sys, numpy as np; "
-        'd = np.load(sys.argv[3]); np.save(sys.argv[3] + ".npy", np.stack([d["t"][:, 0]] * 2))\' "$@"\n'
+        f'd = np.load(sys.argv[3]); np.save(sys.argv[3] + ".npy", {scores})\' "$@"\n'
     )
     script.chmod(0o755)
-    monkeypatch.setenv("TACIT_DIFFPRIVLIB", str(script))
+    return str(script)
+
+
+def test_rows_beside_a_peer_of_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose scores are the first feature."""
+    monkeypatch.setenv("TACIT_DIFFPRIVLIB", stand_in(tmp_path, 'np.stack([d["t"][:, 0]] * 2)'))
     found = tables.peer_scores(toy(), 1.0, 1.0, 2)
     assert [len(scores) for scores in found] == [600, 600]
     assert tables.auc_of(found[0], toy()) > 0.9
@@ -98,13 +103,7 @@ def test_a_peer_on_whole_columns_gets_numbers_and_places_of_categories(
         for i, width in enumerate(tables.WIDTHS)
     ]
     pair = TensorPair(torch.cat(parts, 1), torch.arange(40) % 2)
-    script = tmp_path / "python"
-    script.write_text(
-        f"#!/bin/sh\nexec {sys.executable} -c 'import sys, numpy as np; "
-        'd = np.load(sys.argv[3]); np.save(sys.argv[3] + ".npy", d["t"].T)\' "$@"\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("TACIT_INTERPRET", str(script))
+    monkeypatch.setenv("TACIT_INTERPRET", stand_in(tmp_path, 'd["t"].T'))
     found = tables.boosted_scores(replace(toy(), train=pair, test=pair), 1.0, 10, 0.1, 1)
     for i, width in enumerate(tables.WIDTHS):
         assert found[i] == pytest.approx((numbers if width == 1 else places)[:, i].numpy())

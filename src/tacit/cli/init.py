@@ -136,6 +136,7 @@ def command(
         options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}
         options |= {"--kind": kind, "--format": format, "--leave-out": leave_out, "--model": model}
         options |= {"--test-table": test_table, "--unit-column": unit_column, "--note": note}
+        options |= {"--missing": missing != "indicator"}
         return _init_pictures(
             table, written, facts, [name for name, given in options.items() if given], as_json
         )
@@ -164,6 +165,8 @@ def _init_pictures(folder: Path, written: Path, facts: Facts, given: list[str], 
             f"{' and '.join(given)} say something of a table; {folder} is a folder of pictures."
         )
     found = find_pictures(folder)
+    if found.ready and facts.test_fraction != Facts.test_fraction:
+        raise InvalidInput(f"{folder} has a folder of test pictures already. Leave out --test-fraction.")
     text = pictures_text(found, checked_promise(facts, Sniffed(columns={})))
     with written.open("x", encoding="utf-8") as file:
         file.write(text)

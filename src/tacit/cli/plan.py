@@ -66,14 +66,14 @@ def command(
     epsilon: Annotated[float | None, typer.Option(help="The budget.", show_default=False)] = None,
     advantage: Annotated[
         float | None,
-        typer.Option(help="Or: true less false positives of any attack, at most.", show_default=False),
+        typer.Option(help="Or: most that an attack's true exceed its false positives.", show_default=False),
     ] = None,
     true_positive_rate: Annotated[
         float | None,
-        typer.Option(help="Or: true positives of any attack, at most;", show_default=False),
+        typer.Option(help="Or: most true positives of any attack,", show_default=False),
     ] = None,
     false_positive_rate: Annotated[
-        float | None, typer.Option(help="at so many false ones.", show_default=False)
+        float | None, typer.Option(help="with this share of false positives.", show_default=False)
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Below 1/N.", show_default=False)] = None,
     adjacency: Annotated[
@@ -199,7 +199,8 @@ def command(
             allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
         )  # fmt: skip
     _refuse_given("tacit plan without --language-model", replace(special, largest_batch=None).given())
-    records = _records(records, users, rows_per_user)
+    risks = {"--advantage": advantage, "--true-positive-rate": true_positive_rate}
+    records = _records(records, users, rows_per_user, risks)
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
@@ -301,8 +302,12 @@ def _show(advice: Advice) -> None:
     console.print(advice.in_words())
 
 
-def _records(records: float | None, users: float | None, rows_per_user: float | None) -> float | None:
+def _records(
+    records: float | None, users: float | None, rows_per_user: float | None, risks: Mapping[str, object]
+) -> float | None:
     """How many records there are: people, where these have several rows each."""
+    if users is not None:
+        _refuse_given("tacit plan --users, which compares ways at an epsilon,", risks)
     if (users is None) != (rows_per_user is None):
         raise InvalidInput(
             "--users (how many people) and --rows-per-user (how many rows of each) go together. Give both, "

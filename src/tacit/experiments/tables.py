@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -209,7 +209,7 @@ def peer_scores(data: Dataset, epsilon: float, C: float, runs: int) -> list[NDAr
     TACIT_DIFFPRIVLIB names it.  None without it.  C is the inverse of the regularisation.  Version 0.6.6 was
     measured; models of 0.6.5 guess by chance with a newer scikit-learn.
     """
-    return _scores_by("TACIT_DIFFPRIVLIB", _PEER, _to_norm_1(data), epsilon, C, runs)
+    return _scores_by("TACIT_DIFFPRIVLIB", _PEER, lambda: _to_norm_1(data), epsilon, C, runs)
 
 
 _BOOSTING = """
@@ -232,9 +232,10 @@ def boosted_scores(
 
     The environment variable TACIT_INTERPRET names an interpreter that has it.  None without it.
     """
-    if "TACIT_INTERPRET" not in os.environ:
-        return []
-    whole = replace(data, train=_with_categories(data.train), test=_with_categories(data.test))
+
+    def whole() -> Dataset:
+        return replace(data, train=_with_categories(data.train), test=_with_categories(data.test))
+
     return _scores_by("TACIT_INTERPRET", f"widths = {WIDTHS}{_BOOSTING}", whole, epsilon, rounds, rate, runs)
 
 
@@ -247,10 +248,13 @@ def _with_categories(pair: TensorPair) -> TensorPair:
     return TensorPair(torch.stack(columns, 1), pair.targets)
 
 
-def _scores_by(variable: str, program: str, data: Dataset, *arguments: float) -> list[NDArray[np.float64]]:
+def _scores_by(
+    variable: str, program: str, make: Callable[[], Dataset], *arguments: float
+) -> list[NDArray[np.float64]]:
     """What a program says of the test records, in the interpreter that an environment variable names."""
     if (python := os.environ.get(variable)) is None:
         return []
+    data = make()
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/rows.npz"
         np.savez(path, x=data.train.inputs, y=data.train.targets, t=data.test.inputs)

@@ -111,12 +111,11 @@ def _best(quotes: Sequence[Quote], curves: Sequence[PrivacyCurve]) -> PrivacyCur
 
 def _risk(curve: PrivacyCurve, delta: float) -> Risk:
     missed = curve.false_negative_rate(np.array(_RATES))
-    after, advantage = curve.posterior(np.array(_PRIORS), delta=delta), curve.advantage()
+    after = curve.posterior(np.array(_PRIORS), delta=delta)
     return Risk(
         method=curve.method,
-        advantage=advantage,
-        # as curve.success(0.5), which would take as long again
-        success=min(1.0, (0.5 + 0.5 * advantage) * (1.0 + 4e-16)),
+        advantage=curve.advantage(),
+        success=curve.success(0.5),
         detected=tuple(zip(_RATES, (1.0 - missed).tolist(), strict=True)),
         posteriors=tuple(zip(_PRIORS, after.tolist(), strict=True)),
     )
