@@ -1,5 +1,6 @@
 """Which tests ``pytest --quick`` leaves out, and which run under coverage, which doubles their time."""
 
+import gc
 import sys
 import tomllib
 from collections import Counter, defaultdict
@@ -27,6 +28,17 @@ HELD_FILES = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help=f"leave out what tests/{LIST.name} lists")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector pass over a million objects of tests and modules, which live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
