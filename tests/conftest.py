@@ -58,6 +58,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("untraced")
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends draws nothing: its pictures are tested elsewhere, and take longer than all the rest."""
+    from tacit.runs import train
+
+    for name in ("plot_progress", "plot_privacy_curve", "draw_evaluation"):
+        monkeypatch.setattr(train, name, lambda *_, **__: ())
+
+
 # --- what pytest --quick leaves out -------------------------------------------------------------------------
 
 
