@@ -17,11 +17,17 @@ from tacit.experiments.registry import reproduce
 from tacit.models import dead_leaves
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all tests, which look at the rows of the same pictures: they take seconds to compute."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tensor:
+def few(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Tensor:
     monkeypatch.setattr(public_rows, "_PUBLIC", 150)
     monkeypatch.setattr(public_rows, "_DIRECTIONS", 100)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return dead_leaves(150, seed=0)
 
 
