@@ -11,16 +11,22 @@ install: $(VENV)/.installed
 
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/tacit/native/*.cpp src/tacit/native/*.h)
 
+define environment
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tacit needs Python 3.11 or newer; set PYTHON=...")'
+$(PYTHON) -m venv $(VENV)
+endef
+
 # The demo needs a part of the packages: an environment that has no more is made sooner and takes less space.
 $(VENV)/.demo: $(SOURCES)
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tacit needs Python 3.11 or newer; set PYTHON=...")'
-	$(PYTHON) -m venv $(VENV)
+	$(environment)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[cli,plots,sklearn]'
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.demo
+# In one call of pip: a second one on top of the demo's builds the kernels and looks for versions once more.
+$(VENV)/.installed: $(SOURCES)
+	$(environment)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo  ## train a private model on bundled real data and show the result
 	$(BIN)/tacit demo
@@ -34,7 +40,7 @@ lint:
 	$(BIN)/ruff format --check .
 
 types:
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 architecture:
 	$(BIN)/lint-imports

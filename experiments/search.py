@@ -135,6 +135,8 @@ def _neighbours(chosen: abadi_cifar10.Choice) -> Iterator[abadi_cifar10.Choice]:
         yield dataclasses.replace(chosen, learning_rate=factor * chosen.learning_rate)
     for directions in (1000, 3000):
         yield dataclasses.replace(chosen, directions=directions)
+    for cosines in (0.0, 0.2, 0.5):
+        yield dataclasses.replace(chosen, cosines=cosines)
     for floor, power in ((50, 0.35), (200, 0.35), (100, 0.25), (100, 0.5)):
         yield dataclasses.replace(chosen, floor=floor, power=power)
     yield dataclasses.replace(chosen, steps=2 * chosen.steps, learning_rate=chosen.learning_rate / 2)

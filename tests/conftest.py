@@ -1,5 +1,6 @@
 """Which tests ``pytest --quick`` leaves out, and which run under coverage, which doubles their time."""
 
+import gc
 import sys
 import tomllib
 from collections import Counter, defaultdict
@@ -29,6 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help=f"leave out what tests/{LIST.name} lists")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector pass over a million objects of tests and modules, which live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is listed, if asked to; trace no test of another part.
 
@@ -44,6 +56,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         path = item.path.relative_to(TESTS)
         if path.parts[0] not in HELD and path.as_posix() not in HELD_FILES:
             item.add_marker("untraced")
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends draws nothing: its pictures are tested elsewhere, and take longer than all the rest."""
+    from tacit.runs import train
+
+    for name in ("plot_progress", "plot_privacy_curve", "draw_evaluation"):
+        monkeypatch.setattr(train, name, lambda *_, **__: ())
 
 
 # --- what pytest --quick leaves out -------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.app import run as tacit
-from tacit.runs import train as runner
 
 PAGE = Path(__file__).parent.parent / "docs" / "language-models.md"
 SMALLER = (
@@ -48,11 +47,10 @@ def losses(run: str) -> tuple[float, float]:
     return figures["loss"], figures["loss_of_a_constant"]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_runs_on_little_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
-    for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
     with gzip.open("tinyshakespeare.txt.gz", "wt") as file:
         file.write("\n\n".join(f"FIRST:\nSpeech {number} of many." for number in range(600)))
     with gzip.open("names.txt.gz", "wt") as file:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.app import run as tacit
-from tacit.runs import train as runner
 
 PAGE = Path(__file__).parent.parent / "docs" / "use-a-model.md"
 HERE = r"^(?P<words>[^\n]*) <<'END'\n(?P<text>.*?)^END\n"
@@ -36,12 +35,11 @@ def in_the_shell(block: str) -> None:
                 pytest.fail(f"the page has a new command: {command}")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_runs_from_the_first_line_to_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
     blocks = re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.M | re.DOTALL)
     assert [kind for kind, _ in blocks] == ["sh", "sh", "python", "python", "sh", "sh", "python"]
     told: list[str] = []

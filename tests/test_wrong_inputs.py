@@ -364,7 +364,7 @@ rich = { kind = "category", values = ["no", "yes"] }
 [model]
 name = "logistic"
 [privacy]
-epsilon = 3.0
+noise_multiplier = 3.0
 delta = 1e-3
 unit = "person"
 adjacency = "add-remove"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import mpmath as mp
 import numpy as np
 import pytest
+from dp_accounting import dp_event, rdp
 from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_select
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -346,6 +347,17 @@ def test_the_parameter_of_the_negative_binomial_gives_the_mean(mean: float, shap
             weight *= keep * (((k - 1 + shape) / mp.mpf(k)) if k > 1 else mp.mpf(1))
             terms, norm = terms + k * weight, norm + weight
     assert float(terms / norm) == pytest.approx(mean, rel=1e-6)
+
+
+def test_a_selection_of_selections_against_another_implementation() -> None:
+    rho, chosen, mean, delta = 0.0913, 1.308, 47.25, 2.5e-10  # where the theorem grows with a smaller order
+    event = PrivateSelection(
+        PrivateSelection(ZeroConcentratedDP(rho), "negative-binomial", chosen, 1.0), "poisson", mean
+    )
+    theirs = rdp.RdpAccountant()
+    one = dp_event.RepeatAndSelectDpEvent(dp_event.ZCDpEvent(rho), chosen, 1.0)
+    theirs.compose(dp_event.RepeatAndSelectDpEvent(one, mean, math.inf))
+    assert epsilon(event, delta=delta) <= 1.01 * theirs.get_epsilon(delta)
 
 
 def test_selection_costs_more_than_a_run_and_less_than_all_of_them() -> None:

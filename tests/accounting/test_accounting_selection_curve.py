@@ -60,7 +60,7 @@ def runs_law(event: PrivateSelection) -> Array:
 def best_of(p: Array, runs: Array) -> Array:
     """The law of the largest outcome of K draws from ``p``; the last entry: of no draw."""
     below = np.concatenate([[0.0], np.cumsum(p)]).clip(0.0, 1.0)
-    chances = np.array([float(runs @ each ** np.arange(runs.size)) for each in below])
+    chances = np.polynomial.polynomial.polyval(below, runs)
     return np.append(np.diff(chances), runs[0])
 
 

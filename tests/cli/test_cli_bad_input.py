@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tacit.cli.app import run
-from tacit.runs import train as runner
 from tacit.training import files
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 # A small table; its numbers follow from the row number, so that no file is needed.
 ROWS = "".join(
     f"{20 + i % 50},{('office', 'field')[i % 2]},{('no', 'yes')[i % 50 > 25]}\n" for i in range(300)
@@ -72,8 +72,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bad_input_nets.py").write_text(FACTORIES)
     (tmp_path / "bad_input_broken.py").write_text("def model(:\n")
     monkeypatch.chdir(tmp_path)
-    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
     return tmp_path
 
 

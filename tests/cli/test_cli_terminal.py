@@ -20,7 +20,6 @@ from tacit import __version__
 from tacit.cli import show, train
 from tacit.cli.app import run
 from tacit.runs import Outcome, prepare
-from tacit.runs import train as runner
 from tacit.testing import seeded_generator
 from tacit.training import Row
 
@@ -53,12 +52,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "iris.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
 
 
 class Interrupter:

@@ -21,7 +21,6 @@ from tacit.integrations import dp_accounting as google
 from tacit.plan import LossReport, Plan
 from tacit.report import Statement, make_statement
 from tacit.report.statement.verification import Opinion, Verification, verify_statement
-from tacit.runs import train as runner
 from tacit.sampling import ShuffledBatches
 
 Data = dict[str, Any]
@@ -117,11 +116,8 @@ steps = 3
 """
 
 
-def test_what_a_run_leaves_agrees(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
+@pytest.mark.usefixtures("no_pictures")
+def test_what_a_run_leaves_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "iris.toml").write_text(RUN)
     assert run(["train", str(tmp_path / "iris.toml"), "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()

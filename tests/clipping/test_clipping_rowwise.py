@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
@@ -126,6 +126,7 @@ def puller(weight: Tensor, parameter: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("name", ROW_BY_ROW)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(1, 5), channels=st.integers(2, 5), kernel=st.integers(1, 3), seed=st.integers(0, 99),
     dtype=st.sampled_from([torch.float32, torch.float64]), size=st.sampled_from([1e-6, 1.0, 1e6]),
@@ -174,6 +175,7 @@ def _doubled(*tensors: Tensor) -> list[Tensor]:
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", ROW_BY_ROW)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(1, 5), channels=st.integers(3, 9), seed=st.integers(0, 99),
     dtype=st.sampled_from([torch.float32, torch.float64]), apart=st.sampled_from([0.0, 1e-5, 1e-3, 1.0]),

@@ -193,7 +193,7 @@ def test_each_committed_row_says_on_which_records_its_settings_were_chosen() -> 
 def test_rows_with_a_reservation_say_so_wherever_they_stand() -> None:
     """Lossy pictures, and test accuracies that were seen before the last choice (experiments/LOG.md)."""
     concerned = {
-        r"cifar10\)? \| public patches and scattering, linear \| [12348]": "as JPEG, which is lossy",
+        r"cifar10\)? \| public patches and scattering, cosines, linear \| [12348]": "as JPEG, which is lossy",
         r"cifar10\)? \| scattering \+ linear \| 3": "as JPEG, which is lossy",
         r"mnist\)? \| scattering \+ linear \| 3": "another setting had given 98.53 %",
         r"mnist\)? \| DP-PCA\(60\), .* \| (0.5|2)": "Whitening was chosen afterwards",

@@ -17,11 +17,17 @@ from tacit.experiments.registry import reproduce
 from tacit.models import dead_leaves
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all tests, which look at the rows of the same pictures: they take seconds to compute."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tensor:
+def few(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Tensor:
     monkeypatch.setattr(public_rows, "_PUBLIC", 150)
     monkeypatch.setattr(public_rows, "_DIRECTIONS", 100)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return dead_leaves(150, seed=0)
 
 
@@ -40,7 +46,7 @@ def toy(name: str = "cifar10") -> Dataset:
 
 def test_rows_are_blocks_of_equal_norm_of_one_picture_each(few: Tensor, tmp_path: Path) -> None:
     data = toy()
-    photo_rows = partial(public_rows.photo_rows, directions=40, floor=10, power=0.5)
+    photo_rows = partial(public_rows.photo_rows, directions=40, floor=10, power=0.5, cosines=0.0)
     found = photo_rows(data, few, Request(tmp_path))
     rows = found.test.inputs.float()
     assert rows.shape == (60, 3 * 40)
@@ -52,11 +58,26 @@ def test_rows_are_blocks_of_equal_norm_of_one_picture_each(few: Tensor, tmp_path
     assert torch.allclose(again[0], rows[7], atol=1e-2)
 
 
+def test_cosines_take_their_part_of_the_norm_and_are_of_one_picture(few: Tensor, tmp_path: Path) -> None:
+    data = toy()
+    photo_rows = partial(public_rows.photo_rows, directions=40, floor=10, power=0.5, cosines=0.36)
+    rows = photo_rows(data, few, Request(tmp_path)).test.inputs.float()
+    plain = photo_rows(data, few, Request(tmp_path), cosines=0.0).test.inputs.float()
+    assert torch.allclose(rows[:, :120], 0.8 * plain, atol=2e-3)
+    assert torch.allclose(rows[:, 120:].norm(dim=1), torch.full((60,), 0.6), atol=2e-3)
+    alone = replace(data, test=TensorPair(data.test.inputs[7:8], data.test.targets[7:8]))
+    assert torch.allclose(
+        photo_rows(alone, few, Request(tmp_path)).test.inputs.float()[0], rows[7], atol=1e-2
+    )
+
+
 def test_shrinking_does_what_it_says_to_the_cached_coordinates(few: Tensor, tmp_path: Path) -> None:
     """A power of 0 leaves coordinates as they are; with a larger one the strong lose against the weak."""
     data, request = toy(), Request(tmp_path)
     none, much = (
-        public_rows.photo_rows(data, few, request, directions=40, floor=5, power=power).test.inputs.float()
+        public_rows.photo_rows(
+            data, few, request, directions=40, floor=5, power=power, cosines=0.0
+        ).test.inputs.float()
         for power in (0.0, 0.5)
     )
     for block in range(3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -44,7 +46,8 @@ def gaussian_scores(mu: float, seed: int, size: int = 2000) -> Scores:
     return Scores(rng.normal(mu, 1.0, size), rng.normal(0.0, 1.0, size))
 
 
-def attacked(mu: float, seed: int = 0) -> dict[str, Any]:
+@functools.cache  # half a second of resampling, and most tests look at the same attacks
+def measured(mu: float, seed: int) -> dict[str, Any]:
     models = (
         AttackedModel("with DP", True, {"the best test": gaussian_scores(mu, seed)}, 0.9, 0.8),
         AttackedModel("without DP", False, {"the best test": gaussian_scores(3.0, seed)}, 1.0, 0.8),
@@ -58,6 +61,15 @@ def attacked(mu: float, seed: int = 0) -> dict[str, Any]:
         confidence=0.95,
         rng=np.random.default_rng(seed),
     )
+
+
+def attacked(mu: float, seed: int = 0) -> dict[str, Any]:
+    return copy.deepcopy(measured(mu, seed))
+
+
+@functools.cache
+def priced() -> dict[str, Any]:
+    return risk_found(risk_sheet(CURVE, delta=1e-5, unit="image"))
 
 
 def whole(mu: float = 1.0, name: str = "first", *, rejected: bool = False) -> dict[str, Any]:
@@ -74,7 +86,7 @@ def whole(mu: float = 1.0, name: str = "first", *, rejected: bool = False) -> di
     curve = {"model": "with DP", "private": True, "percent": [5.0, 95.0], "values": [2.0, -0.5]}
     return {
         "run": {"name": name, "unit": "image", "data": "digits", "model": "linear", "private": True},
-        "risk": risk_found(risk_sheet(CURVE, delta=1e-5, unit="image")),
+        "risk": copy.deepcopy(priced()),
         "membership": attacked(mu),
         "exposed": {"curves": [curve], "most": [card], "least": [card | {"picture": None}]},
         "audits": audits_found([Planted("Canaries in this run.", (result,))]),

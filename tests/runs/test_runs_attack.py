@@ -20,6 +20,7 @@ from tacit.runs.attack import attack_findings
 from tacit.runs.finished import open_run
 from tacit.testing import seeded_generator
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 name = "digits"

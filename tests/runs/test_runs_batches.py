@@ -38,6 +38,7 @@ from tacit.training import PrivateSession
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.streamed import Shard, StreamedBatches
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 parquet = "{folder}/corpus"

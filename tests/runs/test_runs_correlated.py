@@ -15,6 +15,7 @@ from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.sampling import CyclicPoissonSampling, FullBatch
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 TOML = """
 [data]
 name = "digits"

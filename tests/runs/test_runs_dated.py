@@ -13,6 +13,7 @@ from tacit.cli.app import run as tacit
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.sampling import ByDate
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 TOML = """
 [data]
 table = "january.csv"

@@ -20,6 +20,7 @@ from tacit.errors import InvalidInput
 from tacit.runs import read_config
 from tacit.runs.load import load_data
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 {source}

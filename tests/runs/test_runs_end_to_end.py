@@ -86,12 +86,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
-
-
 def make_adult() -> None:
     chance = np.random.default_rng(0)
     lines = ["age,hours,education,income"]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tacit.cli.app import run as tacit
-from tacit.runs import train as runner
 
 
 def configuration(target: str, **privacy: str) -> str:
@@ -62,12 +61,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
-
-
 def trained(capsys: pytest.CaptureFixture[str], out: str = "out") -> tuple[list[str], dict[str, Any]]:
     """The lines that are printed after the training, and the JSON of the same run."""
     assert tacit(["train", "run.toml", "--out", out]) == 0
@@ -79,7 +72,6 @@ def trained(capsys: pytest.CaptureFixture[str], out: str = "out") -> tuple[list[
     return printed[announced:].splitlines(), json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_useless_model_of_an_imbalanced_table_is_called_useless_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -129,7 +121,6 @@ def test_a_useful_model_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["evaluation"]["auc"] > 0.95
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("told", [0.0, 1.0])
 def test_a_regression_has_errors_in_years(told: float, capsys: pytest.CaptureFixture[str]) -> None:
     Path("people.csv").write_text(people(0.137, told))

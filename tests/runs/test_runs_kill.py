@@ -22,11 +22,11 @@ from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs import Run, prepare
-from tacit.runs import train as runner
 from tacit.runs.folder import sole_user
 from tacit.testing import seeded_generator
 from tacit.training import Row, session
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 STEPS = 60
 KILLS = 10
 
@@ -168,13 +168,6 @@ def trainer() -> Iterator[Trainer]:
     made = Trainer()
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are tested elsewhere, and take longer than all the rest."""
-    for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
 
 
 @pytest.fixture

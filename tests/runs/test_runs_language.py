@@ -35,6 +35,7 @@ from tacit.runs.plan import make_plan
 from tacit.runs.tokens import tokens_of
 from tacit.testing import seeded_generator
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 jsonl = "{folder}/documents.jsonl"

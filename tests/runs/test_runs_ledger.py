@@ -34,6 +34,7 @@ from tacit.testing import seeded_generator
 from tacit.training import Row, StepCharges
 
 STEPS, CHUNK, KILLS = 30, 7, 12
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = f"""
 [data]
 name = "digits"
@@ -142,12 +143,6 @@ class Trainer:
         self.server.stdin.close()
         self.server.wait()
         self.server.stdout.close()
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from tacit.cli.app import run
 from tacit.columns.blanks import find_blanks
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 WARDS = ("surgery", "cardiology", "oncology", "paediatrics", "psychiatry")
 HEADER = ("patient_id", "age", "weight", "sex", "ward", "admitted", "emergency", "visits", "readmitted")
 FACTS = (

@@ -20,6 +20,7 @@ from tacit.report.certificate.certificate import make_certificate
 from tacit.runs.slots import audit_folder
 from tacit.runs.train import Run, prepare
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 PEOPLE = 160
 TOML = """
 [data]

@@ -36,6 +36,7 @@ from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 from tacit.training import Evaluation, Row, evaluate, train
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 table = "people.csv"
@@ -93,12 +94,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "run.toml").write_text(CONFIG)
     open_ledger()
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
 
 
 def change(folder: Path, *pairs: tuple[str, str], text: str = CONFIG) -> None:

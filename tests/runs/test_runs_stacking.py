@@ -21,6 +21,7 @@ from tacit.runs import prepare, stacking
 from tacit.runs.finished import FinishedRun, open_run
 from tacit.runs.stacking import at_once, perceptron_of
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 name = "digits"

@@ -30,6 +30,7 @@ from tacit.runs.folder import canary_file
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret
 from tacit.testing import seeded_generator
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
 [data]
 text = "{folder}/lines.txt"

@@ -18,12 +18,12 @@ import pytest
 
 from tacit.errors import MissingExtra
 from tacit.runs import Outcome, prepare
-from tacit.runs import train as runner
 from tacit.runs.config import parse_config
 from tacit.runs.watchers import MLflowWatcher, WandbWatcher, public_parameters
 from tacit.training import step as stepping
 from tacit.training.loop import Row
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 RUN = """
 [data]
 table = "visits.csv"
@@ -139,8 +139,6 @@ def fakes(package: str, monkeypatch: pytest.MonkeyPatch) -> Fakes:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
     ages = np.random.default_rng(0).integers(17, 91, 200)
     lines = [f"{age},{'yes' if age > 55 else 'no'}" for age in ages]
     Path("visits.csv").write_text("age,ill\n" + "\n".join(lines) + "\n")

@@ -29,8 +29,8 @@ _PUBLISHED = {2.0: 0.67, 4.0: 0.70, 8.0: 0.73}
 class Choice:
     """What was chosen for epsilons up to ``upto``.
 
-    ``directions``, ``floor`` and ``power`` as of :func:`photo_rows`: with more noise fewer directions and
-    less whitening.
+    ``directions``, ``floor``, ``power`` and ``cosines`` are those of :func:`photo_rows`: with more noise
+    cosines have a smaller part.
     """
 
     upto: float
@@ -38,6 +38,7 @@ class Choice:
     floor: int
     power: float
     learning_rate: float
+    cosines: float = 0.33
     steps: int = 80
     clipping_norm: float = 0.5
 
@@ -50,13 +51,24 @@ class Choice:
     def rows(self, records: Dataset, public: Tensor, request: Request) -> Dataset:
         """The records with features as inputs."""
         return photo_rows(
-            records, public, request, directions=self.directions, floor=self.floor, power=self.power
+            records,
+            public,
+            request,
+            directions=self.directions,
+            floor=self.floor,
+            power=self.power,
+            cosines=self.cosines,
         )
 
 
 CHOSEN = tuple(
-    Choice(upto, directions=2000, floor=100, power=0.35, learning_rate=rate)
-    for upto, rate in ((1.0, 30.0), (2.0, 65.0), (3.0, 80.0), (math.inf, 160.0))
+    Choice(upto, directions=2000, floor=100, power=0.35, learning_rate=rate, cosines=cosines)
+    for upto, rate, cosines in (
+        (1.0, 30.0, 0.2),
+        (2.0, 65.0, 0.33),
+        (3.0, 80.0, 0.33),
+        (math.inf, 240.0, 0.33),
+    )
 )
 _NOTES = (
     "epsilon includes the private mean of the features; filters and whitening come from public pictures",
@@ -64,8 +76,8 @@ _NOTES = (
     "of the stated epsilon",
 )
 _SELECTION = (
-    "the last 5,000 training images, training on the first 12,000; of test figures those of the settings of "
-    "2026-11-21 had been seen"
+    "the last 5,000 training images, training on the others; of test figures those of the settings of "
+    "2026-11-21 and 2026-11-26 had been seen"
 )
 
 
@@ -82,7 +94,11 @@ def run(request: Request) -> list[Row]:
         found = repeat_linear(f"{name}, ε = {epsilon:g}", request, data, choice.recipe, epsilon)
         rows.append(
             found.row(
-                _NAME, name, "public patches and scattering, linear", selection=_SELECTION, public_data=source
+                _NAME,
+                name,
+                "public patches and scattering, cosines, linear",
+                selection=_SELECTION,
+                public_data=source,
             )
         )
         write_results(_NAME, rows, request, notes=notes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +25,14 @@ from tacit.models import PictureFeatures, dead_leaves, scattering_features
 from tacit.models.picture_features import NORM
 from tacit.models.public_features import PatchDictionary, in_chunks
 from tacit.models.public_whitening import PublicDirections, PublicWhitening, shrinking
+from tacit.models.random_features import RandomCosines
 from tacit.models.scattering import CHANNELS, mirror_average
 
 __all__ = ["grey_rows", "photo_rows", "public_pictures", "scattering_rows"]
 
 _PUBLIC, _FOR_PATCHES = 4000, 3000
 _CHUNK = 2000
+_LIFTED, _LIFTED_FLOOR, _COSINES, _SCALE = 50, 20, 4096, 1.5  # coordinates of a block for random cosines
 _DIRECTIONS = 3000  # of each block: an experiment takes as many of the strongest as its noise allows
 
 
@@ -43,33 +46,57 @@ def public_pictures() -> tuple[str, Tensor]:
 
 
 def photo_rows(
-    data: Dataset, public: Tensor, request: Request, *, directions: int, floor: int, power: float
+    data: Dataset,
+    public: Tensor,
+    request: Request,
+    *,
+    directions: int,
+    floor: int,
+    power: float,
+    cosines: float,
 ) -> Dataset:
     """Blocks of features side by side as inputs, each with an equal part of the squared norm.
 
     Patches, patches of the picture at half its size, which see four times as much of it, and scattering; of
     each the coordinates in the ``directions`` in which public pictures vary most, which are cached, shrunk as
-    :func:`tacit.models.public_whitening.shrinking` says.
+    :func:`tacit.models.public_whitening.shrinking` says.  Random cosines of the strongest coordinates of all
+    blocks take ``cosines`` of the squared norm.
     """
     blocks = [_coordinates(name, make, data, public, request) for name, make in _BLOCKS.items()]
-    factors = [shrinking(values, floor=floor, power=power)[:directions] for values, _ in blocks]
+    values = [value for value, _ in blocks]
+    linear = [shrinking(value, floor=floor, power=power)[:directions] for value in values]
+    strongest = [shrinking(value, floor=_LIFTED_FLOOR, power=power)[:_LIFTED] for value in values]
+    lift = RandomCosines(_LIFTED * len(blocks), count=_COSINES, scale=_SCALE)
+
+    def row(few: list[Tensor]) -> Tensor:
+        parts = [math.sqrt(1 - cosines) * _side_by_side(few, linear)]
+        if cosines:
+            parts.append(math.sqrt(cosines) * lift(_side_by_side(few, strongest)))
+        return torch.cat(parts, dim=1)
+
     train, test = (
-        TensorPair(_side_by_side([pair.inputs for pair in pairs], factors), pairs[0].targets)
+        TensorPair(_by_rows(row, [pair.inputs for pair in pairs]), pairs[0].targets)
         for pairs in ([block.train for _, block in blocks], [block.test for _, block in blocks])
     )
     return replace(data, train=train, test=test)
 
 
-def _side_by_side(blocks: list[Tensor], factors: list[Tensor]) -> Tensor:
-    """The first coordinates of several blocks times factors, as one row of norm 1, (n, d) float16."""
-    out = torch.empty(len(blocks[0]), sum(len(factor) for factor in factors), dtype=torch.float16)
+def _by_rows(function: Callable[[list[Tensor]], Tensor], blocks: list[Tensor]) -> Tensor:
+    """``function`` of a few rows of all blocks at a time, (n, d) float16."""
+    width = function([block[:1] for block in blocks]).shape[1]
+    out = torch.empty(len(blocks[0]), width, dtype=torch.float16)
     for start in range(0, len(out), _CHUNK):
-        few = [
-            F.normalize(block[start : start + _CHUNK, : len(factor)] * factor, dim=1)
-            for block, factor in zip(blocks, factors, strict=True)
-        ]
-        out[start : start + _CHUNK] = torch.cat(few, dim=1) / len(blocks) ** 0.5
+        out[start : start + _CHUNK] = function([block[start : start + _CHUNK] for block in blocks])
     return out
+
+
+def _side_by_side(blocks: list[Tensor], factors: list[Tensor]) -> Tensor:
+    """The first coordinates of several blocks times factors, as one row of norm 1, (n, d)."""
+    parts = [
+        F.normalize(block[:, : len(factor)] * factor, dim=1)
+        for block, factor in zip(blocks, factors, strict=True)
+    ]
+    return torch.cat(parts, dim=1) / math.sqrt(len(blocks))
 
 
 @dataclass(frozen=True)

@@ -210,11 +210,11 @@ def _origin(loss: Loss, h: float) -> float:
     losses, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
     origin = 0.0
     for _ in range(_SETTLED):
-        shares = np.where(np.abs(losses - origin) <= _REACH * h, masses, 0.0)
-        group = float(shares.sum())
+        near = np.abs(losses - origin) <= _REACH * h
+        group = float(masses[near].sum())
         if group < _ONE_GROUP:
             return 0.0
-        origin -= math.log(float(np.dot(shares, np.exp(origin - losses))) / group)
+        origin -= math.log(float(np.dot(masses[near], np.exp(origin - losses[near]))) / group)
     return float(np.nextafter(np.float32(origin - 16.0 * UNIT), np.float32(-1.0)))
 
 

@@ -25,12 +25,12 @@ _UP = 1.0 + 1e-12
 
 
 def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, others: Array) -> Array:
-    """Theorem 6; ``others`` are orders at which a run is accounted for, to find delta'.
+    """Theorem 6; ``others`` are increasing orders at which a run is accounted for, to find delta'.
 
     >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
     [0.1251]
     """
-    price = run(others)
+    price = np.minimum.accumulate(run(others)[::-1])[::-1]  # no divergence is above that of a larger order
     epsilons = np.log1p(1.0 / (orders - 1.0))
     log_deltas = [float(log_delta_at_orders(others, price, float(epsilon)).min()) for epsilon in epsilons]
     deltas = np.exp(np.minimum(log_deltas, 0.0))

@@ -6,6 +6,7 @@ is left out.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import platform
@@ -17,6 +18,7 @@ from typing import Any
 
 from tacit import __version__
 from tacit.accounting import PrivacyCurve, account
+from tacit.accounting.roots import brent
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, event_to_json
 from tacit.ledger import ChargedRun
@@ -29,6 +31,8 @@ __all__ = ["Statement", "group_epsilon", "make_statement", "promise"]
 _FORMAT = 1
 _GROUPS = (2, 4)
 _LARGEST = 500.0  # an epsilon beyond this is no promise, and e to its power no float
+_SMALLEST = 1e-300  # a delta whose logarithm is taken
+_CLOSE = 2e-5  # relative, of a group's epsilon to the least that its delta allows
 
 _WITHOUT = {
     Adjacency.ADD_REMOVE: "if any one {unit} had been left out of the training data, or put into it",
@@ -138,6 +142,7 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
     """
     check_integer("size", size, low=1)
 
+    @functools.cache
     def group_delta(epsilon: float) -> float:
         factor = size if epsilon == 0 else math.expm1(size * epsilon) / math.expm1(epsilon)
         return curve.delta(epsilon) * factor
@@ -147,10 +152,16 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
         low, high = high, 2 * high
     if size * high > _LARGEST:
         return math.inf
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if group_delta(middle) > delta else (low, middle)
-    return size * high
+    if low == 0.0 and group_delta(low) <= delta:
+        return 0.0
+
+    def above(epsilon: float) -> float:
+        return math.log(max(group_delta(epsilon), _SMALLEST) / delta)
+
+    found = brent(above, low, high, rtol=_CLOSE)
+    while found < high and group_delta(found) > delta:
+        found *= 1 + _CLOSE
+    return size * min(found, high)
 
 
 def make_statement(
