@@ -12,6 +12,8 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from myst_nb.core import render
+from myst_nb.core.utils import coalesce_streams
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -164,7 +166,24 @@ def mend_pages(app: Any, problem: Exception | None) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+def whole_streams(outputs: list[Any]) -> list[Any]:
+    """What a cell printed, in one piece: %%bash hands over 100 bytes at a time, and MyST-NB would end a line
+    after each."""
+    whole: list[Any] = []
+    streams: dict[str, Any] = {}
+    for output in outputs:
+        if output["output_type"] != "stream":
+            whole.append(output)
+        elif output["name"] in streams:
+            streams[output["name"]]["text"] += output["text"]
+        else:
+            streams[output["name"]] = output
+            whole.append(output)
+    return coalesce_streams(whole)
+
+
 def setup(app: Any) -> dict[str, bool]:
+    render.coalesce_streams = whole_streams
     write_pages(HERE / "reference" / "generated")
     app.connect("build-finished", mend_pages)
     app.connect("source-read", link_to_the_repository)
