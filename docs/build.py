@@ -236,11 +236,11 @@ def _attacked(rows: list[dict[str, Any]]) -> Iterator[str]:
     if not shown:
         return
     names = list(shown[0]["details"]["attacked"])
-    yield f"\n| model | {' | '.join(names)} |"
-    yield "|---" * (len(names) + 1) + "|"
+    yield f"\n| data | model | ε | {' | '.join(names)} |"
+    yield "|---" * (len(names) + 3) + "|"
     for row in shown:
         values = (f"{row['details']['attacked'][name]:.3f}" for name in names)
-        yield f"| {row['model']} | {' | '.join(values)} |"
+        yield f"| {row['dataset']} | {row['model']} | {_epsilon(row)} | {' | '.join(values)} |"
 
 
 def _accuracy(row: dict[str, Any]) -> str:
@@ -253,7 +253,8 @@ def _accuracy(row: dict[str, Any]) -> str:
 def _origin(data: dict[str, Any]) -> str:
     machine, versions = data["machine"], data["versions"]
     processor = " with ".join(filter(None, (machine["processor"], machine.get("instructions"))))
-    device = machine.get("gpu") or f"{processor}, {machine['torch_threads']} threads"
+    threads = machine["torch_threads"]
+    device = machine.get("gpu") or f"{processor}, {threads} {'thread' if threads == 1 else 'threads'}"
     return f"{data['date']}; {device}; PyTorch {versions['torch']}, Tacit {versions['tacit']}."
 
 

@@ -254,7 +254,7 @@ had been fixed in advance**. It is smaller, and it is not the guarantee: charges
 earlier answers may exceed it, because adaptive composition of whole privacy curves is invalid in general
 (2602.06756).
 
-The sections follow what NIST SP 800-226 requires of such a claim, and what the registry of deployments
+The sections follow what NIST SP 800-226 examines in such a claim, and what the registry of deployments
 (2509.13509) lists.
 """
 STATED = """\

@@ -53,6 +53,13 @@ test("presets are states that a link holds", () => {
   }
 });
 
+test("delta is where the page says that it should be: far below one over the number of records", () => {
+  for (const preset of Object.values(PRESETS)) {
+    const state = { ...START, ...preset };
+    assert.ok(state.delta * pointsOf(state).length <= 0.1);
+  }
+});
+
 test("a canary is a blue record far from all other blue ones", () => {
   for (const name of ["circles", "xor", "spirals", "clusters"] as const) {
     const points = pointsOf({ ...START, dataSet: name });

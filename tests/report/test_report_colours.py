@@ -35,6 +35,7 @@ from tacit.experiments import (
     attribute_inversion,
     clipping,
     correlated_noise,
+    names_memorisation,
     scattering,
     shokri,
     stored_rows,
@@ -237,10 +238,6 @@ def digits(rows: list[Row]) -> tuple[str, ...]:
     return tuple(str(k) for k in range(len(rows[0].details["per_class"])))
 
 
-def thresholds(rows: list[Row]) -> dict[str, Any]:
-    return {row.details["rule"]: row.details["thresholds"] for row in rows}
-
-
 def ways(rows: list[Row]) -> Any:
     labels = dict.fromkeys(row.model.removeprefix("logistic, ") for row in rows)
     return tuple(N(label=label, stream="stream" in label) for label in labels)
@@ -251,8 +248,9 @@ EXPERIMENTS: dict[str, Callable[[list[Row], Request], None]] = {
     "abadi-composition": lambda rows, request: abadi_composition._draw(request),
     "abadi-mnist": abadi_mnist._draw,
     "attribute-inversion": attribute_inversion._draw,
-    "clipping": lambda rows, request: clipping._draw(rows, thresholds(rows), request),
+    "clipping": clipping._draw,
     "correlated-noise": lambda rows, request: correlated_noise._draw(rows, ways(rows), request),
+    "names-memorisation": names_memorisation._draw,
     "scattering-mnist": lambda rows, request: scattering._draw(rows, "mnist", request),
     "shokri": shokri._draw,
     "stored-rows": stored_rows._draw,

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from rank_worker import Pool
 from scipy import stats
 from shard_worker import KINDS
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.training import Alone
+from tacit.training.shard_checks import check_sharding
 from tacit.training.shard_files import new_folder, read_shards, remove_others, write_shards
 
 SCRIPT = shard_worker.__file__
@@ -248,6 +250,13 @@ def test_stages_of_a_pipeline_are_refused(pool: Pool) -> None:
 def test_other_forms_are_refused_by_name(pool: Pool, how: str) -> None:
     for told in pool("refused", how=how):
         assert re.match(REFUSED[how], told, re.DOTALL), told
+
+
+def test_an_older_fully_shard_is_refused() -> None:
+    """PyTorch 2.9 keeps one group, and lets parts share a parameter that are sharded apart ("twice")."""
+    module = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=None))
+    with pytest.raises(UnsupportedModel, match=r"fully_shard of PyTorch .* Take a newer PyTorch: 2.13"):
+        check_sharding({}, {}, [module], Alone())
 
 
 # --- the page --------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ export const START: State = {
   budget: "sigma",
   epsilon: 3,
   noiseMultiplier: 1,
-  delta: 1e-3,
+  delta: 1e-4,
   steps: 300,
   target: -1,
   models: 100,
@@ -68,7 +68,7 @@ export type Knob = keyof typeof KNOBS;
 
 export const PRESETS: Record<string, Partial<State>> = {
   start: {},
-  strict: { dataSet: "clusters", budget: "epsilon", epsilon: 1, noiseMultiplier: 4.566, spread: 0.1, clippingNorm: 0.5 },
+  strict: { dataSet: "clusters", budget: "epsilon", epsilon: 1, noiseMultiplier: 5.633, spread: 0.1, clippingNorm: 0.5 },
   outlier: { dataSet: "clusters", width: 16, depth: 2, steps: 500, spread: 0.1, count: 200, samplingRate: 0.4, noiseMultiplier: 10, clippingNorm: 0.5 },
   hard: { dataSet: "spirals", width: 12, depth: 2, steps: 2000, spread: 0.1, count: 500, learningRate: 0.02 },
   loose: { clippingNorm: 2, noiseMultiplier: 0.5 },

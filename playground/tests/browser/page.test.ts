@@ -31,13 +31,13 @@ test("it trains: steps are counted, losses fall, epsilon rises and ends where ta
     await page.selectOption("#speed", "fastest");
     await page.click("#play");
     await waitFor(page, "step-count", /Finished/);
-    await waitFor(page, "epsilon", /ε ≤ 9\.05$/);
+    await waitFor(page, "epsilon", /ε ≤ 10\.9$/);
     for (const id of ["plain-score", "noisy-score"]) {
       const [, loss, accuracy] = /loss ([\d.]+), right on (\d+)/.exec(await text(page, id))!;
       assert.ok(Number(loss) < 0.4 && Number(accuracy) > 85, `${id}: ${loss} ${accuracy}`);
     }
     await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 60_000 });
-    assert.match(await page.getAttribute("#epsilon-chart", "aria-label") ?? "", /PLD 9\.05/);
+    assert.match(await page.getAttribute("#epsilon-chart", "aria-label") ?? "", /PLD 10\.9/);
     assert.match(await text(page, "meaning"), /more than 85/);
   });
 });
@@ -61,7 +61,7 @@ test("one step shows the arrows, how many were cut, and the noise", async () => 
 test("a budget sets the noise, and outside the tested range there is no epsilon", async () => {
   await opened(DESKTOP, "", async (page) => {
     await page.click("[data-preset=strict]");
-    await waitFor(page, "knob-note", /needs σ = 4\.566/);
+    await waitFor(page, "knob-note", /needs σ = 5\.633/);
     assert.equal(await text(page, "step-count"), "Step 0 of 300"); // a preset waits
     await page.selectOption("#speed", "fastest");
     await page.click("#play");
@@ -71,10 +71,10 @@ test("a budget sets the noise, and outside the tested range there is no epsilon"
   await opened(DESKTOP, "", async (page) => {
     const slide = (knob: string, value: number): Promise<void> => page.locator(`#knob-${knob}`).fill(String(value));
     await page.click("#privacy-knobs [data-name=epsilon]");
-    await waitFor(page, "knob-note", /needs σ = 1\.965/);
+    await waitFor(page, "knob-note", /needs σ = 2\.29/);
     await slide("samplingRate", 6);
-    assert.doesNotMatch(await text(page, "knob-note"), /needs σ = 1\.965/, "the noise of other settings is not shown");
-    await waitFor(page, "knob-note", /needs σ = 17\.97/);
+    assert.doesNotMatch(await text(page, "knob-note"), /needs σ = 2\.29/, "the noise of other settings is not shown");
+    await waitFor(page, "knob-note", /needs σ = 21\.19/);
     await page.waitForFunction(() => document.querySelectorAll("#epsilon-chart .line").length === 4, null, { timeout: 60_000 });
     assert.doesNotMatch(await page.locator("#epsilon-chart").innerHTML(), /computing/);
     await slide("steps", 7);
@@ -191,7 +191,7 @@ test("the TOML button copies a run file and offers the tables", async () => {
   await opened(DESKTOP, "", async (page) => {
     await page.click("#toml-button");
     const copied = await page.evaluate(() => navigator.clipboard.readText());
-    assert.match(copied, /noise_multiplier = 1\.0\ndelta = 0\.001/);
+    assert.match(copied, /noise_multiplier = 1\.0\ndelta = 0\.0001/);
     const href = await page.locator("#notice a").first().getAttribute("href");
     assert.match(decodeURIComponent(href!), /^data:text\/csv;charset=utf-8,x,y,label\n-?[\d.]+,-?[\d.]+,0\n/);
   });
@@ -303,7 +303,7 @@ test("served by tacit playground's rules for what may be loaded, workers and sty
   await page.goto(`http://127.0.0.1:${(server.address() as { port: number }).port}/`);
   await page.selectOption("#speed", "fastest");
   await page.click("#play");
-  await waitFor(page, "epsilon", /ε ≤ 9\.05$/);
+  await waitFor(page, "epsilon", /ε ≤ 10\.9$/);
   assert.deepEqual(problems, []);
   await page.close();
   server.close();

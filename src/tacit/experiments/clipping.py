@@ -27,28 +27,21 @@ def run(request: Request) -> list[Row]:
     name = request.choose_dataset(("mnist", "fashion-mnist"))
     data = load(name)
     rows: list[Row] = []
-    paths: dict[str, list[float]] = {}
     for epsilon in request.choose_epsilons((3.0,)):
         rules: list[tuple[str, ClippingRule]] = [(f"fixed {norm:g}", FlatClipping(norm)) for norm in _NORMS]
         rules += [(f"median, from {c:g}", AdaptiveClipping(c, learning_rate=0.3)) for c in _STARTS]
         for label, rule in rules:
-            rows.append(_repeat(request, data, name, epsilon, label, rule, paths))
-    _draw(rows, paths, request)
+            rows.append(_repeat(request, data, name, epsilon, label, rule))
+    _draw(rows, request)
     write_results(_NAME, rows, request, notes=["learning rate and batch size are the same for all rules"])
     return rows
 
 
 def _repeat(
-    request: Request,
-    data: Dataset,
-    name: str,
-    epsilon: float,
-    label: str,
-    rule: ClippingRule,
-    paths: dict[str, list[float]],
+    request: Request, data: Dataset, name: str, epsilon: float, label: str, rule: ClippingRule
 ) -> Row:
     plan = _SETTING.plan(data, epsilon, clipping=rule)
-    path = paths.setdefault(label, [])
+    path: list[float] = []
 
     def watch(session: PrivateSession) -> None:
         path.append(session.thresholds[0])
@@ -64,11 +57,16 @@ def _repeat(
         f"MLP 784-64-10, {label}",
         selection=NO_SEARCH,
         rule=label,
-        thresholds=path[:: max(1, plan.steps // 50)],
+        thresholds=path[:: _every(plan.steps)],
     )
 
 
-def _draw(rows: list[Row], paths: dict[str, list[float]], request: Request) -> None:
+def _every(steps: int) -> int:
+    """Of how many steps a row keeps the threshold of the first."""
+    return max(1, steps // 50)
+
+
+def _draw(rows: list[Row], request: Request) -> None:
     figure = new_figure(9.0, 3.8)
     left, right = figure.subplots(1, 2)
     fixed = [row for row in rows if row.details["rule"].startswith("fixed")]
@@ -79,7 +77,8 @@ def _draw(rows: list[Row], paths: dict[str, list[float]], request: Request) -> N
     for row, colour in zip(adaptive, colours, strict=False):
         label = row.details["rule"]
         left.axhline(percent(row.accuracy_mean), color=colour, linestyle="--", label=label)
-        right.plot(range(1, len(paths[label]) + 1), paths[label], color=colour, label=label)
+        thresholds, every = row.details["thresholds"], _every(row.details["steps"])
+        right.plot([1 + every * k for k in range(len(thresholds))], thresholds, color=colour, label=label)
     left.set_xscale("log")
     left.set_xlabel("fixed clipping norm")
     left.set_ylabel("test accuracy, %")

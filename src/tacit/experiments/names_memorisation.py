@@ -102,7 +102,11 @@ class _Found:
 
     @property
     def title(self) -> str:
-        return "no privacy" if self.plan is None else f"ε = {self.plan.epsilon:.3g}"
+        return _title(math.inf if self.plan is None else self.plan.epsilon)
+
+
+def _title(epsilon: float) -> str:
+    return f"ε = {epsilon:.3g}" if math.isfinite(epsilon) else "no privacy"
 
 
 def run(request: Request) -> list[Row]:
@@ -124,7 +128,7 @@ def run(request: Request) -> list[Row]:
         request.listener("secrets in names", number + 1, request.seeds)
     rows = [_row(kind) for kind in kinds]
     write_results(_NAME, rows, request, notes=_notes(kinds, rows))
-    _draw(kinds, request)
+    _draw(rows, request)
     return rows
 
 
@@ -314,30 +318,29 @@ def _against_bound(bits: Sequence[float]) -> str:
     return f"ABOVE THE BOUND at {', '.join(f'{bit:g}' for bit in bits)} bits: do not release"
 
 
-def _draw(kinds: Sequence[_Found], request: Request) -> None:
+def _draw(rows: Sequence[Row], request: Request) -> None:
     """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
-    figure = new_figure(4.2 * len(kinds), 4.0)
+    figure = new_figure(4.2 * len(rows), 4.0)
     bits = np.linspace(0.0, math.log2(_SPACE.size), 60)
-    for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
+    for axes, row in zip(figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], rows, strict=True):
         axes.plot(bits, np.exp2(-bits), ":", color=GREY, label="by chance")
-        for marker, (copies, _) in zip(MARKERS, _SETTING.canaries, strict=False):
-            exposures = kind.exposures(copies)
-            if exposures.size:
-                share = 1.0 - np.arange(exposures.size) / exposures.size
-                axes.step(exposures, share, where="pre", marker=marker, markersize=4, color=_COLOURS[copies],
-                          label=f"copies: {copies}")  # fmt: skip
-            if kind.plan is not None and copies == 1:
-                bound = exposure_bound(kind.plan.curve.false_negative_rate, bits)
-                axes.plot(bits, bound, color=GREY)
-                axes.fill_between(bits, bound, 1.5, color=GREY, alpha=0.15, linewidth=0,
-                                  label="ruled out for one copy")  # fmt: skip
+        for marker, found in zip(MARKERS, row.details["canaries"], strict=False):
+            if found["count"]:
+                share = 1.0 - np.arange(found["count"]) / found["count"]
+                axes.step(found["exposures"], share, where="pre", marker=marker, markersize=4,
+                          color=_COLOURS[found["copies"]], label=f"copies: {found['copies']}")  # fmt: skip
+        if math.isfinite(row.epsilon):
+            bound = exposure_bound(_plan(row.epsilon).curve.false_negative_rate, bits)
+            axes.plot(bits, bound, color=GREY)
+            axes.fill_between(bits, bound, 1.5, color=GREY, alpha=0.15, linewidth=0,
+                              label="ruled out for one copy")  # fmt: skip
         axes.set_yscale("log")
         axes.set_ylim(5e-3, 1.5)
         axes.set_xlim(0.0, bits[-1] + 0.3)
         axes.set_xlabel("exposure, bits")
-        axes.set_title(kind.title, fontsize=10)
+        axes.set_title(_title(row.epsilon), fontsize=10)
         axes.grid(alpha=0.25)
-        if kind is kinds[0]:
+        if row is rows[0]:
             axes.set_ylabel("share of secrets with at least that")
     lines = figure.axes[-1].get_legend_handles_labels()
     figure.legend(*lines, loc="outside lower center", ncols=len(lines[0]), frameon=False, fontsize=8)

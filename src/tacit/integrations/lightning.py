@@ -54,6 +54,30 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     * What the module does beside the step: a figure of the training records that it computes and logs is
       exact.
     * Folders that loggers make themselves and do not tell.
+
+    >>> import torch
+    >>> from tacit import LossReport, Plan
+    >>> from tacit.losses import regression
+    >>> class Lines(LightningModule):
+    ...     def __init__(self, private):
+    ...         super().__init__()
+    ...         self.automatic_optimization = False
+    ...         self.private, self.model = private, private.session.model
+    ...     def configure_optimizers(self):
+    ...         return self.private.optimizer
+    ...     def training_step(self, batch, batch_idx):
+    ...         self.log("loss", self.private.step(batch).loss, batch_size=1)  # noisy
+    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-3, records=100, batch_size=20, steps=10, clipping=1.0,
+    ...                       adjacency="add-remove", unit="row", loss_report=LossReport())
+    >>> model, rows = torch.nn.Linear(3, 1), (torch.randn(100, 3), torch.randn(100, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> private = PrivateSteps(PrivateSession(model, optimizer, rows, plan, loss=regression()))
+    >>> trainer = Trainer(max_steps=plan.steps, callbacks=[private], accelerator="cpu", devices=1,
+    ...                   logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    ...                   enable_model_summary=False)
+    >>> trainer.fit(Lines(private), private.tickets())
+    >>> trainer.global_step, private.session.epsilon <= 3.0
+    (10, True)
     """
 
     def __init__(

@@ -92,6 +92,24 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     Raises:
         InvalidInput: a setting contradicts the plan, or is missing.
         PrivacyRefusal: a setting would break the guarantee.
+
+    >>> import tempfile
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> from tacit.losses import causal
+    >>> texts = [{"input_ids": text, "labels": text} for text in torch.randint(16, (100, 8))]
+    >>> plan = Plan.calibrate(epsilon=8.0, delta=1e-3, records=90, batch_size=30, steps=6, clipping=1.0,
+    ...                       adjacency="add-remove", unit="text")
+    >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2,
+    ...                                    bos_token_id=0, eos_token_id=0))
+    >>> arguments = training_arguments(plan, tempfile.mkdtemp(), learning_rate=0.01, save_strategy="no",
+    ...                                use_cpu=True)
+    >>> trainer = PrivateTrainer(model.train(), arguments, plan, loss=causal(), train_dataset=texts[:90],
+    ...                          eval_dataset=texts[90:])
+    >>> trainer.train().global_step
+    {'train_runtime': ..., 'epsilon': ..., 'epoch': '2'}
+    6
+    >>> trainer.evaluate()["eval_loss"] > 0, trainer.session.epsilon <= 8.0
+    (True, True)
     """
 
     def __init__(

@@ -94,6 +94,17 @@ class Outcome:
     ``days_left`` says how a stream of days goes on.
     ``factory`` is what made a model of the user's own; ``used_by`` says how the model is used, where ``tacit
     predict`` does not take it.
+
+    >>> import tempfile
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> outcome = prepare(demo, out=Path(tempfile.mkdtemp()) / "run").start()
+    >>> outcome.rows[-1].steps, outcome.statement.epsilon <= 3.0
+    (30, True)
+    >>> outcome.evaluation.score > 0.7  # of test records
+    True
+    >>> "model.safetensors" in outcome.files
+    True
     """
 
     folder: Path
@@ -111,7 +122,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is ready to start: everything in it was checked."""
+    """A run that is ready to start: everything in it was checked.
+
+    >>> import tempfile
+    >>> import tacit.runs
+    >>> demo, folder = Path(tacit.runs.__file__).with_name("demo.toml"), Path(tempfile.mkdtemp()) / "run"
+    >>> run = prepare(demo, out=folder)
+    >>> run.start(should_stop=lambda: True)  # asked after each step: it ends after the first
+    >>> run.session.steps_done, run.plan.steps, run.ended
+    (1, 30, False)
+    >>> run = prepare(demo, out=folder, resume=True)
+    >>> run.start().statement.epsilon <= 3.0
+    True
+    >>> run.ended
+    True
+    """
 
     config: Config
     config_text: str

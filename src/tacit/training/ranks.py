@@ -156,10 +156,14 @@ class ProcessRanks(Ranks):
     Raises:
         InvalidInput: there is no process group, or this process is not in it.
 
-    Start the script with ``torchrun --nproc-per-node 2 script.py``; in it::
+    Start the script with ``torchrun --nproc-per-node 2 script.py``, and give the session
+    ``ranks=ProcessRanks()``.  Here a group of one process, which needs no torchrun:
 
-        torch.distributed.init_process_group()
-        session = PrivateSession(model, optimizer, data, plan, loss=loss, ranks=ProcessRanks())
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> ranks = ProcessRanks()
+    >>> ranks.first, ranks.ranks, ranks.total(lambda: (2.0,))
+    (True, 1, (2.0,))
+    >>> dist.destroy_process_group()
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
@@ -58,7 +59,13 @@ def check_sharding(
     ranks: Ranks,
 ) -> None:
     """Refuse what is sharded in another way than by ``fully_shard`` over all ranks."""
-    groups = [group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups]
+    states = [module._get_fsdp_state() for module in modules]
+    if not all(hasattr(state, "_fsdp_param_groups") for state in states):
+        raise UnsupportedModel(
+            f"the model is sharded by fully_shard of PyTorch {torch.__version__}, which does not refuse all "
+            "that a private step cannot train. Take a newer PyTorch: 2.13 is tested."
+        )
+    groups = [group for state in states for group in state._fsdp_param_groups]
     managed = {id(one.sharded_param): one for group in groups for one in group.fsdp_params}
     for name, parameter in parameters.items():
         if not is_dtensor(parameter):
