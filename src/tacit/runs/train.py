@@ -1,4 +1,4 @@
-"""What happens in one run? From its configuration to its folder: data, plan, session, statement, pictures.
+"""What happens in one run? From configuration to folder: data, plan, session, statement; long with examples.
 
 The folder of a run::
 
