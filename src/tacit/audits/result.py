@@ -59,7 +59,7 @@ class AuditResult:
         if self.claim_rejected is not None:
             claim = "" if self.claimed_eps is None else f" {self.claimed_eps:.2f} is claimed:"
             words += (
-                f"{claim} CONTRADICTED, do not release. At most one audit in "
+                f"{claim} CONTRADICTED, do not release. At most one test in "
                 f"{round(1 / (1 - self.confidence))} says so of a kept promise, by chance: audit "
                 "once more."
                 if self.claim_rejected

@@ -144,7 +144,7 @@ def _proven(result: Data) -> str:
     claim = "" if result["claimed_eps"] is None else f" {result['claimed_eps']:.2f} is claimed:"
     chance = round(1 / (1 - result["confidence"]))
     verdict = {
-        True: f"{claim} CONTRADICTED, do not release. At most one audit in {chance} says so of a kept "
+        True: f"{claim} CONTRADICTED, do not release. At most one test in {chance} says so of a kept "
         "promise, by chance: audit once more.",
         False: f"{claim} not contradicted.",
         None: "",
