@@ -96,11 +96,11 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFix
     assert "number of rows: discrete Laplace noise of scale 8, sensitivity 2" in out
     assert "count: ± 24\n" in out  # 8 ln 20, as an integer
     assert "It would cost ε = 0.25. Nothing was charged." in out
-    assert "0 of ε = 1 spent, 0.25 with this" in out
+    assert "25 % of the budget with this; 0 of ε = 1 spent, 1 left" in out
     assert ask("--epsilon", "1.5", "--dry-run", COUNT) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "be refused: the budget of 'visits' does not hold this: it asks for epsilon 1.5, 1 is left" in said
-    assert "0.5 is missing" in said
+    assert "be refused: the budget of 'visits' does not hold this: with it, epsilon 1.5 would be" in said
+    assert "would be spent, and the cap is 1 (0 is spent)." in said
     assert "epsilon 1 at most would fit" in said
     assert Ledger.open("budget.db").status("visits").head_seq == 1
     assert ask("--epsilon", "0.25", COUNT) == 0
@@ -141,7 +141,7 @@ def test_a_refusal_has_its_numbers_in_json(
 ) -> None:
     assert ask("--epsilon", "1.5", "--json", *options, COUNT) == 1
     found = json.loads(capsys.readouterr().out)["refused"]
-    assert "it asks for epsilon 1.5, 1 is left, 0.5 is missing" in found.pop("message")
+    assert "with it, epsilon 1.5 would be spent, and the cap is 1" in found.pop("message")
     assert found == REFUSED
 
 

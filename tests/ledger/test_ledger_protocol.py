@@ -100,7 +100,7 @@ def test_ten_tenths_of_laplace_noise_fill_a_budget_of_one(ledger: Ledger) -> Non
 def test_what_does_not_fit_is_refused_with_what_is_left(ledger: Ledger) -> None:
     ask(ledger, 0.75, "first")
     with pytest.raises(
-        Refused, match=r"epsilon 0.5, 0.25 is left, 0.25 is missing .*epsilon 0.25 at most"
+        Refused, match=r"epsilon 1.25 would be spent, and the cap is 1 .*epsilon 0.25 at most"
     ) as caught:
         ask(ledger, 0.5, "second")
     refused = caught.value

@@ -197,7 +197,9 @@ def test_a_raised_cap_a_new_content_and_a_recovery_are_shown(tmp_path: Path) -> 
     assert "'a second study'" in by_name(certificate, "Changes of the cap")["value"]
     assert "void" in by_name(certificate, "Changes of the cap")["value"]
     assert by_name(certificate, "Fingerprint")["value"] == ledger.fingerprint([b"two"])
-    assert by_name(certificate, "Contents")["value"] == "2 had a fingerprint, all on this budget"
+    assert by_name(certificate, "Contents")["value"] == (
+        "2 fingerprints, all on this budget: each file, and the rows of a file as a run reads them, has one"
+    )
     assert by_name(certificate, "Recoveries from backup")["value"] == "none"
     assert check_certificate(certificate.data, ledger=ledger).agrees
 

@@ -110,12 +110,21 @@ def test_without_the_optional_statements_it_is_of_tier_1_or_2(tutorial_ledger: s
         assert len(fields_missing(record, 2)) == 1
 
 
-@pytest.mark.parametrize("key", sorted(REQUIRED))
+@pytest.mark.parametrize("key", sorted(set(REQUIRED) - {"product_type"}))
 def test_what_the_registry_requires_is_asked_for(certified: Data, key: str) -> None:
     data = copy.deepcopy(certified)
     del data["statements"][key]
     with pytest.raises(InvalidInput, match=f"without these statements: {key}, "):
         registry_record(data)
+
+
+def test_the_kind_of_product_follows_from_the_ledger(certified: Data) -> None:
+    data = copy.deepcopy(certified)
+    del data["statements"]["product_type"]
+    data["kinds"] = {"query": 3, "training": 1}
+    record = registry_record(data)
+    assert record["deployment"]["basic"]["data_product_type"] == "Machine learning model"
+    assert "Kind: also SQL queries" in record["deployment"]["administrative"]["notes"]
 
 
 def test_the_schema_has_the_published_fields_and_tiers() -> None:

@@ -96,6 +96,9 @@ def command(
     unit_column: Annotated[
         str | None, typer.Option(help="Of a policy: whose a row is; or none.", show_default=False)
     ] = None,
+    largest_table: Annotated[
+        int | None, typer.Option(help="Of a policy: the most rows it will ever have.", show_default=False)
+    ] = None,
     note: Annotated[
         str | None, typer.Option(help="Of a policy: who approved it, why.", show_default=False)
     ] = None,
@@ -127,6 +130,7 @@ def command(
         adjacency=adjacency,
         records=records,
         unit_column=unit_column,
+        largest_table=largest_table,
         note=note,
         left_out=tuple(leave_out or ()),
         missing=check_in("--missing", missing, ("indicator", "refuse")),
@@ -136,6 +140,7 @@ def command(
         options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}
         options |= {"--kind": kind, "--format": format, "--leave-out": leave_out, "--model": model}
         options |= {"--test-table": test_table, "--unit-column": unit_column, "--note": note}
+        options |= {"--largest-table": largest_table}
         options |= {"--missing": missing != "indicator"}
         return _init_pictures(
             table, written, facts, [name for name, given in options.items() if given], as_json

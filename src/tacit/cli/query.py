@@ -225,13 +225,13 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
     console.print()
     if quote.asked_before:
         console.print(f"This was asked before: the answer is in the ledger, at no cost (then {cost}).")
-        _show_bar(ledger, dataset, price.balance)
+        _show_bar(ledger, dataset)
     elif price.fits:
         console.print(f"It would cost {cost}. Nothing was charged.")
-        _show_bar(ledger, dataset, price.balance, f"{price.after:.6g} with this", price.after)
+        _show_bar(ledger, dataset, more=price.cost)
     else:
         console.print(f"It would cost {cost}, and be refused: {price.refusal}", soft_wrap=True)
-        _show_bar(ledger, dataset, price.balance)
+        _show_bar(ledger, dataset)
     return 0 if granted else 1
 
 
@@ -249,10 +249,7 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
         console.print(f"Asked before: from the ledger, at no cost (then {cost}).")
     else:
         console.print(f"It cost {cost}.")
-    status = ledger.status(dataset)
-    before = status.spent_epsilon if answer.repeated else quote.price.balance
-    left = f"{status.remaining_epsilon:.6g} left"
-    _show_bar(ledger, dataset, before, left, status.spent_epsilon)
+    _show_bar(ledger, dataset, paid=None if answer.repeated else quote.price.cost)
 
 
 def _answer_table(answer: Answer) -> Table:
@@ -271,16 +268,25 @@ def _amount(epsilon: float, delta: float) -> str:
 
 
 def _show_bar(
-    ledger: Ledger, dataset: str, before: float, left: str = "", after: float | None = None
+    ledger: Ledger, dataset: str, *, paid: tuple[int, ...] | None = None, more: tuple[int, ...] | None = None
 ) -> None:
-    """What was spent before, what this adds or would add, and what is left."""
+    """What part of the budget is spent; of that, what was ``paid`` just now; ``more`` would come to it."""
+    from tacit.report.pages.curator_page import NOT_ADDED, counts_epsilon
+    from tacit.report.spending import shares
+
     status = ledger.status(dataset)
-    shares = (before / status.cap_epsilon, (before if after is None else after) / status.cap_epsilon)
-    old, new = (min(_BAR, round(_BAR * share)) for share in shares)
-    bar = Text.assemble(("█" * old, "blue"), ("█" * (new - old), "dark_orange"), ("░" * (_BAR - new), "dim"))
-    spent = f"{status.spent_epsilon:.6g} of ε = {status.cap_epsilon:.6g} spent"
-    words = f"{spent}, {left or f'{status.remaining_epsilon:.6g} left'}"
+    new = paid or more or tuple(0 for _ in status.spent)
+    after = status.spent if more is None else tuple(a + b for a, b in zip(status.spent, more, strict=True))
+    whole, part = shares(status.policy.budget, status.cap, [after, new])
+    shown, old = (min(_BAR, round(_BAR * share)) for share in (whole, max(0.0, whole - part)))
+    bar = Text.assemble(
+        ("█" * old, "blue"), ("█" * (shown - old), "dark_orange"), ("░" * (_BAR - shown), "dim")
+    )
+    words = f"{100 * whole:.3g} % of the budget{' with this' if more else ''}; {status.spent_epsilon:.6g} of "
+    words += f"ε = {status.cap_epsilon:.6g} spent, {status.remaining_epsilon:.6g} left"
     console.print(Text.assemble(f"{dataset}  ", bar, f"  {words}"), soft_wrap=True)
+    if (paid or more) and not counts_epsilon(status.policy.budget.mode):
+        console.print(NOT_ADDED, soft_wrap=not console.is_terminal)
 
 
 def _plain_table(*names: str) -> Table:

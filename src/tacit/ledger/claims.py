@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Event, check_event
 from tacit.ledger.blocks import WHOLE, added, check_block, totals
-from tacit.ledger.budgets import Cost
+from tacit.ledger.budgets import Budget, Cost
 from tacit.ledger.chain import moment
 from tacit.ledger.errors import Refused
 from tacit.ledger.records import DatasetStatus, Price
@@ -152,10 +152,9 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
         requested, remaining, missing = after - before, max(0.0, limit - before), max(0.0, after - limit)
         where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
         return Refused(
-            f"the budget of {where} does not hold this: it asks for epsilon {requested:.6g}, {remaining:.6g} "
-            f"is left, {missing:.6g} is missing (the balance would go from {before:.6g} to {after:.6g}, the "
-            f"cap is {limit:.6g}; over in: {', '.join(over)}). Nothing was charged. A release without delta "
-            f"of epsilon {would_fit:.6g} at most would fit.",
+            f"the budget of {where} does not hold this: with it, epsilon {after:.6g} would be spent, and the "
+            f"cap is {limit:.6g} ({before:.6g} is spent).{_not_added(budget)} Nothing was charged. A release "
+            f"without delta of epsilon {would_fit:.6g} at most would fit.",
             dataset=row.name,
             over=over,
             requested=requested,
@@ -164,6 +163,15 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
             would_fit=would_fit,
         )
     return None
+
+
+def _not_added(budget: Budget) -> str:
+    """Why the epsilon of a release is not what it adds, where it is not."""
+    if budget.mode in ("pure", "approximate"):
+        return ""
+    return (
+        " (The epsilons of single releases do not add up here: the ledger adds what they are computed from.)"
+    )
 
 
 def _over(claim: Claim) -> list[str]:

@@ -23,7 +23,7 @@ _HEAD = """\
 _POLICY = """\
 rows_per_unit = 1                 # so many rows of one unit are used at most; more rows, more noise
 {adjacency}
-largest_table = 1000000000        # no version of the table will have more rows
+{largest_table}
 # public_records = 1000           # only if the number of records is public; "replace-one" needs it
 # groups_per_unit = 1             # one unit is used in so many groups at most
 # blocks = ["2024", "2025"]       # parts in which nobody occurs twice, if you will charge them one by one
@@ -31,6 +31,7 @@ largest_table = 1000000000        # no version of the table will have more rows
 {note}
 """
 _UNIT_COLUMN = "the column that names a row's unit; delete the line if no unit has two rows"
+_LARGEST_TABLE = "no version of the table will have more rows: a public figure, such as 100000"
 _COLUMNS = """\
 # Delete the columns that no query needs, and the one that identifies the unit. Kinds and formats were
 # proposed from the table; they become public with this policy: check them.
@@ -42,6 +43,7 @@ def policy_template(
     *,
     unit: str | None = None,
     unit_column: str | None = None,
+    largest_table: int | None = None,
     adjacency: str | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -51,8 +53,8 @@ def policy_template(
 
     Args:
         sections: ``[table]`` and ``[columns.NAME]``, each as text.
-        unit, unit_column, adjacency, note: as in :class:`tacit.ledger.Policy`; a unit column of "none" states
-            that no unit has two rows.
+        unit, unit_column, largest_table, adjacency, note: as in :class:`tacit.ledger.Policy`; a unit
+            column of "none" states that no unit has two rows.
         epsilon, delta: the budget.
 
     >>> policy_template(unit="patient", epsilon=1.5).count("FILL IN") - policy_template().count("FILL IN")
@@ -66,13 +68,14 @@ def policy_template(
             adjacency=setting(
                 "adjacency", adjacency, '"add-remove": is a unit there; "replace-one": what its rows say'
             ),
+            largest_table=setting("largest_table", largest_table, _LARGEST_TABLE),
             note=setting("note", note, "who approved this budget, when, why, until when"),
         )
     )
     budget = [
         setting("mode", "renyi", 'trainings and queries; "pure": Laplace noise; "zcdp": Gaussian noise'),
         setting("epsilon", epsilon, "for all that will ever be released: 1 is strong, above 10 says little"),
-        setting("delta", delta, 'below one over the number of units, such as 1e-6; not for "pure"'),
+        setting("delta", delta, 'below 1 / largest_table, such as 1e-6; not for "pure"'),
     ]
     parts = [_HEAD, "\n".join(["[policy]", *policy]), "\n".join(["[budget]", *budget]) + "\n"]
     columns = [section for section in sections if section.startswith("[columns.")]

@@ -26,6 +26,7 @@ __all__ = [
     "PROMISE",
     "Facts",
     "checked_promise",
+    "policy_columns",
     "policy_text",
     "run_text",
     "stated_facts",
@@ -45,7 +46,7 @@ class Facts:
     Attributes:
         target: the column to predict; test_fraction, test_table: where the test records come from.
         epsilon, delta, unit, adjacency, records: the promise, as in ``[privacy]``.
-        unit_column, note: of a policy.
+        unit_column, largest_table, note: of a policy.
         kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
         missing: what a missing cell of a feature becomes: ``indicator`` or ``refuse``.
         model: ``mlp`` or ``logistic``; None for the one that is usual for so many records.
@@ -60,6 +61,7 @@ class Facts:
     adjacency: str | None = None
     records: int | None = None
     unit_column: str | None = None
+    largest_table: int | None = None
     note: str | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
@@ -119,6 +121,8 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
         check_real("delta", facts.delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if facts.records is not None:
         check_integer("records", facts.records, low=1)
+    if facts.largest_table is not None:
+        check_integer("largest_table", facts.largest_table, low=1)
     if facts.adjacency is not None:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
     if facts.unit is not None and not facts.unit.strip():
@@ -164,6 +168,16 @@ def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
                 f"--kind {facts.target}=category."
             )
     return columns
+
+
+def policy_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
+    """The columns that a policy declares: all but the one that says whose a row is, which is never asked for.
+
+    >>> table = Sniffed(columns={"pid": FoundColumn("integer"), "age": FoundColumn("integer")})
+    >>> list(policy_columns(table, Facts(unit_column="pid")))
+    ['age']
+    """
+    return {name: c for name, c in table_columns(found, facts).items() if name != facts.unit_column}
 
 
 def _misfit(what: str, name: str, column: FoundColumn, wanted: str) -> InvalidInput:
@@ -264,9 +278,10 @@ def policy_text(found: Sniffed, facts: Facts) -> str:
     """
     table = [table_section(found.dialect)] if found.dialect else []
     return policy_template(
-        [*table, *_sections(found, table_columns(found, facts), facts, policy=True)],
+        [*table, *_sections(found, policy_columns(found, facts), facts, policy=True)],
         unit=facts.unit,
         unit_column=facts.unit_column,
+        largest_table=facts.largest_table,
         adjacency=facts.adjacency,
         epsilon=facts.epsilon,
         delta=facts.delta,

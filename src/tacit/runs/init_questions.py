@@ -13,7 +13,7 @@ from tacit.columns.sniffing import Sniffed
 from tacit.columns.stated import bounds_from_text, by_column, check_column, values_from_text
 from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy_template import NO_COLUMN
-from tacit.runs.init_file import BOUNDED, Facts, checked_promise, table_columns
+from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns
 
 __all__ = ["Question", "ask_facts"]
 
@@ -22,6 +22,7 @@ _DAYS = "the first and the last day that is possible, such as 2015-01-01:2025-12
 _PROMISE = {
     "unit": "what one row is, such as patient or visit: the promise protects one of them",
     "unit_column": f"the column that says whose a row is; {NO_COLUMN} if no unit has two rows",
+    "largest_table": "the most rows that any version of the table will have, a public figure",
     "adjacency": "what is hidden: add-remove, whether a row is there at all; replace-one, what it says",
     "records": "about how many rows train the model, a public figure: {part:g} of those of the table",
     "epsilon": "what may be revealed in all: 1 is strong, 3 is usual, above 10 says little",
@@ -29,7 +30,8 @@ _PROMISE = {
     "note": "who approved this budget, when, why and until when: printed in every certificate",
 }
 _OF_RUN = ("unit", "adjacency", "records", "epsilon", "delta")
-_OF_POLICY = ("unit", "unit_column", "adjacency", "epsilon", "delta", "note")
+_OF_POLICY = ("unit", "largest_table", "adjacency", "epsilon", "delta", "note")
+_COUNTS = ("records", "largest_table")
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,12 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
     wizard = _Wizard(found, facts, ask)
     try:
         wizard.kinds()
-        if not policy:
+        if policy:
+            wizard.promise("unit_column")  # of which nothing else is asked
+        else:
             wizard.target()
-        for name in table_columns(found, wizard.facts):
+        columns = policy_columns if policy else table_columns
+        for name in columns(found, wizard.facts):
             wizard.column(name, policy=policy)
         for key in _OF_POLICY if policy else _OF_RUN:
             wizard.promise(key)
@@ -157,12 +162,12 @@ class _Wizard:
             )
 
     def promise(self, key: str) -> None:
-        """One fact of the promise; only delta has a default, from the public number of records."""
+        """One fact of the promise; only delta has a default, from a public number of rows."""
         if getattr(self.facts, key) is not None:
             return
-        default = ""
-        if key == "delta" and self.facts.records is not None:
-            default = f"{10.0 ** math.floor(-1.1 * math.log10(max(2, self.facts.records))):g}"
+        default, most = "", self.facts.records or self.facts.largest_table
+        if key == "delta" and most is not None:
+            default = f"{10.0 ** math.floor(-1.1 * math.log10(max(2, most))):g}"
         part = 1.0 if self.facts.test_table else 1.0 - self.facts.test_fraction
         about = _PROMISE[key].format(part=part)
         self._take(
@@ -173,10 +178,10 @@ class _Wizard:
 
 def _value(key: str, answer: str) -> Any:
     """The answer as a number, where the fact is one."""
-    if key not in ("epsilon", "delta", "records"):
+    if key not in ("epsilon", "delta", *_COUNTS):
         return answer
     try:
-        number = float(answer.replace(",", "") if key == "records" else answer)
+        number = float(answer.replace(",", "") if key in _COUNTS else answer)
     except ValueError:
         raise InvalidInput(f"{key} must be a number; got {answer!r}.") from None
-    return int(number) if key == "records" and number.is_integer() else number
+    return int(number) if key in _COUNTS and number.is_integer() else number

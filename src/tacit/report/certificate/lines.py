@@ -176,7 +176,12 @@ def _scope(facts: Facts) -> Iterator[Line]:
     fingerprint = subject["fingerprint"]
     yield "Fingerprint", fingerprint, NOT_COVERED if fingerprint is None else ASSUMED
     known = subject["versions"]
-    contents = f"{known:,} had a fingerprint, all on this budget" if known else "none had a fingerprint"
+    contents = (
+        f"{known:,} {'fingerprint' if known == 1 else 'fingerprints'}, all on this budget: each file, and "
+        "the rows of a file as a run reads them, has one"
+        if known
+        else "none had a fingerprint"
+    )
     yield "Contents", contents, ASSUMED if known else NOT_COVERED
     if "checked" in subject:
         yield "Cells", _cells(subject["checked"], subject["versions"]), ASSUMED
@@ -208,7 +213,7 @@ def _scope(facts: Facts) -> Iterator[Line]:
 
 def _cells(checked: Facts, contents: int) -> str:
     """What the curator's checks accepted."""
-    told = f"the curator checked every cell of {checked['versions']:,} of {contents:,} contents"
+    told = f"the curator checked every cell of {checked['versions']:,} of {contents:,} fingerprints"
     if not checked["missing"] and not checked["outside"]:
         return f"{told}; each cell is what its column declares"
     if checked["missing"]:

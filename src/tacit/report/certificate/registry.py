@@ -30,8 +30,7 @@ Record = dict[str, Any]
 
 _SCHEMA = "registry.schema.json"
 _REQUIRED = (
-    "product", "curator", "description", "intended_use", "product_type", "region", "published",
-    "record_author",
+    "product", "curator", "description", "intended_use", "region", "published", "record_author",
 )  # fmt: skip
 _STATED = {
     "basic": {
@@ -96,7 +95,7 @@ def registry_record(data: Mapping[str, Any]) -> Record:
     >>> ledger = Ledger.create("sqlite://")
     >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
     >>> told = {"product": "Waiting times", "curator": "A hospital", "description": "Counts of visits.",
-    ...         "intended_use": "Planning.", "product_type": "Summary statistics", "region": "Europe",
+    ...         "intended_use": "Planning.", "region": "Europe",
     ...         "published": "2026-11-30", "record_author": "The data office"}
     >>> record = registry_record(make_certificate(ledger, "visits", statements=told).data)
     >>> record["url_slug"], record["deployment"]["privacy_loss"]["privacy_parameters"]
@@ -113,6 +112,7 @@ def registry_record(data: Mapping[str, Any]) -> Record:
     }
     for part, fields in _STATED.items():
         parts[part] |= {field: told[key] for field, key in fields.items() if key in told}
+    parts["basic"].setdefault("data_product_type", _product_type(data["kinds"])[0])
     for part, made in _FROM_LINES.items():
         parts[part] |= {field: _sentences(data, names) for field, names in made.items()}
     record: Record = {"url_slug": _slug(told), "status": "Draft", "tier": 1, "deployment": parts}
@@ -150,6 +150,17 @@ def _check(data: Mapping[str, Any], told: Mapping[str, str]) -> None:
         )
 
 
+def _product_type(kinds: Mapping[str, int]) -> tuple[str, ...]:
+    """What the ledger's charges made, in the registry's words; it takes the first one.
+
+    >>> _product_type({"query": 3, "training": 1}), _product_type({})
+    (('Machine learning model', 'SQL queries'), ('SQL queries',))
+    """
+    trained = any(kind.startswith("training") and count for kind, count in kinds.items())
+    made = ("Machine learning model",) if trained else ()
+    return (*made, "SQL queries") if kinds.get("query") or not made else made
+
+
 def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
     """The fields that follow from the ledger."""
     policy, cap = data["policy"], data["guarantee"]["cap"]
@@ -185,8 +196,10 @@ def _sentences(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 def _notes(data: Mapping[str, Any]) -> str:
     contact = data["statements"].get("contact")
+    others = _product_type(data["kinds"])[1:] if "product_type" not in data["statements"] else ()
     return "\n".join(
         [
+            *(f"- Kind: also {other}; the registry takes one word." for other in others),
             f"- Contact: {NOT_STATED if contact is None else contact}",
             f"- Made by tacit {data['software']['tacit']} on {data['issued'][:10]} from entries 0 to "
             f"{data['ledger']['last']:,} of a ledger. Each line says whether it is proved from these "

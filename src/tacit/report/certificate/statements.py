@@ -127,7 +127,7 @@ def _check_form(key: str, text: str) -> None:
     if key in CHOICES and text not in CHOICES[key]:
         raise InvalidInput(
             f"the statement {key!r} must be one of {', '.join(CHOICES[key])}; got {text!r}. If none fits, "
-            "leave it out: the registry has to take a new word into its list first."
+            "leave it out: the registry takes no other word."
         )
     if key == "published":
         try:

@@ -11,7 +11,7 @@ from tacit.report.pages.chart import Axis, Chart
 from tacit.report.pages.document import document
 from tacit.report.rounding import pair
 
-__all__ = ["curator_chart", "curator_page", "spent_in_words"]
+__all__ = ["NOT_ADDED", "counts_epsilon", "curator_chart", "curator_page", "spent_in_words"]
 
 Data = Mapping[str, Any]
 
@@ -42,18 +42,25 @@ def curator_page(view: Data) -> str:
     )
 
 
+NOT_ADDED = (
+    "The ε of single releases do not add up to what is spent: the ledger adds up what they are computed "
+    "from, and these parts of the budget do add up."
+)
+"""Said where an ε and a part of the budget stand side by side."""
+
+
+def counts_epsilon(mode: str) -> bool:
+    """Whether a budget of this mode adds up the ε of its releases."""
+    return mode in ("pure", "approximate")
+
+
 def spent_in_words(dataset: Data) -> str:
     """How much is gone and what still fits, in a few sentences."""
-    counted = (
-        ""
-        if dataset["mode"] in ("pure", "approximate")
-        else " as it is counted, in which ε grows fast at first and then slowly"
-    )
+    counted = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
-        f"Spent: {pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} "
-        f"({dataset['adjacency']}). That is {100.0 * dataset['share']:.3g} % of the budget{counted}. One "
-        "more release "
-        f"of at most ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
+        f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All of it together has "
+        f"{pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} ({dataset['adjacency']}).{counted} One more "
+        f"release of at most ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
     )
 
 
