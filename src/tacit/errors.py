@@ -30,6 +30,7 @@ __all__ = [
     "check_integer",
     "check_probability",
     "check_real",
+    "reason_of",
     "without_values",
 ]
 
@@ -108,7 +109,7 @@ def without_values(problem: BaseException) -> str:
     'ValueError'
     """
     if isinstance(problem, OSError) and problem.strerror:
-        return problem.strerror
+        return reason_of(problem)
     not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # Tacit's and Python's own
     frames = [
         frame
@@ -117,6 +118,19 @@ def without_values(problem: BaseException) -> str:
     ]
     place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return type(problem).__name__ + place
+
+
+def reason_of(problem: BaseException) -> str:
+    """Why a file cannot be read or written, in words, without Python's "[Errno 21]" and the path.
+
+    >>> reason_of(IsADirectoryError(21, "Is a directory", "runs"))
+    'it is a folder, not a file'
+    >>> reason_of(PermissionError(13, "Permission denied", "runs"))
+    'Permission denied'
+    """
+    if isinstance(problem, IsADirectoryError):
+        return "it is a folder, not a file"
+    return (isinstance(problem, OSError) and problem.strerror) or str(problem)
 
 
 def check_real(

@@ -415,6 +415,14 @@ def test_few_steps_far_from_the_line_are_answered_without_a_warning() -> None:
     assert 0.0 < curve.false_negative_rate(0.001) < 0.999
 
 
+def test_a_curve_shows_itself_in_a_line() -> None:
+    curve = PrivacyCurve("pld", Adjacency.ADD_REMOVE, Gaussian(2.0), Endless(), 3)
+    assert repr(curve) == (
+        "PrivacyCurve(Gaussian(noise_multiplier=2.0), add-remove, by 'pld', for 3 records together)"
+    )
+    assert len(repr(curve_of(Compose((Gaussian(1.0), Laplace(1.0)) * 50)))) < 300
+
+
 # --- what is imported -------------------------------------------------------------------------------------
 
 IMPORT = "import json, sys, tacit.accounting; print(json.dumps(sorted(sys.modules)))"

@@ -333,3 +333,12 @@ def test_columns_that_make_no_sense_are_refused(fields: dict[str, Any], message:
 def test_refusals_of_every_kind_exit_with_1() -> None:
     assert {kind.exit_code for kind in (Conflict, LeaseLost, Refused)} == {1}
     assert issubclass(Conflict, PrivacyRefusal)
+
+
+def test_a_ledger_and_a_status_show_themselves_in_a_line(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "budget.db")
+    ledger.open_dataset("visits", Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0)))
+    ledger.reserve("visits", ApproximateDP(0.25), key="1", request={})
+    assert repr(ledger) == f"Ledger({str(tmp_path / 'budget.db')!r}, uuid={ledger.uuid!r})"
+    shown = "DatasetStatus('visits': epsilon 0.25 at delta 0 spent, of epsilon 1 at delta 0; 1 charges)"
+    assert repr(ledger.status("visits")) == shown

@@ -22,6 +22,7 @@ from tacit.events import Adjacency, Compose, Event
 
 __all__ = ["PrivacyCurve"]
 
+_LONGEST = 200  # characters of an event that are shown
 _MOST_RECORDS = 10**6
 
 
@@ -50,6 +51,8 @@ class PrivacyCurve:
     >>> curve = account(Gaussian(1.0), adjacency="add-remove")
     >>> round(curve.epsilon(1e-5), 6), round(curve.delta(1.0), 6)
     (4.377178, 0.126937)
+    >>> curve
+    PrivacyCurve(Gaussian(noise_multiplier=1.0), add-remove, by 'pld')
     """
 
     method: str
@@ -57,6 +60,12 @@ class PrivacyCurve:
     event: Event
     _price: Price = field(repr=False, compare=False)
     records: int = 1
+
+    def __repr__(self) -> str:  # no figure: a curve may take seconds to answer
+        event = repr(self.event)
+        event = event if len(event) <= _LONGEST else f"{event[: _LONGEST - 3]}..."
+        group = "" if self.records == 1 else f", for {self.records} records together"
+        return f"PrivacyCurve({event}, {self.adjacency}, by {self.method!r}{group})"
 
     # --- the curve ----------------------------------------------------------------------------------------
 

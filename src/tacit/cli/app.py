@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tacit import __version__
 from tacit.cli.show import messages
-from tacit.errors import Deprecated, TacitError
+from tacit.errors import Deprecated, TacitError, reason_of
 
 __all__ = ["make_app", "run"]
 
@@ -170,7 +170,9 @@ def _about_stop(arguments: list[str]) -> str:
 
 
 def _about_files(problem: OSError, arguments: list[str]) -> str:
-    reason = problem.strerror or str(problem)
+    if isinstance(problem, IsADirectoryError):
+        return f"{problem.filename} is a folder, and a file is needed. Name a file."
+    reason = reason_of(problem)
     where = f" ({problem.filename})" if problem.filename else ""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         then = "go on with --resume" if arguments[:1] == ["train"] else "start again"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.show import console, messages
-from tacit.errors import InvalidInput, check_in
+from tacit.errors import InvalidInput, check_in, reason_of
 from tacit.ledger import Ledger
 from tacit.report.certificate.certificate import make_certificate
 from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
@@ -159,6 +159,7 @@ def _read(path: Path) -> dict[str, str]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise InvalidInput(
-            f"the statements {path} cannot be read: {problem}. Correct the path, or that place in the file."
+            f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path, or that "
+            "place in the file."
         ) from None
     return {key: value.isoformat() if isinstance(value, date) else value for key, value in found.items()}

@@ -167,7 +167,8 @@ def command(
 def _init_pictures(folder: Path, written: Path, facts: Facts, given: list[str], as_json: bool) -> int:
     if given:
         raise InvalidInput(
-            f"{' and '.join(given)} say something of a table; {folder} is a folder of pictures."
+            f"{folder} is a folder, which is read as one of pictures, and these options are for a table: "
+            f"{', '.join(given)}. Name the file of the table, or leave them out."
         )
     found = find_pictures(folder)
     if found.ready and facts.test_fraction != Facts.test_fraction:

@@ -11,7 +11,7 @@ from rich.table import Table
 from tacit.accounting import PrivacyCurve, account
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
-from tacit.errors import InvalidInput, check_real
+from tacit.errors import InvalidInput, check_real, reason_of
 from tacit.events import Adjacency, ApproximateDP, event_from_json
 from tacit.report.pages.canvas import figure_path
 from tacit.report.risk import RiskSheet, risk_sheet
@@ -113,7 +113,9 @@ def _curve(epsilon: float | None, event: Path | None, delta: float, adjacency: s
     try:
         text = event.read_text(encoding="utf-8")
     except OSError as problem:
-        raise InvalidInput(f"the event cannot be read: {problem}. Check the path.") from None
+        raise InvalidInput(
+            f"the event {event} cannot be read: {reason_of(problem)}. Check the path."
+        ) from None
     return account(event_from_json(text), adjacency=adjacency)
 
 

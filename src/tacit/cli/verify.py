@@ -28,7 +28,10 @@ __all__ = ["command"]
 
 def command(
     file: Annotated[
-        Path, typer.Argument(help="A statement.json, or a certificate as JSON.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A statement.json or its run's folder, or a certificate as JSON.", show_default=False
+        ),
     ],
     second_opinion: Annotated[
         bool,
@@ -58,6 +61,8 @@ def command(
 
     Example:  tacit verify runs/first/statement.json
     """
+    if file.is_dir():
+        file = file / "statement.json"
     if is_certificate(file):
         return _certificate(file, ledger, public_key, as_json)
     if public_key is not None:

@@ -87,16 +87,24 @@ def parse_target(url: str | os.PathLike[str]) -> Target:
 def prepare(target: Target) -> None:
     """Make the empty file for a new SQLite ledger, readable by its owner alone.
 
-    :raises InvalidInput: if its folder is missing.
+    :raises InvalidInput: if its folder is missing, or it is a folder itself.
     :raises PrivacyRefusal: if it would be on a network file system.
     """
     if target.path is None:
         return
     if not target.path.parent.is_dir():
         raise InvalidInput(f"the folder {str(target.path.parent)!r} does not exist; make it first.")
+    _refuse_folder(target.path)
     refuse_network(target.path)
     if not target.path.exists():
         os.close(os.open(target.path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise InvalidInput(
+            f"{str(path)!r} is a folder, and a ledger is a file. Name one in it: {path}/budget.db."
+        )
 
 
 def connect(target: Target) -> Engine:
@@ -111,6 +119,7 @@ def connect(target: Target) -> Engine:
         return _sqlite(
             lambda: sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None), "memory"
         )
+    _refuse_folder(target.path)
     if not target.path.is_file():
         raise InvalidInput(f"there is no ledger at {str(target.path)!r}. Make one with `tacit ledger init`.")
     refuse_network(target.path)

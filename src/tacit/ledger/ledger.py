@@ -80,6 +80,9 @@ class Ledger:
         with store.read() as tx:
             self._identity = tx.identity()
 
+    def __repr__(self) -> str:
+        return f"Ledger({str(self._store.target)!r}, uuid={self.uuid!r})"  # a password is not in the target
+
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Ledger:
         """Make a new ledger.

@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit.columns import Column, Dialect, parse_columns
 from tacit.columns.blanks import refuse_blanks
-from tacit.errors import InvalidInput, check_in
+from tacit.errors import InvalidInput, check_in, reason_of
 from tacit.ledger.budgets import (
     ApproximateBudget,
     Budget,
@@ -50,7 +50,9 @@ def read_policy(path: Path | str) -> Policy:
             f"there is no policy at {path}. `tacit init TABLE --policy --out {path}` writes one to fill in."
         ) from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"the policy {path} cannot be read: {problem}. Check the path.") from None
+        raise InvalidInput(
+            f"the policy {path} cannot be read: {reason_of(problem)}. Check the path."
+        ) from None
     return parse_policy(text, source=str(path))
 
 

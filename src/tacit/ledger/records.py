@@ -76,7 +76,7 @@ class Charge:
     token: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DatasetStatus:
     """What is spent of a data set's budget, and what is left.
 
@@ -94,6 +94,8 @@ class DatasetStatus:
     >>> status = ledger.status("visits")
     >>> status.cap_epsilon, status.spent_epsilon, status.remaining_epsilon
     (1.0, 0.0, 1.0)
+    >>> status
+    DatasetStatus('visits': epsilon 0 at delta 0 spent, of epsilon 1 at delta 0; 0 charges)
     """
 
     name: str
@@ -111,3 +113,9 @@ class DatasetStatus:
     head_seq: int
     head_hash: str
     opened: datetime
+
+    def __repr__(self) -> str:
+        spent = f"epsilon {self.spent_epsilon:.4g} at delta {self.spent_delta:g}"
+        cap = f"epsilon {self.cap_epsilon:g} at delta {self.cap_delta:g}"
+        charges = sum(self.charges.values())
+        return f"DatasetStatus({self.name!r}: {spent} spent, of {cap}; {charges:,} charges)"

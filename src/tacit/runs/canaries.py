@@ -19,7 +19,7 @@ from tacit.attacks.memorisation import Canary, SecretSpace, plant_canaries, plan
 from tacit.datasets import Alphabet, Cutting, Dataset, TensorPair
 from tacit.datasets.documents import sequence_pair
 from tacit.datasets.text import token_pair
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, reason_of
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.canary_section import TAG, check_canaries, letters_of, tag_length
 from tacit.runs.config import CanariesSection, Config
@@ -95,7 +95,9 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
             f"{path} is missing, so what was planted is unknown. Restore the file, or train the run again."
         ) from None
     except (OSError, ValueError, TypeError) as problem:
-        raise InvalidInput(f"{path} cannot be read as canaries: {problem}. Train the run again.") from None
+        raise InvalidInput(
+            f"{path} cannot be read as canaries: {reason_of(problem)}. Train the run again."
+        ) from None
     counts = [sum(canary.copies == copies for canary in found) for copies in section.copies]
     if counts != section.count or len(found) != sum(counts):
         raise InvalidInput(

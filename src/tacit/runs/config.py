@@ -17,7 +17,7 @@ from tacit.clipping.rules import (
 )
 from tacit.columns import Column, Dialect, parse_columns
 from tacit.columns.blanks import refuse_blanks
-from tacit.errors import Deprecated, InvalidInput, MissingExtra
+from tacit.errors import Deprecated, InvalidInput, MissingExtra, reason_of
 from tacit.report.certificate.statements import check_card
 
 try:
@@ -379,7 +379,9 @@ def read_text(path: Path | str) -> str:
     except FileNotFoundError:
         raise InvalidInput(f"there is no configuration at {path}. Check the path.") from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"cannot read the configuration {path}: {problem}") from None
+        raise InvalidInput(
+            f"cannot read the configuration {path}: {reason_of(problem)}. Check the path."
+        ) from None
 
 
 def parse_config(text: str, origin: str) -> Config:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, reason_of
 from tacit.runs.hub_layout import BASE
 
 __all__ = [
@@ -107,8 +107,8 @@ def sole_user(folder: Path) -> Iterator[None]:
         ) from None
     except (OSError, NotImplementedError) as problem:
         raise InvalidInput(
-            f"{path} cannot be locked: {problem}. Without a lock two processes might add the same noise to "
-            "two sums. Choose a folder on another disk with --out."
+            f"{path} cannot be locked: {reason_of(problem)}. Without a lock two processes might add "
+            "the same noise to two sums. Choose a folder on another disk with --out."
         ) from None
     try:
         yield

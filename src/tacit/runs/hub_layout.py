@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, reason_of
 
 __all__ = ["BASE", "TOKENIZER_FILES", "ModelFolder"]
 
@@ -143,7 +143,7 @@ class ModelFolder:
             data = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as problem:
             raise InvalidInput(
-                f"{self.path / name} cannot be read as JSON: {problem}. Copy it again."
+                f"{self.path / name} cannot be read as JSON: {reason_of(problem)}. Copy it again."
             ) from None
         if not isinstance(data, dict):
             raise InvalidInput(f"{self.path / name} is JSON, but no object. Copy it again.")

@@ -23,7 +23,7 @@ from typing import Any, final
 
 from torch import nn
 
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config, LoraSection, ModelSection
@@ -183,8 +183,8 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{path} cannot be read, which says what the run began from: {problem}. Restore the file, or "
-            "start a new run with --out."
+            f"{path} cannot be read, which says what the run began from: {reason_of(problem)}. "
+            "Restore the file, or start a new run with --out."
         ) from None
 
 

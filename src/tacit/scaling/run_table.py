@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, reason_of
 from tacit.scaling.law import Run
 
 __all__ = ["read_runs"]
@@ -38,7 +38,7 @@ def read_runs(path: Path) -> tuple[Run, ...]:
                 )
             return tuple(_run(path, rows.line_num, row) for row in rows)
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise InvalidInput(f"{path} cannot be read as a CSV file of runs: {problem}.") from None
+        raise InvalidInput(f"{path} cannot be read as a CSV file of runs: {reason_of(problem)}.") from None
 
 
 def _run(path: Path, line: int, row: dict[str, str | None]) -> Run:

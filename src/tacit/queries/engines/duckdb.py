@@ -114,7 +114,9 @@ class DuckDBEngine(Engine):
 
     def _attach(self, path: Path, policy: Policy) -> None:
         if not path.is_file():
-            raise InvalidInput(f"there is no file {str(path)!r}.")
+            if path.is_dir():
+                raise InvalidInput(f"{str(path)!r} is a folder, and a table is a file. Name a file in it.")
+            raise InvalidInput(f"there is no file {str(path)!r}. Check the path.")
         if is_csv(path):
             CsvFile(path, wanted_columns(policy), policy.dialect)
             self._unread = policy

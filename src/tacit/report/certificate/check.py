@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import __version__
-from tacit.errors import InvalidInput, TacitError
+from tacit.errors import InvalidInput, TacitError, reason_of
 from tacit.ledger import Anchor, Ledger, Policy
 from tacit.report.certificate.certificate import guarantee_of, method_of, recorded, run_of
 from tacit.report.certificate.lines import checklist, read_event
@@ -92,7 +92,9 @@ def read_certificate(path: Path | str) -> dict[str, Any]:
     except FileNotFoundError:
         raise InvalidInput(f"there is no certificate at {path}. Check the path.") from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"the certificate {path} cannot be read: {problem}. Check the path.") from None
+        raise InvalidInput(
+            f"the certificate {path} cannot be read: {reason_of(problem)}. Check the path."
+        ) from None
     except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
         raise InvalidInput(f"{path} is not JSON: {problem}. Give the JSON form of a certificate.") from None
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
