@@ -116,6 +116,7 @@ def test_a_run_and_what_it_leaves_are_read(
     assert run(["init", "visits.csv", "--out", "run.toml", *FACTS, *form]) == 0
     Path("run.toml").write_text(Path("run.toml").read_text().replace("steps = 300", "steps = 3"))
     scored = Path("run.toml").read_text().replace("[privacy]", "[privacy]\ntest_noise = 5.0")
+    Path("p.toml").write_text(Path("p.toml").read_text().replace("epsilon = 3.0", "epsilon = 10.0"))
     Path("charged.toml").write_text(scored)
     for arguments in (
         ["plan", "run.toml"],

@@ -59,8 +59,9 @@ def spent_in_words(dataset: Data) -> str:
     counted = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
         f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All of it together has "
-        f"{pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} ({dataset['adjacency']}).{counted} One more "
-        f"release of at most ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
+        f"{pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} "
+        f"({dataset['adjacency']}).{counted} One more release of at most "
+        f"ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
     )
 
 
