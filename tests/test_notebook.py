@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from ran import make_statement
 from torch import Tensor, nn
 
-from tacit import LossReport, Plan, PrivateSession, ScoreReport, make_statement, train
+from tacit import LossReport, Plan, PrivateSession, ScoreReport, train
 from tacit.errors import InvalidInput
 from tacit.queries import Answer
 from tacit.queries.answer import Row as AnswerRow

@@ -505,9 +505,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "a step of records": (lambda: session().step(records()), "got tuple"),  # type: ignore[arg-type]
     "slots without audit": (lambda: session().slot_evidence(), "audit=AuditSlots(1000)"),
     "statement": (
-        lambda: make_statement(NO_NET, steps_done=1, randomness="", private=True),
-        "plan must be a tacit.Plan",
+        lambda: make_statement(NO_NET),
+        "session must be the session that trained",
     ),
+    "statement of a plan": (lambda: make_statement(plan()), "is not typed in by hand"),  # type: ignore[arg-type]
     "private ready": (lambda: make_private_ready(NO_NET), "model must be a torch.nn.Module"),
     "layers": (lambda: PerLayerClipping(1.0, norms=NO_NET), "norms must be pairs"),
     "layers of three": (lambda: PerLayerClipping(1.0, norms=((1, 2, 3),)), "norms must be pairs"),  # type: ignore[arg-type]

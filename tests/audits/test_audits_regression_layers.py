@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ran import make_statement
 from torch import Tensor, nn
 
 from tacit.attacks import Scores
@@ -19,7 +20,6 @@ from tacit.audits.regression import NotedRows, Recorder, check_accounting, noise
 from tacit.noise import gaussian as gaussian_module
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.statement.statement import make_statement
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence, layout

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ran import make_statement
 
 from tacit.cli.app import run as run_command
 from tacit.errors import InvalidInput
@@ -22,7 +23,6 @@ from tacit.ledger import (
     charged_run,
 )
 from tacit.plan import Plan
-from tacit.report import make_statement
 from tacit.report.statement.charged_check import against_its_ledger
 
 Data = dict[str, Any]

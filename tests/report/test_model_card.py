@@ -11,10 +11,11 @@ import sys
 from typing import Any
 
 import pytest
+from ran import make_statement
 
 from tacit.errors import InvalidInput
 from tacit.plan import Plan, ScoreReport
-from tacit.report import Statement, make_statement
+from tacit.report import Statement
 from tacit.report.certificate.statements import check_card
 from tacit.report.evaluated import evaluation_data
 from tacit.report.model_card import CardFacts, model_card

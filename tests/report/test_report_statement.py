@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ran import make_statement
 
 from tacit import __version__
 from tacit.accounting import account
@@ -17,7 +18,7 @@ from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian, Repeat, event_from_json
 from tacit.plan import LossReport, Plan
-from tacit.report import Statement, group_epsilon, make_statement
+from tacit.report import Statement, group_epsilon
 from tacit.report.rounding import round_up
 from tacit.sampling import FullBatch, ShuffledBatches
 

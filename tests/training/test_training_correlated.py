@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from ran import make_statement
 from torch import Tensor, nn
 
 from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
@@ -23,7 +24,6 @@ from tacit.events import CyclicPoissonSampled, MatrixFactorization, TreeAggregat
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.gaussian import gaussian
 from tacit.plan import LossReport, Plan
-from tacit.report.statement.statement import make_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, PoissonSampling
 from tacit.testing import seeded_generator

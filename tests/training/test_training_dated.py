@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ran import make_statement
 from torch import Tensor, nn
 
 import tacit
@@ -23,7 +24,6 @@ from tacit.clipping import AdaptiveClipping
 from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.plan import LossReport, Plan
-from tacit.report.statement.statement import make_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import ByDate
 from tacit.testing import seeded_generator

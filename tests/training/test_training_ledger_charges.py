@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ran import make_statement
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -34,7 +35,6 @@ from tacit.ledger import (
     charged_run,
 )
 from tacit.plan import Plan
-from tacit.report import make_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator

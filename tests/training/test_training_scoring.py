@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ran import make_statement
 from scipy import stats
 from torch import Tensor, nn
 
@@ -29,7 +30,6 @@ from tacit.ledger import (
     ZeroConcentratedBudget,
 )
 from tacit.plan import Plan, ScoreReport
-from tacit.report import make_statement
 from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ran import make_statement
 from torch import Tensor, nn
 
 from tacit.audits.regression import Recorder
@@ -20,7 +21,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import GroupPrivacy
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.plan import LossReport, Plan
-from tacit.report import make_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator
 from tacit.training import OwnedRecords, PrivateSession, StepCharges

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from ran import make_statement
 from torch import Tensor, nn
 
 from tacit.accounting import account
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, Repeat, TruncatedPoissonSampled
 from tacit.plan import Plan
-from tacit.report import make_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan

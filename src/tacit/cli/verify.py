@@ -88,9 +88,14 @@ def _paid_for(found: Verification, data: dict[str, object], ledger: str) -> Veri
     problems = against_its_ledger(data, Ledger.open(ledger))
     if problems:
         return replace(found, contradictions=(*found.contradictions, *problems))
-    return replace(
-        found, remarks=(*found.remarks, "The ledger's chain is whole, and its entries pay for the run.")
-    )
+    return replace(found, checked=_AS_CHARGED)
+
+
+_AS_CHARGED = (
+    "Checked: the figures of the statement agree with each other, the ledger's chain is whole, and its "
+    "entries pay for the run that the statement describes. NOT checked: that no more was run than was "
+    "charged."
+)
 
 
 def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json: bool) -> int:

@@ -359,15 +359,11 @@ def _statement(
     else:
         source = f"data frames, as {features} features by declared columns"
     return make_statement(
-        session.plan,
-        steps_done=session.steps_done,
-        randomness=session.randomness,
-        private=session.private,
+        session,
         data_source=source,
         model=f"{type(model).__name__}, {parameters:,} parameters",
         notes=(*_NOTES, _WEIGHTS) if weighted else _NOTES,
         owned_by=None if settings.rows_per_user is None else "owners",
-        ledger=None if session.charges is None else session.charges.so_far(),
     )
 
 

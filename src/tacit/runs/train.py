@@ -234,15 +234,10 @@ class Run:
         about = self.result.stated(model)
         notes = (*self.config.notes, *about.pop("notes"))
         statement = make_statement(
-            plan,
-            steps_done=session.steps_done,
-            randomness=session.randomness,
-            private=session.private,
+            session,
             data_source=self.data.source,
             notes=(*notes, *notes_on(self.config, self.data, session, self.canaries)),
             owned_by=owned_by(self.config),
-            ledger=None if session.charges is None else session.charges.so_far(),
-            stopped=session.stopped,
             **about,
         )
         saved = self.result.save(model, statement, self.folder)

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 from tacit import __version__
 from tacit.accounting import PrivacyCurve, account
@@ -26,7 +26,7 @@ from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.report.rounding import round_up
 
-__all__ = ["Statement", "group_epsilon", "make_statement", "promise"]
+__all__ = ["Statement", "Trained", "group_epsilon", "make_statement", "promise"]
 
 _FORMAT = 1
 _GROUPS = (2, 4)
@@ -90,9 +90,11 @@ class Statement:
 
     Where there is no finite epsilon, ``data`` holds None (null in JSON).
 
+    >>> from types import SimpleNamespace
     >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
-    >>> statement = make_statement(plan, steps_done=1, randomness="the system's", private=True)
+    >>> session = SimpleNamespace(plan=plan, steps_done=1, randomness="the system's", private=True)
+    >>> statement = make_statement(session)
     >>> statement.epsilon <= plan.epsilon, statement.data["guarantee"]["unit"]
     (True, 'row')
     """
@@ -164,42 +166,74 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
     return size * min(found, high)
 
 
+class Trained(Protocol):
+    """What a statement reads of a training session: what really ran.  A ``PrivateSession`` is one."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that it follows."""
+
+    @property
+    def steps_done(self) -> int:
+        """Steps performed."""
+
+    @property
+    def randomness(self) -> str:
+        """Where the random numbers came from."""
+
+    @property
+    def private(self) -> bool:
+        """Whether they came from the operating system."""
+
+
 def make_statement(
-    plan: Plan,
+    session: Trained,
     *,
-    steps_done: int,
-    randomness: str,
-    private: bool,
     data_source: str = "NOT STATED",
     model: str = "NOT STATED",
     public_data: Sequence[str] = (),
     not_covered: Sequence[str] = (),
     notes: Sequence[str] = (),
     owned_by: str | None = None,
-    ledger: ChargedRun | None = None,
-    stopped: str | None = None,
 ) -> Statement:
-    """The statement of a run of ``plan`` in which ``steps_done`` steps were taken.
+    """The statement of a run: of its plan, the steps that were taken, and what its ledger was charged.
+
+    No figure of what ran is typed in by hand: a statement of fewer steps than were taken claims too little
+    epsilon, and nothing in it would show.
 
     Args:
-        randomness, private: from the session.
+        session: the session that trained the model.  Of a run that ended before, make the session anew and
+            ``load`` its resume state.
         public_data: data that was used and is not protected; empty means that none was used.
         not_covered: what this run's guarantee does not cover, beside what no guarantee does.
         notes: further lines, such as where the settings come from.
         owned_by: the column that tells people apart, if a record was a person with several rows.
-        ledger: what the run was charged to its data set's ledger, by :func:`tacit.ledger.charged_run`.
-        stopped: why the ledger ended the run before the end of its plan.
 
-    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
-    ...                        adjacency="add-remove", unit="row")
-    >>> statement = make_statement(plan, steps_done=1, randomness="the system's", private=True, model="CNN")
-    >>> print(statement.to_text().splitlines()[0])
-    PRIVACY STATEMENT
+    >>> import torch
+    >>> from tacit import PrivateSession, train
+    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=3, records=64, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row", batch_size=16)
+    >>> model = torch.nn.Linear(2, 2)
+    >>> records = torch.randn(64, 2), torch.zeros(64, dtype=torch.long)
+    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), records, plan,
+    ...                          loss=torch.nn.CrossEntropyLoss())
+    >>> _ = train(session)
+    >>> statement = make_statement(session, model="linear")
+    >>> print(statement.to_text().splitlines()[0], statement.data["mechanism"]["steps"])
+    PRIVACY STATEMENT 3
     """
-    if not isinstance(plan, Plan):
-        raise InvalidInput(f"plan must be a tacit.Plan; got {type(plan).__name__}.")
-    if not 0 <= steps_done <= plan.steps:
-        raise InvalidInput(f"steps_done must be in [0, {plan.steps}]; got {steps_done}.")
+    if isinstance(session, Plan):
+        raise InvalidInput(
+            "make_statement takes the session that trained, make_statement(session), not a plan: how many "
+            "steps were taken is not typed in by hand, as a statement of too few claims too little epsilon. "
+            "Of a run that ended, make the session anew and session.load(its resume state)."
+        )
+    if not all(hasattr(session, name) for name in ("plan", "steps_done", "randomness", "private")):
+        raise InvalidInput(f"session must be the session that trained; got {type(session).__name__}.")
+    plan, steps_done = session.plan, session.steps_done
+    charges = getattr(session, "charges", None)
+    ledger: ChargedRun | None = None if charges is None else charges.so_far()
+    stopped = getattr(session, "stopped", None)
     event = plan.event_after(steps_done)
     curve = account(event, adjacency=plan.adjacency, method="best")
     lower, epsilon = curve.epsilon_bounds(plan.delta)
@@ -220,7 +254,7 @@ def make_statement(
         {
             "statement": "tacit privacy statement",
             "format": _FORMAT,
-            "private": private,
+            "private": session.private,
             "guarantee": {
                 "unit": plan.unit,
                 "adjacency": str(plan.adjacency),
@@ -236,7 +270,7 @@ def make_statement(
             "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": stopped},
             "public_data": list(public_data) or ["none"],
             "model": model,
-            "randomness": randomness,
+            "randomness": session.randomness,
             "covered": covered,
             "not_covered": [*not_covered, *(others.get(line, line) for line in _NOT_COVERED)],
             "notes": list(notes),

@@ -75,6 +75,11 @@ class Verification:
     contradictions: tuple[str, ...]
     remarks: tuple[str, ...]
     opinions: tuple[Opinion, ...]
+    checked: str = (
+        "Checked: the figures of the statement agree with each other. NOT checked: that they are what was "
+        "run. No file shows that; the ledger that the run was charged to does (--ledger)."
+    )
+    """What the verdict is about."""
 
     @property
     def enough(self) -> bool:
@@ -113,7 +118,7 @@ class Verification:
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
             *self.remarks,
-            "This checks the statement against itself. No file can show that its event is what was run.",
+            self.checked,
         ]
 
     def _judgement(self) -> str:
@@ -156,11 +161,13 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     :param opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
     :raises InvalidInput: if a field is missing or is not what it should be, or the event is unknown.
 
+    >>> from types import SimpleNamespace
     >>> from tacit.plan import Plan
     >>> from tacit.report import make_statement
     >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
     ...     clipping=1.0, adjacency="add-remove", unit="patient")
-    >>> statement = make_statement(plan, steps_done=20, randomness="the system's", private=True)
+    >>> ran = SimpleNamespace(plan=plan, steps_done=20, randomness="the system's", private=True)
+    >>> statement = make_statement(ran)
     >>> verify_statement(statement.data).verdict
     'agrees'
     >>> statement.data["guarantee"]["epsilon"] /= 2
