@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 
-__all__ = ["round_up"]
+__all__ = ["round_up", "significant"]
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -15,3 +15,12 @@ def round_up(value: float, digits: int = 4) -> str:
     """
     context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
     return f"{context.create_decimal(repr(float(value))).normalize():f}"
+
+
+def significant(value: float, digits: int) -> float:
+    """The nearest number of so many significant digits: what processors round otherwise is the same then.
+
+    >>> significant(0.1 + 0.2, 12), significant(123456.0, 3)
+    (0.3, 123000.0)
+    """
+    return float(f"{value:.{digits - 1}e}")

@@ -23,6 +23,7 @@ from tacit.accounting.sensitivity import matrix_sensitivity, sum_of_shifts
 from tacit.correlation.forms import Correlation, Toeplitz, prefix_error
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization
+from tacit.rounding import significant
 
 __all__ = ["BLT", "fitted"]
 
@@ -31,6 +32,12 @@ _Array = NDArray[np.float64]
 _MOST = 15  # buffers: with more the fit is lost in rounding, and nothing is won
 
 _NONE = 1e3  # the cost of what is no matrix
+
+_WINS_NOTHING = 1e-6
+"""Of the logarithm of the cost."""
+_DIGITS, _EXACT = 4, 12
+"""Of the rates, at whose best place the cost is flat: it grows by a hundred-millionth; and of what follows
+from them by a few operations, which are rounded otherwise on another processor."""
 
 _STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0, 4.0)]
 """With which rates, the least in parts of T, a fit begins: not all lead to the best."""
@@ -64,6 +71,9 @@ class BLT(Correlation, Toeplitz):
     @classmethod
     def optimised(cls, buffers: int, steps: int, *, participations: int = 1, separation: int = 1) -> BLT:
         """The buffers with the least noise in prefix sums of a run at one price; takes some seconds or less.
+
+        Fewer of them where one more would win less than a millionth; and numbers of a few digits, so that the
+        same words are the same plan on every processor.
 
         Args:
             participations, separation: how often a record takes part in the run, and how far apart.
@@ -121,10 +131,27 @@ def _column(decays: tuple[float, ...], scales: tuple[float, ...], steps: int) ->
 
 
 def fitted(buffers: int, weights: _Array, participations: int, separation: int) -> BLT:
+    """So many buffers at most, with the least noise at one price; see :func:`_fitted` for the arguments.
+
+    A buffer that wins nothing may have any decay, and which one it gets is decided by rounding.
+    """
+    found, cost = _fitted(buffers, weights, participations, separation)
+    while len(found.decays) > 1:
+        fewer, dearer = _fitted(len(found.decays) - 1, weights, participations, separation)
+        if dearer > cost + _WINS_NOTHING:
+            break
+        found, cost = fewer, min(cost, dearer)
+    return found
+
+
+def _fitted(buffers: int, weights: _Array, participations: int, separation: int) -> tuple[BLT, float]:
     """Buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, with the least noise at one price.
 
     In this order all coefficients of C are positive and fall, and those of its inverse are negative behind
     the first (McMahan & Pillutla, 2504.21413): C takes back and never adds, and its price is exact.
+
+    Returns:
+        The buffers, and the logarithm of what they cost.
 
     Args:
         weights: (T,) how much the square of the sum of the first t + 1 coefficients of the inverse counts:
@@ -156,8 +183,13 @@ def fitted(buffers: int, weights: _Array, participations: int, separation: int) 
         starts = [np.geomspace(slow / steps, fast, 2 * buffers) for slow, fast in _STARTS]
         found = [least(np.log(np.diff(np.sort(rates), prepend=0.0)), "2-point", 1e-7) for rates in starts]
         best = least(min(found, key=lambda one: float(one.fun)).x, "3-point", 1e-16).x
-    rates, _, scales, _ = _pair(best)
-    return BLT(tuple(np.exp(-rates).tolist()), tuple(scales.tolist()))
+    rounded = np.log([significant(float(apart), _DIGITS) for apart in np.exp(best)])
+    rates, _, scales, _ = _pair(rounded)
+    form = BLT(
+        tuple(significant(math.exp(-rate), _EXACT) for rate in rates),
+        tuple(significant(float(scale), _EXACT) for scale in scales),
+    )
+    return form, cost(rounded)
 
 
 def _pair(numbers: _Array) -> tuple[_Array, _Array, _Array, _Array]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tacit.accounting.sensitivity import matrix_sensitivity
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
+from tacit.rounding import significant
 
 __all__ = ["Banded", "BandedInverse", "Correlation", "Toeplitz", "Tree", "prefix_error"]
 
@@ -83,6 +84,11 @@ def prefix_error(correlation: Toeplitz, steps: int) -> float:
     return math.sqrt(float(np.dot(np.arange(steps, 0, -1), sums * sums)) / steps)
 
 
+_DIGITS, _EXACT = 4, 12
+"""Of fitted coefficients, at whose best place the cost is flat; and of those that follow by a few operations.
+The same words are the same plan on every processor."""
+
+
 def _best(
     kind: type[Banded] | type[BandedInverse], bands: int, steps: int, participations: int, separation: int
 ) -> tuple[float, ...]:
@@ -104,8 +110,9 @@ def _best(
     if bands == 1:
         return (1.0,)
     found = minimize(cost, start, method="L-BFGS-B").x
+    found = np.array([significant(float(value), _DIGITS) for value in found])
     best = found if cost(found) < cost(start) else start
-    return (1.0, *(float(value) for value in best))
+    return (1.0, *(significant(float(value), _EXACT) for value in best))
 
 
 def _coefficients(name: str, given: object) -> tuple[float, ...]:
