@@ -151,7 +151,7 @@ def test_columns_error_and_price_are_those_of_multi_precision(form: BLT) -> None
 def test_the_fit_finds_the_golden_buffers_of_jax_privacy() -> None:
     """To the four digits that a fit is rounded to, at which its noise is the least all the same."""
     found = fitted(2, np.ones(100_000), 1, 1)
-    assert np.allclose((found.decays, found.scales), GOLDEN, rtol=5e-5, atol=0)
+    assert np.allclose((found.decays, found.scales), GOLDEN, rtol=1e-4, atol=0)
     assert last(found, 100_000) <= last(BLT(*GOLDEN), 100_000) * (1 + 1e-8)
 
 

@@ -13,12 +13,13 @@ from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
 from tacit.audits.per_step import audit_steps
 from tacit.audits.precision import audit_precision, lowest_bits
 from tacit.audits.repeated import audit_repeated_runs
-from tacit.audits.result import AuditResult
+from tacit.audits.result import AUDIT_LEVEL, AuditResult
 from tacit.audits.slot_run import SlotAudit, audit_slots, plan_with_room, scores_of_slots
 from tacit.audits.slots import rehearsed_slot_scores, slot_scores
 from tacit.audits.tradeoff import Claim
 
 __all__ = [
+    "AUDIT_LEVEL",
     "AuditResult",
     "Claim",
     "LawTest",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AuditResult"]
+__all__ = ["AUDIT_LEVEL", "AuditResult"]
+
+AUDIT_LEVEL = 1e-3
+"""The probability with which all tests of one audit together contradict a promise that is kept, at most."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class AuditResult:
     noise_at_most: float | None = None
     claimed_eps: float | None = None
     claim_rejected: bool | None = None
+    suspected: bool | None = None
+    """Where an audit had two stages: whether the first one, at ``confidence``, rejected the claim; then
+    ``claim_rejected`` is what both say, and all tests of the audit together err at most so often as
+    :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
         """The result for people.
@@ -58,11 +65,30 @@ class AuditResult:
             words += f" The run behaves as if its noise multiplier were at most {self.noise_at_most:.3g}."
         if self.claim_rejected is not None:
             claim = "" if self.claimed_eps is None else f" {self.claimed_eps:.2f} is claimed:"
-            words += (
-                f"{claim} CONTRADICTED, do not release. At most one test in "
-                f"{round(1 / (1 - self.confidence))} says so of a kept promise, by chance: audit "
-                "once more."
-                if self.claim_rejected
-                else f"{claim} not contradicted."
-            )
+            words += f"{claim} {self.judgement()}"
         return f"{words} A small bound means a weak attack, not safety."
+
+    def judgement(self) -> str:
+        """What the test of the claim says, and how often it says so by chance.
+
+        >>> found = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
+        >>> found.judgement()
+        'suspected at first, as one kept promise in 20 is by chance; tested again, it was not contradicted.'
+        """
+        once, both = round(1 / (1 - self.confidence)), f"{round(1 / AUDIT_LEVEL):,}"
+        if not self.claim_rejected:
+            return (
+                f"suspected at first, as one kept promise in {once} is by chance; tested again, it was not "
+                "contradicted."
+                if self.suspected
+                else "not contradicted."
+            )
+        if self.suspected is None:
+            return (
+                f"CONTRADICTED, do not release. One test in {once} says so of a kept promise, at most, by "
+                "chance."
+            )
+        return (
+            f"CONTRADICTED twice, do not release. One audit in {both} says so of a kept promise, at most, by "
+            "chance; of several audits, so many times as many."
+        )

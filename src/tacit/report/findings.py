@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
 from tacit.attacks import Scores, clopper_pearson, measure, operating_point
-from tacit.audits import AuditResult
+from tacit.audits import AUDIT_LEVEL, AuditResult
 from tacit.errors import InvalidInput
 from tacit.report.pages.risk_figure import two_worlds
 from tacit.report.risk import RiskSheet
 
 __all__ = [
+    "ATTACKS",
+    "MEMORY",
     "AttackedModel",
     "Planted",
     "audits_found",
@@ -32,6 +34,9 @@ __all__ = [
 
 Array: TypeAlias = NDArray[np.float64]
 
+ATTACKS = MEMORY = AUDIT_LEVEL / 10
+"""The probability with which an attack is found above its limit by chance, and so are secrets; the rest of
+:data:`tacit.audits.AUDIT_LEVEL` is that of the planted experiment."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
 _FEWEST = 5  # false positives to expect, at least
 _GRID = np.logspace(-5, 0, 81)
@@ -107,13 +112,13 @@ def membership_found(
 
     :param headline: the attack named in the sentences, chosen before any score was seen.
     :param rates: false-positive rates, each at least 5 / (number of non-members).
-    :param confidence: of each interval by itself; of all comparisons with the limit together.
+    :param confidence: of each interval by itself.
     :param rng: splits records in halves; it must be independent of the scores.
 
     **Guarantee**
 
     * For a run that keeps its promise, ``above_the_limit`` is true of any attack with probability at most
-      1 - ``confidence``, provided that members and non-members were chosen by chance.
+      :data:`ATTACKS`, provided that members and non-members were chosen by chance.
 
     :raises InvalidInput: what :func:`tacit.attacks.measure` refuses.
     """
@@ -125,7 +130,7 @@ def membership_found(
         for name, scores in model.scores.items():
             one = _one_attack(name, scores, rates, confidence, rng)
             if model.private:
-                level = (1.0 - confidence) / comparisons
+                level = ATTACKS / comparisons
                 one["above_the_limit"] = any(_above(scores, rate, limit, level, rng) for rate in rates)
             attacks.append(one)
         found.append(

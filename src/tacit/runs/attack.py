@@ -131,7 +131,7 @@ def attack_findings(
     if run.data.tokens:
         found["remembered"] = memory_found(
             targets, run.data, run.canaries, run.config.canaries, curve,
-            private=WITH_DP, confidence=confidence, rng=rng, progress=progress,
+            private=WITH_DP, rng=rng, progress=progress,
         )  # fmt: skip
     return found | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
 

@@ -9,7 +9,7 @@ import numpy as np
 from tacit.report.findings import Planted, audits_found
 from tacit.runs.finished import FinishedRun
 from tacit.runs.load import Progress
-from tacit.runs.slots import FolderAudit, audit_folder
+from tacit.runs.slots import FolderAudit, audit_folder, results_of
 
 __all__ = ["audit_findings"]
 
@@ -31,8 +31,10 @@ def audit_findings(
     :raises InvalidInput: if the run's evidence is damaged, or a separate run would take too long.
     """
     found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
-    results = (found.audit.claim, found.audit.one_run, found.audit.one_run_by_tradeoff)
-    return audits_found([Planted(_where(run, found), results)])
+    where = _where(run, found)
+    if found.again:
+        where += f" One test suspected something, so all were made again, on {found.again}."
+    return audits_found([Planted(where, results_of(found.audit))])
 
 
 def _where(run: FinishedRun, found: FolderAudit) -> str:

@@ -38,6 +38,7 @@ from tacit.datasets.text import END, PADDING
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.models import WindowModel
+from tacit.report.findings import MEMORY
 from tacit.report.remembered import Remembered, RememberingModel, RepeatProbe, remembered_found
 from tacit.runs.canaries import secret_space
 from tacit.runs.canary_section import TAG
@@ -115,7 +116,6 @@ def memory_found(
     curve: PrivacyCurve,
     *,
     private: str,
-    confidence: float,
     rng: np.random.Generator,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def memory_found(
         curve,
         prefix=section.prefix.replace(TAG, "…"),
         candidates=secret_space(section).size,
-        confidence=confidence,
+        confidence=1.0 - MEMORY,
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from tacit.audits import AuditResult
 from tacit.report.pages.remembered_page import remembered_sentence
 from tacit.report.rounding import round_up
 
@@ -137,18 +139,17 @@ def _headline(membership: Data) -> tuple[str, str]:
 def _told(planted: Data) -> Data:
     """The result to report: one that contradicts the claim, or the first, not the best of several."""
     results: list[Data] = planted["results"]
-    return max(results, key=lambda result: result["claim_rejected"] is True)
+    return max(results, key=lambda one: (one["claim_rejected"] is True, one.get("suspected") is True))
+
+
+def _result(data: Data) -> AuditResult:
+    return AuditResult(**{item.name: data[item.name] for item in fields(AuditResult) if item.name in data})
 
 
 def _proven(result: Data) -> str:
     claim = "" if result["claimed_eps"] is None else f" {result['claimed_eps']:.2f} is claimed:"
-    chance = round(1 / (1 - result["confidence"]))
-    verdict = {
-        True: f"{claim} CONTRADICTED, do not release. At most one test in {chance} says so of a kept "
-        "promise, by chance: audit once more.",
-        False: f"{claim} not contradicted.",
-        None: "",
-    }[result["claim_rejected"]]
+    judged = result["claim_rejected"] is not None
+    verdict = f"{claim} {_result(result).judgement()}" if judged else ""
     return (
         f"{result['canaries']:,} made-up records were planted, and looked for. That proves, with "
         f"{100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "

@@ -1,0 +1,105 @@
+"""How often does an audit contradict a promise that is kept? By both of its stages, on simulated scores."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tacit.audits import AUDIT_LEVEL, audit_slots, slot_run
+from tacit.plan import Plan
+from tacit.report.findings import ATTACKS, MEMORY
+from tacit.runs import slots
+from tacit.runs.slots import PLANTED, confirms, judged, results_of, suspects
+from tacit.training import SlotEvidence
+
+PLAN = Plan.with_noise(
+    noise_multiplier=1.0, steps=1, records=2000, clipping=1.0, delta=1e-5, adjacency="add-remove", unit="row",
+    allow_large_delta=True,
+)  # fmt: skip
+CANARIES = 200
+
+
+def evidence(rng: np.random.Generator, canaries: int = CANARIES, *, true_noise: float = 1.0) -> SlotEvidence:
+    """What a run of the plan shows of its slots; with less noise than it says, if there is a bug."""
+    coins = rng.random(canaries) < 0.5
+    seen = coins + rng.normal(0.0, true_noise, (1, canaries))
+    return SlotEvidence(seen.astype(np.float32), coins)
+
+
+def audited(seed: int, *, true_noise: float = 1.0) -> tuple[bool, bool]:
+    """Whether the first stage suspects a run, and whether the second one confirms it."""
+    rng = np.random.default_rng(seed)
+    found = audit_slots(evidence(rng, true_noise=true_noise), PLAN, confidence=0.95, rng=rng)
+    if not suspects(found):
+        return False, False
+    fresh = evidence(rng, slots._MORE * CANARIES, true_noise=true_noise)
+    return True, confirms(fresh, PLAN, level=PLANTED, rng=rng)
+
+
+def at_most(count: int, trials: int, rate: float) -> bool:
+    """Whether so many of so many trials are compatible with a rate, at a false-alarm rate of 1e-4."""
+    from scipy.stats import binom
+
+    return bool(binom.sf(count - 1, trials, rate) > 1e-4)
+
+
+@pytest.fixture(autouse=True)
+def _short_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds from 500 simulated canaries: any threshold keeps the levels, and these cost less."""
+    monkeypatch.setattr(slot_run, "_REHEARSAL_CELLS", 500)
+
+
+def test_the_levels_of_all_tests_of_an_audit_add_up_to_what_is_said() -> None:
+    assert math.isclose(PLANTED + ATTACKS + MEMORY, AUDIT_LEVEL)
+
+
+def test_honest_runs_are_contradicted_once_in_a_thousand() -> None:
+    """2,000 verdicts; of the first stage alone dozens would be wrong."""
+    found = [audited(seed) for seed in range(2000)]
+    suspected, confirmed = (sum(column) for column in zip(*found, strict=True))
+    assert suspected >= 20, "else this shows nothing of the second stage"
+    assert at_most(confirmed, 2000, PLANTED)
+    assert not at_most(suspected, 2000, AUDIT_LEVEL)
+
+
+def test_the_second_stage_alone_errs_at_its_level_whatever_the_first_one_did() -> None:
+    """At a larger level, so that sixty trials show it."""
+    rng = np.random.default_rng(1)
+    wrong = sum(confirms(evidence(rng), PLAN, level=0.05, rng=rng) for _ in range(60))
+    assert at_most(wrong, 60, 0.05)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1.5])
+def test_planted_bug_too_little_noise_is_found_by_both_stages(factor: float) -> None:
+    """At least as often as the first stage alone found it, but for one run in twenty."""
+    found = [audited(seed, true_noise=1 / factor) for seed in range(20)]
+    suspected, confirmed = (sum(column) for column in zip(*found, strict=True))
+    assert confirmed >= suspected - 1
+    assert suspected >= 14
+
+
+def test_a_suspicion_that_is_not_confirmed_is_no_contradiction() -> None:
+    rng = np.random.default_rng(3)
+    found = audit_slots(evidence(rng, true_noise=0.4), PLAN, confidence=0.95, rng=rng)
+    assert suspects(found)
+    cleared, kept = judged(found, confirmed=False), judged(found, confirmed=True)
+    assert not suspects(cleared)
+    assert "suspected at first" in results_of(cleared)[0].sentence()
+    assert "CONTRADICTED twice, do not release. One audit in 1,000" in results_of(kept)[0].sentence()
+
+
+def test_own_slots_and_a_fresh_run_share_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[float] = []
+    monkeypatch.setattr(slots, "confirms", lambda *_, level, rng: bool(levels.append(level)))
+    monkeypatch.setattr(slots, "rehearse_plan", lambda *_, **__: None)
+    rng = np.random.default_rng(3)
+    found = audit_slots(evidence(rng), PLAN, confidence=0.95, rng=rng)
+    again = partial(slots._second_stage, found, None, PLAN, CANARIES)  # type: ignore[arg-type]
+    again(False, None, rng)
+    assert sum(levels) == pytest.approx(PLANTED)
+    levels.clear()
+    again(True, None, rng)
+    assert levels == [PLANTED]
