@@ -93,7 +93,12 @@ def test_a_suspicion_that_is_not_confirmed_is_no_contradiction() -> None:
 
 def test_own_slots_and_a_fresh_run_share_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     levels: list[float] = []
-    monkeypatch.setattr(slots, "confirms", lambda *_, level, rng: bool(levels.append(level)))
+
+    def confirms_nothing(*_: object, level: float, rng: object) -> bool:
+        levels.append(level)
+        return False
+
+    monkeypatch.setattr(slots, "confirms", confirms_nothing)
     monkeypatch.setattr(slots, "rehearse_plan", lambda *_, **__: None)
     rng = np.random.default_rng(3)
     found = audit_slots(evidence(rng), PLAN, confidence=0.95, rng=rng)

@@ -28,6 +28,7 @@ FACTS = [
     "--values", "ward=A,B,C", "--kind", "seen=date", "--kind", "ill=boolean", "--no-input",
 ]  # fmt: skip
 OF_POLICY = ["--unit-column", "pid", "--largest-table", "1000", "--note", "the board"]
+READ = "read_csv('visits.csv', delim=';', all_varchar=true)"
 BY_HAND = '[columns.pid]\nkind = "integer"\nlower = 0\nupper = 9999\n'
 """As an earlier version wrote it, or a person."""
 
@@ -44,9 +45,7 @@ def table(
     elif request.param == "parquet":
         import duckdb
 
-        duckdb.sql(_as_table("read_csv('visits.csv', delim=';', all_varchar=true)")).write_parquet(
-            "visits.parquet"
-        )
+        duckdb.sql(f"COPY ({_as_table(READ)}) TO 'visits.parquet' (FORMAT parquet)")
         yield ["visits.parquet"]
     else:
         if why := missing():
@@ -54,7 +53,7 @@ def table(
         import duckdb
         import psycopg
 
-        rows = duckdb.sql(_as_table("read_csv('visits.csv', delim=';', all_varchar=true)")).fetchall()
+        rows = duckdb.execute(_as_table(READ)).fetchall()
         with running() as server:
             url = server.url.replace("+psycopg", "")
             with psycopg.connect(url) as connection:

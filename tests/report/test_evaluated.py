@@ -53,7 +53,7 @@ def test_a_model_that_answers_the_majority_is_useless_and_says_what_it_misses() 
     assert data["verdict"].startswith('USELESS: the model answers "no" for every test record.')
     assert 'The model never predicts "yes" (137 of 1,000 test records).' in data["verdict"]
     assert "accuracy is 0.8630" in data["verdict"]
-    for advice in ("class weights", "threshold", "epsilon (now 1)", "steps (now 60)", "rate (now 0.5)"):
+    for advice in ("class_weights", "threshold", "epsilon (now 1)", "steps (now 60)", "rate (now 0.5)"):
         assert advice in data["verdict"]
     assert "a larger batch (now 64 of 4,000 records)" in data["advice"]
 
@@ -65,6 +65,30 @@ def test_of_a_useless_model_that_ranks_it_is_said() -> None:
     assert data["useless"]
     assert "It does rank the records (AUC 1.00)" in data["verdict"]
     assert "rank" not in told(of_matrix((863, 0), (137, 0)))["verdict"]
+
+
+def ranked(auc_shift: float, positives: int = 30, records: int = 1000) -> Evaluation:
+    """Of a rare class, whose outputs are higher by so many standard deviations, and below one half."""
+    labels = torch.arange(records) < positives
+    rng = np.random.default_rng(0)
+    scores = torch.from_numpy(rng.normal(size=records)) + auc_shift * labels
+    return evaluate(Given(), torch.stack([torch.full((records,), 20.0), scores.float()], 1), labels.long())
+
+
+def test_a_model_that_ranks_a_rare_class_well_is_not_useless() -> None:
+    """Its accuracy is that of a constant answer, for no probability is above one half."""
+    data = told(ranked(2.2))
+    assert data["score"] == data["baseline"]["score"] == 0.97
+    assert not data["useless"]
+    assert "ranks the records well: AUC 0.9" in data["verdict"]
+    assert "average precision" in data["verdict"]
+    assert data["advice"][0] == "another threshold, at no cost (tacit predict --threshold 0.1)"
+    assert "below 1 for the commonest class" in data["advice"][1]
+
+
+def test_a_model_that_ranks_a_rare_class_by_chance_is_useless() -> None:
+    assert told(ranked(0.0))["useless"]
+    assert told(ranked(0.1))["useless"]
 
 
 def test_a_model_that_answers_another_class_alone_is_below_the_constant_one() -> None:

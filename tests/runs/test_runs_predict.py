@@ -304,6 +304,24 @@ def test_classes_have_names_and_probabilities() -> None:
         assert np.array_equal(loaded.predict_proba(same), chances)
 
 
+def test_a_threshold_is_a_probability_of_the_second_class(capsys: pytest.CaptureFixture[str]) -> None:
+    table_run()
+    loaded, new = tacit.load("out"), people(seed=1)
+    chances = loaded.predict_proba(new)[:, 1]
+    for threshold in (0.0, 0.3, float(chances[7]), 0.9, 1.0):
+        found = loaded.predict(new, threshold=threshold)
+        assert np.array_equal(found == "true", chances >= threshold)
+    assert command(["predict", "out", "others.csv", "--threshold", "0.3", "--out", "p.csv"]) == 0
+    rows = table("p.csv")
+    assert all((row["prediction"] == "true") == (float(row["probability_true"]) >= 0.3) for row in rows)
+    with pytest.raises(InvalidInput, match="threshold must be"):
+        loaded.predict(new, threshold=1.5)
+    table_run("income", out="numbers")
+    assert command(["predict", "numbers", "others.csv", "--threshold", "0.3", "--out", "q.csv"]) == 2
+    assert "a threshold is for two classes, and this model predicts numbers" in capsys.readouterr().err
+    assert not Path("q.csv").exists()
+
+
 def test_numbers_are_in_the_unit_of_the_target() -> None:
     model, inputs = table_run("income")
     loaded = tacit.load("out")

@@ -140,7 +140,7 @@ def command(
         options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}
         options |= {"--kind": kind, "--format": format, "--leave-out": leave_out, "--model": model}
         options |= {"--test-table": test_table, "--unit-column": unit_column, "--note": note}
-        options |= {"--largest-table": largest_table}
+        options |= {"--largest-table": largest_table is not None}
         options |= {"--missing": missing != "indicator"}
         return _init_pictures(
             table, written, facts, [name for name, given in options.items() if given], as_json

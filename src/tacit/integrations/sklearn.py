@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from tacit.columns import Column
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Adjacency
 from tacit.integrations.cells import checked
 from tacit.integrations.declared import (
@@ -71,7 +71,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             array (d, 2), or for a data frame a dict from each column to its pair.  Values outside are
             clamped, and the range is scaled to [-1, 1].  One of the two is needed.
         class_weight: a declared weight for each class, 1 for those that are left out.  It multiplies the
-            loss of the records of that class, before clipping.
+            loss of the records of that class, before clipping: far below 1 for a common class, as clipping
+            takes back what a weight above 1 adds.
+        threshold: of two classes, ``predict`` gives the second where its probability is at least this; it
+            may be set after fit, at no cost.  Lower it where the second class is rare, by what is publicly
+            known: chosen on the records it would tell about them.
         max_sample_weight: the largest weight of a record, public; needed for ``sample_weight`` in fit.
         normalise: bring each row to mean 0 and variance 1 by itself, at no cost.  Good for pictures and
             spectra, with columns of one kind; bad for tables of a few unlike columns.
@@ -144,6 +148,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
         bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
         class_weight: Mapping[Any, float] | None = None,
+        threshold: float = 0.5,
         max_sample_weight: float | None = None,
         normalise: bool = False,
         features: nn.Module | None = None,
@@ -172,6 +177,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.columns = columns
         self.bounds = bounds
         self.class_weight = class_weight
+        self.threshold = threshold
         self.max_sample_weight = max_sample_weight
         self.normalise = normalise
         self.features = features
@@ -229,7 +235,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Records) -> NDArray[Any]:
         """The most probable class of each row of ``X`` (n, d), (n,); free, as post-processing."""
-        numbers = outputs_of(self, X).argmax(dim=1).numpy()
+        threshold = check_real("threshold", self.threshold, low=0.0, high=1.0)
+        if threshold == 0.5:
+            numbers = outputs_of(self, X).argmax(dim=1).numpy()
+        elif len(self.classes_) == 2:
+            numbers = (self.predict_proba(X)[:, 1] >= threshold).astype(np.intp)
+        else:
+            raise InvalidInput(
+                f"a threshold is for two classes; this model has {len(self.classes_)}. Leave it at 0.5."
+            )
         found: NDArray[Any] = self.classes_[numbers]
         return found
 

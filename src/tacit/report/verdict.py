@@ -39,8 +39,8 @@ def verdict(
     A model is better if it exceeds the baseline by more than chance does once in twenty times, and gets right
     at least a twentieth of what the constant predictor gets wrong (or half as much again as that gets right,
     where this is less). Of text it saves a twentieth of the loss of the best constant distribution. For
-    classes it may do so in accuracy or in balanced accuracy: on an imbalanced table a model that finds the
-    rare class can have less accuracy than one that finds nothing.
+    classes it may do so in accuracy or in balanced accuracy; of two classes of which one is rare, also in how
+    it ranks the records, as most of its probabilities are then below one half, however good it is.
 
     Args:
         found: the evaluation.
@@ -80,6 +80,8 @@ def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str
     answered = [number for number, count in enumerate(found.predicted) if count]
     gain, balanced_gain = _accuracy_gain(found), _balanced_gain(found)
     better = gain.counts or balanced_gain.counts
+    if not better and _is_imbalanced(found) and (ranking := _auc_gain(found)) and ranking.counts:
+        return _with_advice(False, _by_ranking(found, names), _advice(found, settings))
     score, baseline = f"{found.score:.4f}", f"{found.baseline:.4f}"
     constant = f'always answering "{names[found.constant or 0]}"'
     present = sum(count > 0 for count in found.records)
@@ -87,7 +89,7 @@ def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str
         return Verdict(
             False, f"Test accuracy {score}. All test records are of one class: nothing can be compared."
         )
-    if len(answered) == 1:
+    if len(answered) == 1 and not better:
         return _with_advice(True, _one_answer(found, names, answered[0]), _advice(found, settings))
     balanced = f"balanced accuracy {found.balanced:.4f} against {1 / present:.4f}"
     never = _never(found, names)
@@ -129,6 +131,35 @@ class _Gain:
     @property
     def counts(self) -> bool:
         return self.value > self.chance and self.value >= self.least
+
+
+def _auc_gain(found: Evaluation) -> _Gain | None:
+    """Of the AUC over that of chance, one half (Hanley and McNeil 1982, for its standard deviation)."""
+    if found.auc is None or len(found.records) != 2 or not all(found.records):
+        return None
+    negatives, positives = found.records
+    variance = (negatives + positives + 1) / (12 * negatives * positives)  # where nothing is ranked
+    return _Gain(found.auc - 0.5, _CHANCE * math.sqrt(variance), _RANKS - 0.5)
+
+
+def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
+    """Of a model that ranks records well, and rarely gives a rare class a probability above one half."""
+    share = found.records[1] / sum(found.records)
+    precision = (
+        ""
+        if found.average_precision is None
+        else (f", average precision {found.average_precision:.3f} against {share:.3f}")
+    )
+    rare = names[int(found.records[1] < found.records[0])]
+    return (
+        f"The model ranks the records well: AUC {found.auc:.3f} against 0.5{precision} of a constant answer. "
+        f'Few records have a probability above one half, as "{rare}" is rare: its accuracy there '
+        f"is {found.score:.4f}, against {found.baseline:.4f}."
+    )
+
+
+def _is_imbalanced(found: Evaluation) -> bool:
+    return bool(found.records) and (found.baseline or 0.0) > 1.5 / len(found.records)
 
 
 def _least(baseline: float) -> float:
@@ -227,11 +258,10 @@ def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Ve
 
 def _advice(found: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:
     advice = []
-    imbalanced = bool(found.records) and (found.baseline or 0.0) > 1.5 / len(found.records)
-    if imbalanced:
-        advice.append("class weights that you declare ([training] class_weights)")
+    if _is_imbalanced(found):
         if len(found.records) == 2:
-            advice.append("another threshold on the probability")
+            advice.append("another threshold, at no cost (tacit predict --threshold 0.1)")
+        advice.append("a weight far below 1 for the commonest class ([training] class_weights)")
     advice += [
         _now(words, settings, key)
         for words, key in (

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.columns import Column
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, check_real
 from tacit.models.picture_features import PictureFeatures
 from tacit.models.scattering import scattering_features
 from tacit.report.statement.described import check_fields, read_statement
@@ -180,14 +180,38 @@ class Predictor:
         """(n, k) float32 outputs of the model, of text (n, L, k): logits of classes, or scaled numbers."""
         return torch.cat([self.outputs_of(piece) for piece in self._pieces(data)])
 
-    def predict(self, data: Any) -> NDArray[Any]:
+    def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
         """(n,) the most probable class of each record, by name; or its number, in the target's unit.
 
         Several numbers come as (n, k).  Of text: the most probable character after each, "" for the end.
+
+        Args:
+            threshold: of two classes, the second is predicted where its probability is at least this, from 0
+                to 1.  Choose it by what is publicly known, such as the costs of both mistakes or how common
+                the class is; on records of the data set it would be chosen by what is private.
+
+        Raises:
+            InvalidInput: a threshold for a model that does not have two classes.
         """
+        self.check_threshold(threshold)
         return np.concatenate(
-            [self.predictions(self.outputs_of(piece), piece) for piece in self._pieces(data)]
+            [
+                self.predictions(self.outputs_of(piece), piece, threshold=threshold)
+                for piece in self._pieces(data)
+            ]
         )
+
+    def check_threshold(self, threshold: float | None) -> None:
+        """Refuse a threshold that is none, or where there are not two classes."""
+        if threshold is None:
+            return
+        check_real("threshold", threshold, low=0.0, high=1.0)
+        if self._text is not None or len(self.classes) != 2:
+            known = f"{len(self.classes)} classes" if self.classes else "numbers"
+            raise InvalidInput(
+                f"a threshold is for two classes, and this model predicts {known}. Leave it out; "
+                "predict_proba gives the probability of each class."
+            )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
         """(n, k) the probability of each of :attr:`classes`; of text, of the character after each record.
@@ -245,12 +269,15 @@ class Predictor:
                 return _picture_features(self.description.preprocessing.shape).rows(records)
         return records
 
-    def predictions(self, outputs: Tensor, piece: Piece) -> NDArray[Any]:
+    def predictions(self, outputs: Tensor, piece: Piece, *, threshold: float | None = None) -> NDArray[Any]:
         """What :meth:`predict` gives for the records of a piece with these outputs."""
         if self.description.task == "numbers":
             low, high = np.asarray(self.description.target_bounds or [(-1.0, 1.0)], dtype=np.float64).T
             values = low + (outputs.double().clamp(-1.0, 1.0).numpy() + 1.0) / 2.0 * (high - low)
             found: NDArray[Any] = values[:, 0] if values.shape[1] == 1 else values
+        elif threshold is not None:
+            at_least = self.probabilities(outputs, piece)[:, 1] >= threshold
+            found = np.array(self.classes)[at_least.astype(np.intp)]
         else:
             found = np.array(self.classes)[self.probabilities(outputs, piece).argmax(axis=1)]
         return found

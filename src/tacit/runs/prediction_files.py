@@ -33,6 +33,7 @@ def write_predictions(
     out: Path,
     *,
     overwrite: bool = False,
+    threshold: float | None = None,
     progress: PredictionProgress | None = None,
 ) -> int:
     """Predict for every record of ``data`` and write the table to ``out``; returns the number of records.
@@ -43,6 +44,7 @@ def write_predictions(
         InvalidInput: ``out`` exists, or is the data; or a record is not what the model was trained on.
     """
     check_out(out, data, overwrite=overwrite)
+    predictor.check_threshold(threshold)
     total = predictor.description.preprocessing.count(data)
     done = 0
 
@@ -50,7 +52,7 @@ def write_predictions(
         nonlocal done
         file.write(_lines([_header(predictor)]))
         for piece in predictor.pieces(data):
-            file.write(_lines(_rows(predictor, piece)))
+            file.write(_lines(_rows(predictor, piece, threshold)))
             done += len(piece.names)
             if progress is not None:
                 progress(done, total)
@@ -89,7 +91,7 @@ def _header(predictor: Predictor) -> list[str]:
     return [label, *(f"prediction_{number}" for number in range(1, description.outputs + 1))]
 
 
-def _rows(predictor: Predictor, piece: Piece) -> Iterator[list[str]]:
+def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterator[list[str]]:
     """The lines of a piece; nine digits are enough for every float32."""
     outputs = predictor.outputs_of(piece)
     preprocessing = predictor.description.preprocessing
@@ -99,7 +101,7 @@ def _rows(predictor: Predictor, piece: Piece) -> Iterator[list[str]]:
         figures = np.stack([found, bits], axis=1)
         words = None
     elif predictor.description.task == "classes":
-        words = predictor.predictions(outputs, piece).tolist()
+        words = predictor.predictions(outputs, piece, threshold=threshold).tolist()
         figures = predictor.probabilities(outputs, piece)
     else:
         words = None

@@ -118,13 +118,11 @@ def confirms(evidence: SlotEvidence, plan: Plan, *, level: float, rng: np.random
 
 def judged(found: SlotAudit, *, confirmed: bool) -> SlotAudit:
     """The audit with the verdict of both stages on each result that the first one suspected."""
-    results = {
-        name: replace(
-            one, suspected=one.claim_rejected, claim_rejected=bool(one.claim_rejected and confirmed)
-        )
-        for name, one in zip(("claim", "one_run", "one_run_by_tradeoff"), results_of(found), strict=True)
-    }
-    return replace(found, **results)
+    claim, one_run, by_tradeoff = (
+        replace(one, suspected=one.claim_rejected, claim_rejected=bool(one.claim_rejected and confirmed))
+        for one in results_of(found)
+    )
+    return replace(found, claim=claim, one_run=one_run, one_run_by_tradeoff=by_tradeoff)
 
 
 def _second_stage(
