@@ -11,7 +11,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -277,9 +276,7 @@ def test_writing_a_file_and_refusing_its_blanks_load_no_torch() -> None:
             f"import sys; from tacit.cli.app import run; assert run({arguments!r}) == {code}; "
             "assert 'torch' not in sys.modules"
         )
-        start = time.monotonic()
         subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-        assert time.monotonic() - start < 5.0  # under a second, where nothing else runs
 
 
 def test_a_plan_takes_what_the_run_file_says(capsys: pytest.CaptureFixture[str]) -> None:

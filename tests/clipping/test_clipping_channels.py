@@ -336,7 +336,7 @@ def kept_by_set() -> Callable[[Two, Tensor], Tensor]:
     return loss
 
 
-@pytest.mark.xfail(strict=False, reason="tensors from out of sight are taken for one another")
+@pytest.mark.xfail(reason="tensors from out of sight are taken for one another")
 @pytest.mark.parametrize("make", [lambda: by_constructor, kept_by_set], ids=["constructor", "set"])
 def test_tensors_that_come_from_out_of_sight_are_not_taken_for_one_another(
     make: Callable[[], Callable[[Two, Tensor], Tensor]],

@@ -154,7 +154,7 @@ def test_random_models_pass_the_probe_and_their_means_over_the_batch_do_not(
         check_records(model, squares, (x[:1],))
 
 
-@pytest.mark.xfail(strict=False, reason="one record may draw the same twice, and counts as certain then")
+@pytest.mark.xfail(reason="one record may draw the same twice, and counts as certain then")
 def test_one_record_that_happens_to_draw_the_same_twice_is_not_refused() -> None:
     model = Function(lambda layer, h: DRAWING["multinomial"](h))
     for seed in range(20):
@@ -480,7 +480,7 @@ def test_double_precision_pardons_no_divisor() -> None:
         check_records(nn.Linear(4, 2), divided, (torch.randn(6, 4),))
 
 
-@pytest.mark.xfail(strict=False, reason="models that name single precision are not computed in double")
+@pytest.mark.xfail(reason="models that name single precision are not computed in double")
 @pytest.mark.parametrize("same", [lambda x: x @ torch.eye(4), Tensor.float, lambda x: x.to(torch.float32)])
 def test_single_precision_that_a_model_names_is_double_there(same: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -208,11 +207,9 @@ def test_when_a_rank_is_killed_the_others_stop_and_nothing_is_lost(pool: Pool, t
     state, doomed = tmp_path / "state.pt", Pool()
     doomed("trained", stop=4, save=state)
     doomed.send("trained", load=state)
-    began = time.monotonic()
     os.kill(doomed.processes[1].pid, signal.SIGKILL)
     with pytest.raises(ProcessLost, match="another process of this run cannot be reached"):
         doomed.receive(0)
-    assert time.monotonic() - began < 20
     doomed.close()
     whole, _ = pool("trained", stop=9)
     for resumed in pool("trained", load=state, stop=9):

@@ -7,7 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,9 +210,7 @@ def test_a_killed_rank_stops_the_others_and_nothing_is_lost(pool: Pool, tmp_path
     whole = pool("trained", stop=6)[0]
     short = Pool(script=SCRIPT)
     short.send("ends", at=3, folder=tmp_path)
-    start = time.monotonic()
     told = short.receive(0)
-    assert time.monotonic() - start < 30
     assert told.startswith("ProcessLost: another process of this run cannot be reached")
     assert told.endswith(" 3")
     assert short.processes[1].wait(10) == 9
