@@ -122,11 +122,24 @@ def test_a_bar_shows_public_figures_in_a_terminal(monkeypatch: pytest.MonkeyPatc
     for ticket in run.epoch():
         run.step(ticket)
     assert "epoch 1 of 3, then ε = " in terminal.getvalue()
-    assert "3/3" in terminal.getvalue()
     train(run)
     assert "private training" in terminal.getvalue()
     assert "noisy loss" in terminal.getvalue()
     assert run.steps_done == 7
+
+
+def test_one_bar_stays_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each epoch left a bar of its own in a notebook."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    run = session()
+    for _ in range(3):
+        for ticket in run.epoch():
+            run.step(ticket)
+    assert run.steps_done == 7
+    assert terminal.getvalue().count("\n") == 1
+    assert "1/1" in terminal.getvalue().rpartition("epoch 3 of 3")[2]
 
 
 def test_nothing_is_shown_in_a_pipe_or_on_request(

@@ -195,11 +195,12 @@ def check_probability(name: str, value: object) -> float:
 
 
 def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of the allowed words, else raise.
+    """Return the allowed word that ``value`` is, in capitals or not, else raise.
 
-    >>> check_in("method", "pld", ("pld", "rdp"))
+    >>> check_in("method", "PLD", ("pld", "rdp"))
     'pld'
     """
-    if not isinstance(value, str) or value not in allowed:
+    found = [word for word in allowed if isinstance(value, str) and word.lower() == value.lower()]
+    if value not in allowed and len(found) != 1:
         raise InvalidInput(f"{name} must be one of {', '.join(allowed)}; got {value!r}.")
-    return value
+    return str(value) if value in allowed else found[0]

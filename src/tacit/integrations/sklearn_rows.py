@@ -113,7 +113,7 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
     """(n, d) raw values to (n, d) float32 in [-1, 1], by the declared bounds."""
     if not np.isfinite(values).all():
         raise InvalidInput(
-            "X holds NaN or infinite values (inf), which no bound can clamp. Remove such records, or fill "
+            "X holds NaN or infinite values, which no bound can clamp. Remove such records, or fill "
             "them by a fixed rule: missing of a declared column (columns=...), or SimpleImputer(strategy="
             "'constant', keep_empty_features=True); a mean or median of the data would leak."
         )

@@ -56,7 +56,7 @@ def export_model(
             something else.
         MissingExtra: a package is not installed.
     """
-    check_in("format", format, FORMATS)
+    wanted = check_in("format", format, FORMATS)
     if path.exists() and not overwrite:
         raise InvalidInput(
             f"{path} exists already. Name another file, or allow to replace it by --overwrite."
@@ -64,14 +64,14 @@ def export_model(
     network = copy.deepcopy(model).cpu().eval()
     example = _rows(description, _ROWS)
     metadata = json.dumps(_metadata(description, statement), allow_nan=False)
-    write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[format]
+    write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[wanted]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), torch.random.fork_rng(devices=[]):
         made = Path(folder) / "model.pt2"  # torch warns of other endings
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about its own future
-            again = _understood(write, network, example, made, metadata, format)
+            again = _understood(write, network, example, made, metadata, wanted)
         for rows in (_ROWS, *_OTHER_ROWS):
-            _check_same(network, again, _rows(description, rows), format)
+            _check_same(network, again, _rows(description, rows), wanted)
         write_atomically(path, lambda file: file.write(made.read_bytes()))
 
 

@@ -32,8 +32,9 @@ def step_bar(
         return
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
+    shown = {"dynamic_ncols": True, "leave": stop >= plan.steps}  # one bar stays, not one for each epoch
     price = round_up(plan.epsilon_after([stop])[0], 3)
-    with tqdm(total=stop - first, desc=f"{title}, then ε = {price}", unit="step", dynamic_ncols=True) as bar:
+    with tqdm(total=stop - first, desc=f"{title}, then ε = {price}", unit="step", **shown) as bar:
 
         def took(loss: float | None) -> None:
             if loss is not None:
