@@ -195,12 +195,11 @@ def check_probability(name: str, value: object) -> float:
 
 
 def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """Return the allowed word that ``value`` is, in capitals or not, else raise.
+    """Return ``value`` if it is one of the allowed words, else raise.
 
-    >>> check_in("method", "PLD", ("pld", "rdp"))
+    >>> check_in("method", "pld", ("pld", "rdp"))
     'pld'
     """
-    found = [word for word in allowed if isinstance(value, str) and word.lower() == value.lower()]
-    if value not in allowed and len(found) != 1:
+    if not isinstance(value, str) or value not in allowed:
         raise InvalidInput(f"{name} must be one of {', '.join(allowed)}; got {value!r}.")
-    return str(value) if value in allowed else found[0]
+    return value

@@ -85,8 +85,8 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
         (Path("words") / name).mkdir(parents=True)
         (Path("words") / name / "x.txt").write_text("a secret")
     for arguments, words in (
-        (["scans", "--target", "x", "--policy"], "--policy and --target say something of a table"),
-        (["scans", "--missing", "refuse"], "--missing say something of a table"),
+        (["scans", "--target", "x", "--policy"], "these options are for a table: --policy, --target"),
+        (["scans", "--missing", "refuse"], "these options are for a table: --missing"),
         (["ready", "--test-fraction", "0.3"], "has a folder of test pictures already"),
         (["empty"], "has 0 folders of pictures"),
         (["one"], "one folder of pictures for each of at least two classes"),

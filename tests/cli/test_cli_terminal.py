@@ -177,7 +177,9 @@ def test_without_a_terminal_there_are_lines_and_no_bar(capsys: pytest.CaptureFix
     assert "━" not in out + err
     lines = err.splitlines()
     assert len(lines) == 5
-    assert re.fullmatch(r"iris: step 6 of 30, loss -?\d\.\d{3}, ε ≤ \d\.\d{3}, test [01]\.\d{3}", lines[0])
+    assert re.fullmatch(
+        r"iris: step 6 of 30, noisy loss -?\d\.\d{3}, ε ≤ \d\.\d{3}, test [01]\.\d{3}", lines[0]
+    )
     assert max(map(len, out.splitlines())) <= 80
     assert re.search(r"^test accuracy [01]\.\d{4} at ε = \d", out, re.MULTILINE)
     assert "PRIVACY STATEMENT" in out
@@ -310,7 +312,8 @@ def test_at_a_terminal_of_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     bars = [line for line in lines if "/90000" in line]
     assert re.search(
-        r"^iris [━╸╺ ]+ +\d+/90000 (\d+:)?\d\d:\d\d loss -?\d\.\d{3} ε ≤ \d\.\d{3} test [01]\.\d{3}", bars[-1]
+        r"^iris [━╸╺ ]+ +\d+/90000 (\d+:)?\d\d:\d\d noisy loss -?\d\.\d{3} ε ≤ \d\.\d{3} test [01]\.\d{3}",
+        bars[-1],
     )
     assert "Stopping after this step; Ctrl-C again stops at once." in lines
     assert lines[-1] == "  tacit train iris.toml --out out --resume"
@@ -346,3 +349,25 @@ def test_the_package_is_a_program_too() -> None:
     command = [sys.executable, "-m", "tacit", "--version"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("tacit led", "ledger"), ("tacit train --bat", "--batches"), ("tacit ledger reg", "register")],
+)
+def test_the_shell_completes_verbs_and_options(words: str, expected: str, tmp_path: Path) -> None:
+    """As ``tacit --install-completion bash`` sets it up."""
+    home = os.environ | {"HOME": str(tmp_path)}
+    program = [sys.executable, "-m", "tacit"]
+    told = subprocess.run(
+        [*program, "--install-completion", "bash"], env=home, capture_output=True, text=True, check=True
+    )
+    assert "installed" in told.stdout
+    assert "_TACIT_COMPLETE=complete_bash" in next(tmp_path.glob(".bash_completions/*")).read_text()
+    asked = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_TACIT_COMPLETE": "complete_bash",
+    }
+    found = subprocess.run(program, env=home | asked, capture_output=True, text=True, check=True)
+    assert expected in found.stdout.split()

@@ -438,8 +438,8 @@ def test_what_is_accepted_stands_in_the_certificate(tmp_path: Path) -> None:
     register_table(path, ledger=ledger, dataset="visits", accept_missing=["x"], accept_outside=["x"])
     (line,) = [line for line in make_certificate(ledger, "visits").data["lines"] if line["name"] == "Cells"]
     assert line["value"] == (
-        "the curator checked every cell of 1 of 1 contents; in x cells that are missing or cannot be read "
-        "count as missing; in x values outside are moved to the nearest bound, or belong to no group"
+        "the curator checked every cell of 1 of 1 fingerprints; in x cells that are missing or cannot be "
+        "read count as missing; in x values outside are moved to the nearest bound, or belong to no group"
     )
     assert line["grade"] == "assumed"
 

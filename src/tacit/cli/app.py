@@ -58,7 +58,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
         "Start with:  tacit demo",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_version)
@@ -106,12 +106,19 @@ def _version(version: bool = typer.Option(False, "--version", help="Show the ver
         raise typer.Exit
 
 
+def _completed() -> list[str]:
+    """The words so far, where the shell asks how to complete them; they stand in its environment."""
+    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return words.split()[1:] if "_TACIT_COMPLETE" in os.environ else []
+
+
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     _tolerate_narrow_encodings()
     try:
         with _notes():
-            code = make_app(arguments)(arguments, prog_name="tacit", standalone_mode=False)
+            app = make_app(_completed() or arguments)
+            code = app(arguments, prog_name="tacit", standalone_mode=False)
         sys.stdout.flush()
     except TacitError as problem:
         if problem.exit_code == 1 and "--json" in arguments and not messages.quiet:

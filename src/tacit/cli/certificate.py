@@ -70,7 +70,7 @@ def command(
 
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
-    wanted = check_in("--format", format or ("json" if as_json else "text"), _FORMATS)
+    wanted = check_in("--format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
     opened = Ledger.open(ledger)
     given = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
     if interactive:

@@ -133,8 +133,8 @@ def command(
         largest_table=largest_table,
         note=note,
         left_out=tuple(leave_out or ()),
-        missing=check_in("--missing", missing, ("indicator", "refuse")),
-        model=None if model is None else check_in("--model", model, ("mlp", "logistic")),
+        missing=check_in("--missing", missing.lower(), ("indicator", "refuse")),
+        model=None if model is None else check_in("--model", model.lower(), ("mlp", "logistic")),
     )
     if table.is_dir():
         options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}

@@ -64,15 +64,13 @@ class TrainingBar:
     """
 
     def __init__(self, title: str, steps: int, done: int, *, private: bool) -> None:
-        self._bar = progress_bar(
-            "loss {task.fields[loss]}", "ε ≤ {task.fields[epsilon]}", "{task.fields[test]}"
-        )
+        self._bar = progress_bar("{task.fields[loss]}", "ε ≤ {task.fields[epsilon]}", "{task.fields[test]}")
         self._steps = steps
         self._name = title if len(title) <= 16 else f"{title[:15]}…"
         if not private:
             self._name = f"NOT PRIVATE (test key) {self._name}"
         self._task = self._bar.add_task(
-            escape(self._name), total=steps, completed=done, loss="–", epsilon="–", test=""
+            escape(self._name), total=steps, completed=done, loss="noisy loss –", epsilon="–", test=""
         )
 
     def __enter__(self) -> TrainingBar:
@@ -92,14 +90,14 @@ class TrainingBar:
         self._bar.update(self._task, test=score)
         if not messages.is_terminal:
             messages.print(
-                f"{self._name}: step {row.steps} of {self._steps}, loss {_loss(row.loss)}, "
+                f"{self._name}: step {row.steps} of {self._steps}, {_loss(row.loss)}, "
                 f"ε ≤ {row.epsilon:.3f}, {score}".rstrip(", "),
                 soft_wrap=True,
             )
 
 
 def _loss(loss: float | None) -> str:
-    return "hidden" if loss is None else f"{loss:.3f}"
+    return "loss hidden" if loss is None else f"noisy loss {loss:.3f}"
 
 
 class _Flag:

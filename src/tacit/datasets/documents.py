@@ -206,7 +206,7 @@ def pair_of(
     return sequence_pair(sequences, cutting), owners, [document.date for document, _ in owned]
 
 
-def check_users(owners: Iterable[Owner], name: str) -> None:
+def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:
     """Refuse two records of one of the ``owners``, of whom there is one for each record.
 
     Raises:
@@ -229,7 +229,16 @@ def check_users(owners: Iterable[Owner], name: str) -> None:
         raise PrivacyRefusal(
             f"{several:,} of {len(counts):,} users have several records for {name}, up to "
             f"{max(counts.values()):,}. The guarantee is for one record, so a user of several would have a "
-            "weaker one than the statement says. Join the documents of each user into one line of the file, "
-            'whose first sequence is then the record (documents = "first"); or say rows_per_user, so that a '
-            "record is a user with several; or leave user out and name the document as the unit."
+            f"weaker one than the statement says. {_OF_TABLE if table else _OF_DOCUMENTS}"
         )
+
+
+_OF_TABLE = (
+    "Say [data] rows_per_user, the most rows of one user that a step reads, so that a record is a user with "
+    "all rows; or leave user out and name the row as the unit."
+)
+_OF_DOCUMENTS = (
+    "Join the documents of each user into one line of the file, whose first sequence is then the record "
+    '(documents = "first"); or say rows_per_user, so that a record is a user with several; or leave user out '
+    "and name the document as the unit."
+)

@@ -146,8 +146,8 @@ def load_table(
     elif test_fraction is not None and owners is not None:
         trains, tests = choose_people(owners, test_fraction)
         what = f"value of {' and '.join(_columns_of(user))}"
-        for part, name in ((trains, "training"), (tests, "testing")):
-            _check_some(part, what, name, test_fraction)
+        for part, whose in ((trains, "training"), (tests, "testing")):
+            _check_some(part, what, whose, test_fraction)
         train, test = _part(train, trains), _part(train, tests)
         dates = None if dates is None else [*compress(dates, trains)]
         owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]

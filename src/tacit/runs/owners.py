@@ -27,7 +27,7 @@ def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:
     if config.data.rows_per_user is None:
         for owners, name in ((data.owners, "training"), (data.test_owners, "testing")):
             numbered(owners)  # refuses rows without an owner
-            check_users(owners or (), name)
+            check_users(owners or (), name, table=config.data.table is not None)
         return data.train
     return OwnedRecords(data.train, data.owners, rows_per_user=config.data.rows_per_user)
 

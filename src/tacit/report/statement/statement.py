@@ -1,4 +1,4 @@
-"""What does a run guarantee, for whom, by which mechanism, and what is not covered? The privacy statement.
+"""What does a run guarantee, and what not? The privacy statement. Long: most of it is words of statements.
 
 It is made from the plan and from what was really run.  A line whose content is unknown says NOT STATED; none
 is left out.
