@@ -56,7 +56,7 @@ def export_model(
             something else.
         MissingExtra: a package is not installed.
     """
-    wanted = check_in("format", format.lower() if isinstance(format, str) else format, FORMATS)
+    wanted = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:
         raise InvalidInput(
             f"{path} exists already. Name another file, or allow to replace it by --overwrite."
