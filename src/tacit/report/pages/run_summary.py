@@ -125,8 +125,10 @@ def _headline(membership: Data) -> tuple[str, str]:
         texts.append(f"{percent(attack['points'][0]['true_positive_rate'])} {model['model']}")
     attacker = f"{name}, with {membership['shadows']} shadow models" if membership["shadows"] else name
     words = (
-        f"At {at} false alarms of 100, the attack ({attacker}) found of the members: {'; '.join(texts)}. "
-        f"Guessing finds {at} %; no attack finds more than {100 * rate['limit']:.3g} % with DP."
+        f"At {at} false {'alarm' if at == '1' else 'alarms'} of 100, the attack ({attacker}) found of the "
+        f"members: {'; '.join(texts)}. Guessing finds {at} %; no attack finds more than "
+        f"{100 * rate['limit']:.3g} % with DP on average. What was found here is an estimate with its "
+        "interval, and may lie above that by chance."
     )
     if above:
         return "attack!", (
