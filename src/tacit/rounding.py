@@ -1,4 +1,4 @@
-"""How is an epsilon shown? Rounded up: nothing shows less than was computed."""
+"""How are numbers rounded? An epsilon up, where it is shown; a fit to a few digits, for a plan."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def audited(seed: int, *, true_noise: float = 1.0) -> tuple[bool, bool]:
     found = audit_slots(evidence(rng, true_noise=true_noise), PLAN, confidence=0.95, rng=rng)
     if not suspects(found):
         return False, False
-    fresh = evidence(rng, slots._MORE * CANARIES, true_noise=true_noise)
+    fresh = evidence(rng, slots._MORE[0] * CANARIES, true_noise=true_noise)
     return True, confirms(fresh, PLAN, level=PLANTED, rng=rng)
 
 
@@ -88,7 +88,10 @@ def test_a_suspicion_that_is_not_confirmed_is_no_contradiction() -> None:
     cleared, kept = judged(found, confirmed=False), judged(found, confirmed=True)
     assert not suspects(cleared)
     assert "suspected at first" in results_of(cleared)[0].sentence()
-    assert "CONTRADICTED twice, do not release. One audit in 1,000" in results_of(kept)[0].sentence()
+    assert (
+        "CONTRADICTED in both stages of the audit, do not release. One audit in 1,000"
+        in results_of(kept)[0].sentence()
+    )
 
 
 def test_own_slots_and_a_fresh_run_share_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +111,55 @@ def test_own_slots_and_a_fresh_run_share_the_level(monkeypatch: pytest.MonkeyPat
     levels.clear()
     again(True, None, rng)
     assert levels == [PLANTED]
+
+
+def test_where_there_is_no_time_for_a_fresh_run_own_slots_have_the_whole_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels: list[float] = []
+
+    def confirms_nothing(*_: object, level: float, rng: object) -> bool:
+        levels.append(level)
+        return False
+
+    monkeypatch.setattr(slots, "confirms", confirms_nothing)
+    monkeypatch.setattr(slots, "_MOST_WORK", 0.0)
+    rng = np.random.default_rng(3)
+    shown = evidence(rng)
+    found = audit_slots(shown, PLAN, confidence=0.95, rng=rng)
+    said = slots._second_stage(found, shown, PLAN, CANARIES, False, None, rng)[1]
+    assert levels == [PLANTED]
+    assert said == "its own slots, at a smaller error probability"
+
+
+def test_the_second_stage_performs_an_honest_plan_and_clears_it() -> None:
+    """The real run of the plan: what the first stage saw was made up, with too little noise."""
+    rng = np.random.default_rng(3)
+    found = audit_slots(evidence(rng, true_noise=0.4), PLAN, confidence=0.95, rng=rng)
+    assert suspects(found)
+    again, said = slots._second_stage(found, evidence(rng), PLAN, 100, True, None, rng)
+    assert said == "800 fresh canaries in a separate run of the same plan"
+    assert not suspects(again)
+    assert results_of(again)[0].suspected
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_planted_bug_noise_scaled_by_a_half_is_confirmed_by_the_real_second_stage(
+    monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """A fault of the code: each run of the plan has it."""
+    real = Plan.gradient_noise_multiplier
+    rng = np.random.default_rng(3)
+    shown = evidence(rng, true_noise=0.5)
+    found = audit_slots(shown, PLAN, confidence=0.95, rng=rng)
+    perform = slots.rehearse_plan
+
+    def faulty(plan: Plan, canaries: int, **options: object) -> SlotEvidence:
+        with monkeypatch.context() as patched:
+            halved = property(lambda self: real.__get__(self) / 2)
+            patched.setattr(Plan, "gradient_noise_multiplier", halved)
+            return perform(plan, canaries)
+
+    monkeypatch.setattr(slots, "rehearse_plan", faulty)
+    again, _ = slots._second_stage(found, shown, PLAN, 100, not own, None, rng)
+    assert suspects(again)

@@ -86,6 +86,11 @@ def test_a_model_that_ranks_a_rare_class_well_is_not_useless() -> None:
     assert "below 1 for the commonest class" in data["advice"][1]
 
 
+def test_where_the_first_class_is_rare_the_threshold_of_the_second_goes_up() -> None:
+    data = told(of_matrix((0, 30), (0, 970)))
+    assert data["advice"][0] == "another threshold, at no cost (tacit predict --threshold 0.9)"
+
+
 def test_a_model_that_ranks_a_rare_class_by_chance_is_useless() -> None:
     assert told(ranked(0.0))["useless"]
     assert told(ranked(0.1))["useless"]

@@ -73,12 +73,12 @@ class AuditResult:
 
         >>> found = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
         >>> found.judgement()
-        'suspected at first, as one kept promise in 20 is by chance; tested again, it was not contradicted.'
+        'suspected at first, as one test in 20 does of a kept promise; tested again, it was not contradicted.'
         """
         once, both = round(1 / (1 - self.confidence)), f"{round(1 / AUDIT_LEVEL):,}"
         if not self.claim_rejected:
             return (
-                f"suspected at first, as one kept promise in {once} is by chance; tested again, it was not "
+                f"suspected at first, as one test in {once} does of a kept promise; tested again, it was not "
                 "contradicted."
                 if self.suspected
                 else "not contradicted."
@@ -89,6 +89,6 @@ class AuditResult:
                 "chance."
             )
         return (
-            f"CONTRADICTED twice, do not release. One audit in {both} says so of a kept promise, at most, by "
-            "chance; of several audits, so many times as many."
+            f"CONTRADICTED in both stages of the audit, do not release. One audit in {both} says so of a "
+            "kept promise, at most, by chance; one of n audits, n times as often."
         )

@@ -34,7 +34,8 @@ def command(
     on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
     report.json and the charts. The report is confidential. The same command goes on after a Ctrl-C.
 
-    Exit codes: 0 done, 1 contradicted, or cannot be audited, 2 bad usage or input, 130 interrupted.
+    Exit codes: 0 done, also where a first suspicion was not confirmed, 1 contradicted, or cannot be audited,
+    2 bad usage or input, 130 interrupted.
 
     Example:  tacit audit runs/demo-1
     """

@@ -117,5 +117,6 @@ class DatasetStatus:
     def __repr__(self) -> str:
         spent = f"epsilon {self.spent_epsilon:.4g} at delta {self.spent_delta:g}"
         cap = f"epsilon {self.cap_epsilon:g} at delta {self.cap_delta:g}"
-        charges = sum(self.charges.values())
-        return f"DatasetStatus({self.name!r}: {spent} spent, of {cap}; {charges:,} charges)"
+        count = sum(self.charges.values())
+        charges = f"{count:,} {'charge' if count == 1 else 'charges'}"
+        return f"DatasetStatus({self.name!r}: {spent} spent, of {cap}; {charges})"

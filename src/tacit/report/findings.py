@@ -156,7 +156,10 @@ def audits_found(planted: Sequence[Planted]) -> list[dict[str, Any]]:
     return [
         {
             "where": one.where,
-            "results": [asdict(result) | {"sentence": result.sentence()} for result in one.results],
+            "results": [
+                asdict(result) | {"sentence": result.sentence(), "judgement": result.judgement()}
+                for result in one.results
+            ],
         }
         for one in planted
     ]

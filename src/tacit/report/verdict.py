@@ -89,7 +89,7 @@ def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str
         return Verdict(
             False, f"Test accuracy {score}. All test records are of one class: nothing can be compared."
         )
-    if len(answered) == 1 and not better:
+    if len(answered) == 1:
         return _with_advice(True, _one_answer(found, names, answered[0]), _advice(found, settings))
     balanced = f"balanced accuracy {found.balanced:.4f} against {1 / present:.4f}"
     never = _never(found, names)
@@ -134,27 +134,24 @@ class _Gain:
 
 
 def _auc_gain(found: Evaluation) -> _Gain | None:
-    """Of the AUC over that of chance, one half (Hanley and McNeil 1982, for its standard deviation)."""
+    """Of the AUC over one half, that of chance, whose variance is Mann and Whitney's (1947)."""
     if found.auc is None or len(found.records) != 2 or not all(found.records):
         return None
     negatives, positives = found.records
-    variance = (negatives + positives + 1) / (12 * negatives * positives)  # where nothing is ranked
+    variance = (negatives + positives + 1) / (12 * negatives * positives)
     return _Gain(found.auc - 0.5, _CHANCE * math.sqrt(variance), _RANKS - 0.5)
 
 
 def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
     """Of a model that ranks records well, and rarely gives a rare class a probability above one half."""
     share = found.records[1] / sum(found.records)
-    precision = (
-        ""
-        if found.average_precision is None
-        else (f", average precision {found.average_precision:.3f} against {share:.3f}")
-    )
+    known = found.average_precision is not None
+    precision = f", average precision {found.average_precision:.3f} against {share:.3f}" if known else ""
     rare = names[int(found.records[1] < found.records[0])]
     return (
         f"The model ranks the records well: AUC {found.auc:.3f} against 0.5{precision} of a constant answer. "
-        f'Few records have a probability above one half, as "{rare}" is rare: its accuracy there '
-        f"is {found.score:.4f}, against {found.baseline:.4f}."
+        f'Its accuracy is {found.score:.4f} against {found.baseline:.4f}, as "{rare}" is rare and seldom has '
+        "a probability above one half."
     )
 
 
@@ -260,7 +257,8 @@ def _advice(found: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:
     advice = []
     if _is_imbalanced(found):
         if len(found.records) == 2:
-            advice.append("another threshold, at no cost (tacit predict --threshold 0.1)")
+            lower = 0.1 if found.constant == 0 else 0.9  # of the second class
+            advice.append(f"another threshold, at no cost (tacit predict --threshold {lower})")
         advice.append("a weight far below 1 for the commonest class ([training] class_weights)")
     advice += [
         _now(words, settings, key)

@@ -41,7 +41,7 @@ __all__ = [
 
 PLANTED = 0.8 * AUDIT_LEVEL
 """The probability with which a planted experiment contradicts a kept promise, at most, by both stages."""
-_MORE = 8  # times as many canaries in the second stage, which has less chance to err
+_MORE = (8, 4, 2, 1)  # times as many canaries in the second stage, the most for which there is time
 _WIDTH = 8  # of made-up records
 _MOST_WORK = 2e8  # records times steps of a rehearsal, about a minute
 
@@ -134,26 +134,30 @@ def _second_stage(
     progress: Callable[[int, int], None] | None,
     rng: np.random.Generator,
 ) -> tuple[SlotAudit, str]:
-    """Test once more, at a level that holds by itself: with fresh canaries, more of them.
+    """Test once more, at a level that holds by itself, whatever the first stage saw: with fresh canaries.
 
     A run's own slots cannot be planted anew.  What they show is held against a smaller level, and its plan is
-    performed again: a fault of the code shows in both.
+    performed again, if that does not take too long: a fault of the code shows in both.
     """
-    level = PLANTED if rehearsal else PLANTED / 2.0
-    confirmed = not rehearsal and confirms(evidence, plan, level=level, rng=rng)
-    said = "its own slots, at a smaller error probability" if not rehearsal else ""
-    if not confirmed:
-        more = _MORE * slots if plan.adjacency is Adjacency.ADD_REMOVE else slots
-        roomy = plan_with_room(plan, more) if plan.adjacency is Adjacency.ADD_REMOVE else plan
-        if roomy.steps * roomy.expected_batch_size <= _MOST_WORK:
-            fresh = rehearse_plan(roomy, more, progress=progress)
-            confirmed = confirms(fresh, roomy, level=level, rng=rng)
-            said += f"{' and ' if said else ''}{more:,} fresh canaries in a separate run of the same plan"
-        elif rehearsal:
-            fresh = rehearse_plan(plan, slots, progress=progress)
-            confirmed = confirms(fresh, plan, level=level, rng=rng)
-            said = f"{slots:,} fresh canaries in another separate run of the same plan"
-    return judged(found, confirmed=confirmed), said
+    more = next(
+        (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
+    )
+    looks = (not rehearsal) + (more > 0)  # of a rehearsal as large as the first there is time
+    confirmed, said = False, []
+    if not rehearsal:
+        confirmed = confirms(evidence, plan, level=PLANTED / looks, rng=rng)
+        said.append("its own slots, at a smaller error probability")
+    if more and not confirmed:
+        roomy = plan_with_room(plan, more)
+        fresh = rehearse_plan(roomy, more, progress=progress)
+        confirmed = confirms(fresh, roomy, level=PLANTED / looks, rng=rng)
+        said.append(f"{more:,} fresh canaries in a separate run of the same plan")
+    return judged(found, confirmed=confirmed), " and ".join(said)
+
+
+def _work(plan: Plan) -> float:
+    """Records times steps."""
+    return plan.steps * plan.expected_batch_size
 
 
 def rehearse_plan(
@@ -174,8 +178,7 @@ def rehearse_plan(
         InvalidInput: that would take too long.
     """
     plan = replace(plan, views=1)
-    work = plan.steps * plan.expected_batch_size
-    if work > _MOST_WORK:
+    if _work(plan) > _MOST_WORK:
         raise InvalidInput(
             f"to perform the plan again takes {plan.steps} steps of {plan.expected_batch_size:g} records, "
             "which is too long for an audit. Train with [audit] slots = 1000 in the configuration instead: "

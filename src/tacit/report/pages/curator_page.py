@@ -43,8 +43,8 @@ def curator_page(view: Data) -> str:
 
 
 NOT_ADDED = (
-    "The ε of single releases do not add up to what is spent: the ledger adds up what they are computed "
-    "from, and these parts of the budget do add up."
+    "The ε of single releases do not add up to the ε that is spent: the ledger adds up what they are "
+    "computed from, and the part of the budget is counted in that."
 )
 """Said where an ε and a part of the budget stand side by side."""
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
-from tacit.audits import AuditResult
 from tacit.report.pages.remembered_page import remembered_sentence
 from tacit.report.rounding import round_up
 
@@ -144,14 +142,9 @@ def _told(planted: Data) -> Data:
     return max(results, key=lambda one: (one["claim_rejected"] is True, one.get("suspected") is True))
 
 
-def _result(data: Data) -> AuditResult:
-    return AuditResult(**{item.name: data[item.name] for item in fields(AuditResult) if item.name in data})
-
-
 def _proven(result: Data) -> str:
     claim = "" if result["claimed_eps"] is None else f" {result['claimed_eps']:.2f} is claimed:"
-    judged = result["claim_rejected"] is not None
-    verdict = f"{claim} {_result(result).judgement()}" if judged else ""
+    verdict = "" if result["claim_rejected"] is None else f"{claim} {result['judgement']}"
     return (
         f"{result['canaries']:,} made-up records were planted, and looked for. That proves, with "
         f"{100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "

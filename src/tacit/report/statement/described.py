@@ -22,7 +22,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, reason_of
 from tacit.events import (
     Adjacency,
     Compose,
@@ -80,7 +80,9 @@ def read_statement(path: Path | str) -> dict[str, Any]:
             "path."
         ) from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"cannot read the statement {path}: {problem}. Check the path.") from None
+        raise InvalidInput(
+            f"cannot read the statement {path}: {reason_of(problem)}. Check the path."
+        ) from None
     except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
         raise InvalidInput(
             f"{path} is not JSON: {problem}. Give the statement.json of a run, not its statement.txt."

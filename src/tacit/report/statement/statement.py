@@ -90,10 +90,15 @@ class Statement:
 
     Where there is no finite epsilon, ``data`` holds None (null in JSON).
 
-    >>> from types import SimpleNamespace
-    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
+    >>> import torch
+    >>> from tacit import PrivateSession, train
+    >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=1, records=64, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
-    >>> session = SimpleNamespace(plan=plan, steps_done=1, randomness="the system's", private=True)
+    >>> model = torch.nn.Linear(2, 2)
+    >>> records = torch.randn(64, 2), torch.zeros(64, dtype=torch.long)
+    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), records, plan,
+    ...                          loss=torch.nn.CrossEntropyLoss())
+    >>> _ = train(session)
     >>> statement = make_statement(session)
     >>> statement.epsilon <= plan.epsilon, statement.data["guarantee"]["unit"]
     (True, 'row')
@@ -185,6 +190,21 @@ class Trained(Protocol):
     def private(self) -> bool:
         """Whether they came from the operating system."""
 
+    @property
+    def charges(self) -> Charges | None:
+        """What the run charged to a ledger; None without one."""
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the ledger ended the run before the end of its plan; None if it did not."""
+
+
+class Charges(Protocol):
+    """What a run charged."""
+
+    def so_far(self) -> ChargedRun:
+        """All of it."""
+
 
 def make_statement(
     session: Trained,
@@ -228,12 +248,10 @@ def make_statement(
             "steps were taken is not typed in by hand, as a statement of too few claims too little epsilon. "
             "Of a run that ended, make the session anew and session.load(its resume state)."
         )
-    if not all(hasattr(session, name) for name in ("plan", "steps_done", "randomness", "private")):
+    if not hasattr(session, "steps_done"):
         raise InvalidInput(f"session must be the session that trained; got {type(session).__name__}.")
     plan, steps_done = session.plan, session.steps_done
-    charges = getattr(session, "charges", None)
-    ledger: ChargedRun | None = None if charges is None else charges.so_far()
-    stopped = getattr(session, "stopped", None)
+    ledger = None if session.charges is None else session.charges.so_far()
     event = plan.event_after(steps_done)
     curve = account(event, adjacency=plan.adjacency, method="best")
     lower, epsilon = curve.epsilon_bounds(plan.delta)
@@ -267,7 +285,7 @@ def make_statement(
             "accountant": {"name": "tacit", "method": curve.road(plan.delta), "version": __version__},
             "event": json.loads(event_to_json(event)),
             "data": data_source,
-            "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": stopped},
+            "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": session.stopped},
             "public_data": list(public_data) or ["none"],
             "model": model,
             "randomness": session.randomness,

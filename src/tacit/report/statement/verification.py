@@ -161,13 +161,16 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     :param opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
     :raises InvalidInput: if a field is missing or is not what it should be, or the event is unknown.
 
-    >>> from types import SimpleNamespace
-    >>> from tacit.plan import Plan
-    >>> from tacit.report import make_statement
+    >>> import torch
+    >>> from tacit import Plan, PrivateSession, make_statement, train
     >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
     ...     clipping=1.0, adjacency="add-remove", unit="patient")
-    >>> ran = SimpleNamespace(plan=plan, steps_done=20, randomness="the system's", private=True)
-    >>> statement = make_statement(ran)
+    >>> model = torch.nn.Linear(2, 2)
+    >>> records = torch.randn(1000, 2), torch.zeros(1000, dtype=torch.long)
+    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), records, plan,
+    ...     loss=torch.nn.CrossEntropyLoss())
+    >>> _ = train(session)
+    >>> statement = make_statement(session)
     >>> verify_statement(statement.data).verdict
     'agrees'
     >>> statement.data["guarantee"]["epsilon"] /= 2
