@@ -56,8 +56,8 @@ def _grid(
     cap: float = math.inf,
 ) -> Masses:
     loss = loss_of(base, direction, tail)
-    if end == 0 and loss.dominated is not None:
-        return dominated(loss.dominated, h)
+    if end == 0 and (lower := loss.dominated) is not None:
+        return dominated(lower, h)
     layout = _layout(loss, h, tilt, cap) if tilt > 0.0 else None
     return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
 
@@ -67,7 +67,7 @@ def _alone(
 ) -> Masses:
     """The grid of a mechanism that is performed once: nothing depends on how far from epsilon a loss is."""
     loss = loss_of(base, direction, tail)
-    if loss.atoms.size or loss.dominated or not epsilon > 0.0:
+    if loss.atoms.size or loss.under or not epsilon > 0.0:
         return _grid(base, direction, h, tail, end)
     least = min(float(branch.value(branch.panels[:1])[0]) for branch in loss.branches)
     low = epsilon / _HIGHER
@@ -82,7 +82,7 @@ def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
     Cells of widths w cost as much as the integral of f w^2, f the tilted density; for their number, the
     integral of 1/w, that is least where w goes with f^{-1/3}.
     """
-    if loss.atoms.size or loss.dominated:
+    if loss.atoms.size or loss.under:
         return None
     parts = []
     for branch in loss.branches:

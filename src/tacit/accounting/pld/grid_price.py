@@ -69,7 +69,7 @@ def _around(
         guess = min(saddle.log_delta, math.log(best))
         made.append(composition(steps, way, replace(saddle, epsilon=anchor, log_delta=guess), end))
         best = min(best, made[-1].upper(anchor))
-        if best == 0.0 or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
+        if best <= negligible or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
             break
         tail = tail_of(steps, guess)
     if end == 1:
