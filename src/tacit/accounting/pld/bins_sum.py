@@ -76,7 +76,8 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
     mean = float(np.dot(masses, x)) / total
     deviation = math.sqrt(bins * float(np.dot(masses, (x - mean) ** 2)) / total) + d
     high, right, low, left = math.inf, 0.0, -math.inf, 0.0
-    for z in np.geomspace(1e-2, 3e1, 19) / deviation:
+    # from what the largest term alone would ask for, to what the bulk would
+    for z in np.geomspace(min(1e-2 / deviation, 1.0 / float(x[-1])), 3e1 / deviation, 21):
         log_m = _log_mean(masses, x, z)
         weighted = _log_mean(masses * x, x, z)
         end = (weighted + (bins - 1) * log_m - math.log(above)) / z

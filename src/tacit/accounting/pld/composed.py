@@ -67,7 +67,7 @@ def _alone(
 ) -> Masses:
     """The grid of a mechanism that is performed once: nothing depends on how far from epsilon a loss is."""
     loss = loss_of(base, direction, tail)
-    if loss.atoms.size or loss.under or not epsilon > 0.0:
+    if loss.atoms.size or loss.under or epsilon < 0.0 or cap == math.inf:
         return _grid(base, direction, h, tail, end)
     least = min(float(branch.value(branch.panels[:1])[0]) for branch in loss.branches)
     low = epsilon / _HIGHER
@@ -158,8 +158,10 @@ def composition(
     atoms = _atoms(steps, way, tail)
     if total == 1:
         ((base, _),) = steps
-        h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP)), atoms)
-        cap = _HIGHER * saddle.epsilon if saddle.epsilon > 0.0 else math.inf
+        h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP) / finer), atoms)
+        cap = _HIGHER * saddle.epsilon
+        if saddle.epsilon <= 0.0:  # a coarse grid may show that what is looked for is elsewhere
+            cap = _HIGHER if finer >= 1.0 else math.inf
         return directly(_alone(base, way, h, tail, end, saddle.epsilon, cap), 1, h)
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:

@@ -46,7 +46,7 @@ _FINE = 1.0 / 60.0  # the grid against the spread of log W
 _MOST_POINTS = 1 << 19
 _LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how much farther the next one reaches
 _LEVELS = 12
-_UNDER, _STEPS = 1 << 16, 1 << 11  # the same for the lower law: of the first level, and of W at its end later
+_UNDER, _STEPS = 1 << 15, 1 << 10  # the same for the lower law: of the first level, and of W at its end later
 _SUM = 1 << 14  # points of the sum on a level of small W
 _LEAST_TAIL = 1e-40  # below, little is gained over the Gaussian without bins
 _COARSER = 1e4  # the tail cut off, against what pld asks for: still 1e-5 of delta
@@ -103,16 +103,26 @@ def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
     return few, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
 
 
+def _first_grid(
+    law: _Lognormal, bins: int, reach: float, most: int, rest: float
+) -> tuple[float, int, Window]:
+    """Spacing, points of W and window of the first level: as fine as W asks for, if S has not too many points.
+
+    ``reach``: what W it holds, up to ``most`` points.
+    """
+    d = _FINE / law.sigma
+    while True:
+        points = min(most, math.ceil(reach / d))
+        window = window_of(_spread(*law.cells(d, points)), d, bins, rest, rest)
+        if window is not None and window.size <= _MOST_POINTS:
+            return d, points, window
+        d *= 2.0 if window is None else 1.05 * window.size / _MOST_POINTS
+
+
 def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
     """Large S count: one level after another, up to where so little is left that it is given up."""
     cut = law.cut(rest / bins)
-    d = max(_FINE / law.sigma, cut / (_LEVEL * float(_NEXT) ** _LEVELS))
-    while True:
-        points = min(_LEVEL, math.ceil(cut / d))
-        window = window_of(_spread(*law.cells(d, points)), d, bins, rest, rest)
-        if window is not None and window.size <= _MOST_POINTS:
-            break
-        d *= 1.05 * window.size / _MOST_POINTS if window is not None else 2.0
+    d, points, _ = _first_grid(law, bins, cut, _LEVEL, rest)
     levels = [_Level(d, points, 0)]
     while d * points < cut:
         d *= _NEXT
@@ -159,7 +169,7 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
 
 def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Level]:
     """Levels from W <= cut on down, until all W are below the next one with less than ``rest``."""
-    d = max(_FINE / law.sigma, cut / _MOST_POINTS)
+    d, _, _ = _first_grid(law, bins, cut, _MOST_POINTS, rest)
     levels: list[_Level] = []
     top = cut
     for _ in range(_LEVELS):
@@ -178,16 +188,10 @@ def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Lev
 def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
     """The loss that that of removing a record dominates: on the first level by :meth:`_Lognormal.below`."""
     cut, far = law.cut(rest / bins), _FARTHER * rest
-    d = _FINE / law.sigma
-    while True:
-        points = min(_UNDER, math.ceil(cut / d))
-        low, high = law.cells(d, points)
-        spread = _spread(low, high)
-        window = window_of(spread, d, bins, far, far)
-        if window is not None and window.size <= _MOST_POINTS:
-            break
-        d *= 1.05 * window.size / _MOST_POINTS if window is not None else 2.0
-    parts = [_part_under(np.empty(0), law.below(low + high, spread, d), bins, window, 0.0)]
+    d, points, window = _first_grid(law, bins, cut, _UNDER, far)
+    low, high = law.cells(d, points)
+    below = law.below(low + high, _spread(low, high), d)
+    parts = [_part_under(np.empty(0), below, bins, window, 0.0)]
     top = d * points
     while top < cut:
         mean = law.mean_below(top)
