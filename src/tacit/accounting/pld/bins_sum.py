@@ -66,7 +66,7 @@ def _log_mean(masses: Array, x: Array, tilt: float) -> float:
 
 
 def window_of(masses: Array, d: float, bins: int, below: float, above: float) -> Window | None:
-    """Where the sum is: at most ``below`` of P and Q lies left of it, ``above`` right of it, by Chernoff; None
+    """Where the sum is: at most ``below`` of P and Q lies left, ``above`` right of it, by Chernoff; None
     if all of it is so little.
 
     E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}; to the right of it, if above t, Q has less than P.
@@ -135,7 +135,7 @@ def _tilted_sum(
 
 
 def _power(few: Array, many: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
-    """The transform of ``bins`` terms of ``few + many``, of 1 in all, that are not all of ``few``; and a bound
+    """The transform of ``bins`` terms of ``few + many``, of 1 in all, not all of ``few``; and a bound
     on the sum of its errors.
 
     With the transforms B of few, L of many and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}, which

@@ -38,6 +38,7 @@ _STEEPEST = 0.1  # width of a cell, by the distance from a narrow one
 
 _SHARE = 1.0 / 16.0  # of what cells of h cost is what wider ones may cost
 _ALONE = 1e-4  # the grid of a mechanism that is performed once, against epsilon
+_AT_ZERO = 1e-3  # at epsilon 0, against the deviation of its loss, if it has but atoms
 _ERROR = 1e-7  # wanted: the grid's own error in the trade-off curve
 _FLOOR = 1e-9  # of all mass: what is raised to a larger loss, to save points
 _MANY = 1 << 19  # points of a window, or of a step, of a composition that serves many epsilons
@@ -158,7 +159,10 @@ def composition(
     atoms = _atoms(steps, way, tail)
     if total == 1:
         ((base, _),) = steps
-        h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP) / finer), atoms)
+        wanted = _ALONE * saddle.epsilon
+        if saddle.epsilon <= 0.0 and not loss_of(base, way, tail).branches:  # 0 is on the grid, and is exact
+            wanted = _AT_ZERO * math.sqrt(cumulant_of(steps, way, tail)(0.0)[2])
+        h, _ = aligned(_rounded(max(wanted, reach / _LARGEST_STEP) / finer), atoms)
         cap = _HIGHER * saddle.epsilon
         if saddle.epsilon <= 0.0:  # a coarse grid may show that what is looked for is elsewhere
             cap = _HIGHER if finer >= 1.0 else math.inf

@@ -32,8 +32,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from tacit.accounting.pld.bins_sum import Window, sum_of, window_of
-from tacit.accounting.pld.pair import Loss, unsampled
-from tacit.accounting.pld.pairs_noise import gaussian_pair
+from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.pairs_selection import NOTHING
 from tacit.accounting.price import Array
 
@@ -48,7 +47,7 @@ _LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how much farther 
 _LEVELS = 12
 _UNDER, _STEPS = 1 << 15, 1 << 10  # the same for the lower law: of the first level, and of W at its end later
 _SUM = 1 << 14  # points of the sum on a level of small W
-_LEAST_TAIL = 1e-40  # below, little is gained over the Gaussian without bins
+_LEAST_TAIL = 1e-66  # for less, what is known of the Gaussian without bins will do
 _COARSER = 1e4  # the tail cut off, against what pld asks for: still 1e-5 of delta
 _DECADES = 3.0  # to which tails are rounded down, for losses to recur
 _LOWER_TAIL = 1e1  # what the lower law may leave out, against the upper
@@ -60,8 +59,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 
 def coarse_tail(tail: float) -> float:
-    """A tail at most ``tail``, one of few: what is cut off less costs nothing here."""
-    return float(10.0 ** (_DECADES * math.floor(math.log10(tail) / _DECADES + 1e-9)))
+    """A tail at most ``tail``, or the least, one of few: what is cut off less costs nothing here."""
+    return max(float(10.0 ** (_DECADES * math.floor(math.log10(tail) / _DECADES + 1e-9))), _LEAST_TAIL)
 
 
 def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss:
@@ -69,14 +68,10 @@ def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss
 
     Guarantee
     ---------
-    * The loss dominates that of every adaptive epoch, whatever ``tail``: below 1e-44 it is that of a record
-      whose bin is known.
+    * The loss dominates that of every adaptive epoch, whatever ``tail``.
     * ``dominated`` is dominated by that of the epoch in which every gradient has norm 1 in one direction.
     """
-    rest = tail * _COARSER
-    if rest < _LEAST_TAIL:
-        return replace(unsampled(gaussian_pair(sigma, tail)), under=lambda: NOTHING)
-    law = _Lognormal(sigma)
+    law, rest = _Lognormal(sigma), tail * _COARSER
     if remove:
         return replace(_removed(law, bins, rest), under=lambda: _under(law, bins, rest * _LOWER_TAIL))
     return replace(_added(law, bins, rest), under=lambda: NOTHING)
@@ -93,7 +88,8 @@ class _Level:
 
 def _spread(low: Array, high: Array) -> Array:
     """Masses of cells, shared between their ends, on the lines of the grid."""
-    return np.append(low, 0.0) + np.append(0.0, high)
+    lines: Array = np.append(low, 0.0) + np.append(0.0, high)
+    return lines
 
 
 def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
@@ -106,7 +102,7 @@ def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
 def _first_grid(
     law: _Lognormal, bins: int, reach: float, most: int, rest: float
 ) -> tuple[float, int, Window]:
-    """Spacing, points of W and window of the first level: as fine as W asks for, if S has not too many points.
+    """Spacing, points of W and window of the first level: as fine as W asks for, unless that is dear.
 
     ``reach``: what W it holds, up to ``most`` points.
     """
@@ -199,9 +195,9 @@ def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
         edges = top + d * np.arange(min(_NEXT * _STEPS, math.ceil((cut - top) / d)) + 1.0)
         many = np.append(np.zeros(_STEPS), -np.diff(law.mass_above(edges)))
         few = np.array([math.exp(law.log_mass_below(top))])
-        window = window_of(many + np.pad(few, (0, many.size - 1)), d, bins, far, far)
-        if window is not None:
-            parts.append(_part_under(few, many, bins, window, mean))
+        there = window_of(many + np.pad(few, (0, many.size - 1)), d, bins, far, far)
+        if there is not None:
+            parts.append(_part_under(few, many, bins, there, mean))
         top = float(edges[-1])
     s, masses, wrapped = (np.concatenate(column) for column in zip(*parts, strict=True))
     loss = _loss(np.log(np.maximum(s, 1e-300) / bins), masses * s / bins, 0.0, bins)
