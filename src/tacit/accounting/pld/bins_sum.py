@@ -24,7 +24,9 @@ Complex: TypeAlias = NDArray[np.complex128]
 
 _NOTHING = 70.0  # nats below 1: less than rounding leaves of a sum
 _THIN, _FEW = 16, 1 << 10  # points of a law that Chernoff's bound sees as one, where it has more than a few
-_SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.7])  # of the tilt that shows where the window ends
+_TILTS = 33  # that are tried for Chernoff's bound
+_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the tilt that shows where the window ends
+_ROOM, _CHEAP = 1.3, 1 << 15  # beyond that, so that little wraps around; twice as much where that is cheap
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Window:
     def tilts(self, *, down: bool) -> tuple[float, ...]:
         """0 and the tilts to the left, or to the right of it."""
         further = -self.left if down else self.right
-        return (0.0, *(further * _SHARES).tolist())
+        return (0.0, *(further * share for share in _SHARES))
 
 
 def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
@@ -71,25 +73,25 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
 
     E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}; to the right of it, if above t, Q has less than P.
     """
+    points = masses.size - 1
     masses, x = _thinned(masses, d)
     total = float(masses.sum())
     mean = float(np.dot(masses, x)) / total
     deviation = math.sqrt(bins * float(np.dot(masses, (x - mean) ** 2)) / total) + d
-    high, right, low, left = math.inf, 0.0, -math.inf, 0.0
     # from what the largest term alone would ask for, to what the bulk would
-    for z in np.geomspace(min(1e-2 / deviation, 1.0 / float(x[-1])), 3e1 / deviation, 21):
-        log_m = _log_mean(masses, x, z)
-        weighted = _log_mean(masses * x, x, z)
-        end = (weighted + (bins - 1) * log_m - math.log(above)) / z
-        high, right = (end, float(z)) if end < high else (high, right)
-        start = (math.log(below) - bins * _log_mean(masses, x, -z)) / z
-        low, left = (start, float(z)) if start > low else (low, left)
+    tilts = np.geomspace(min(1e-2 / deviation, 1.0 / float(x[-1])), 3e1 / deviation, _TILTS)
+    ups, downs = (bins * np.array([_log_mean(masses, x, sign * z) for z in tilts]) for sign in (1.0, -1.0))
+    weighted = np.array([_log_mean(masses * x, x, z) for z in tilts]) - ups / bins
+    ends, starts = (ups + weighted - math.log(above)) / tilts, (math.log(below) - downs) / tilts
+    high, low = float(ends.min()), float(starts.max())
     if low >= high:
         return None
     first = math.floor(low / d) if low > 0.5 * high else 0
     last = max(high / d, bins / d if total > 0.5 else 0.0)
-    size = scipy.fft.next_fast_len(math.ceil(1.3 * last - first) + 16, real=True)
-    return Window(d, first, size, left, right)
+    size = math.ceil(_ROOM * last - first) + 16
+    size = min(max(size, min(2 * size, _CHEAP)), max(bins * points + 1 - first, 16))  # the whole sum, at most
+    left, right = float(tilts[starts.argmax()]), float(tilts[ends.argmin()])
+    return Window(d, first, scipy.fft.next_fast_len(size, real=True), left, right)
 
 
 def sum_of(few: Array, many: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
@@ -175,6 +177,8 @@ def _geometric(a: Complex, b: Complex, count: int) -> Complex:
 
 def _alias(masses: Array, bins: int, window: Window, tilt: float, log_m: float) -> float:
     """The tilted mass outside of the window, which wraps around: by Chernoff's bound."""
+    if window.first == 0 and window.size > bins * (masses.size - 1):
+        return 0.0
     masses, x = _thinned(masses, window.d)  # which can only raise the bound
     ends = window.d * np.array([window.first, window.first + window.size])
     least = np.zeros(2)

@@ -165,7 +165,7 @@ def composition(
         h, _ = aligned(_rounded(max(wanted, reach / _LARGEST_STEP) / finer), atoms)
         cap = _HIGHER * saddle.epsilon
         if saddle.epsilon <= 0.0:  # a coarse grid may show that what is looked for is elsewhere
-            cap = _HIGHER if finer >= 1.0 else math.inf
+            cap = _CHEAP * h if finer >= 1.0 else math.inf
         return directly(_alone(base, way, h, tail, end, saddle.epsilon, cap), 1, h)
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:
