@@ -396,11 +396,11 @@ def test_noise_for_an_advantage_allows_just_that(batch: int) -> None:
     sigma = noise_multiplier(asked, batch)
     advantages = [
         account(event_of(batch, 10_000, 200, noise), adjacency="add-remove").advantage()
-        for noise in (sigma, sigma / 1.00001)
+        for noise in (sigma, sigma / 1.00002)  # six digits of it are kept, rounded up
     ]
     assert advantages[0] <= 0.1 < advantages[1]
     if batch == 10_000:  # all records in every step are one Gaussian: 2 Phi(sqrt(T) / (2 sigma)) - 1
-        assert sigma == pytest.approx(math.sqrt(200) / (2 * norm.ppf(0.55)), rel=1e-6)
+        assert sigma == pytest.approx(math.sqrt(200) / (2 * norm.ppf(0.55)), rel=1e-5)
 
 
 def test_advice_for_a_risk_says_what_it_comes_to_as_epsilon() -> None:

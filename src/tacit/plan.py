@@ -271,7 +271,7 @@ class Plan:
 
         >>> plan = Plan.calibrate(advantage=0.1, delta=1e-6, records=60_000, batch_size=600, steps=1000,
         ...     clipping=1.0, adjacency="add-remove", unit="image")
-        >>> round(plan.noise_multiplier, 3), round(plan.curve.advantage(), 6)
+        >>> round(plan.noise_multiplier, 3), round(plan.curve.advantage(), 5)
         (1.422, 0.1)
         """
         goal: dict[str, float | None] = {
