@@ -426,7 +426,7 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
             SHARE,
             ["1", SECRET, SECRET],
             "2 values in column 'x' of t.csv are not numbers (rows 12, 13). Correct the table, or "
-            "declare what the column is: its kind, or the form of its numbers",
+            "declare what the column is: its kind, the form of its numbers",
         ),
         (
             Column(kind="integer", lower=0, upper=9),
