@@ -399,11 +399,12 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
 
 
 def _missing_values(given: object, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    words, taken = missing_words(given), {str(value): "values" for value in facts["values"] or ()}
+    words = missing_words(given)
+    taken: dict[str, str] = {str(value): "values" for value in facts["values"] or ()}
     if facts["kind"] == "boolean":
         for name, usual in (("true", TRUE), ("false", FALSE)):
             taken |= dict.fromkeys(map(str.casefold, facts[name] or usual), name)
     for word in words:
-        if name := taken.get(word if facts["kind"] != "boolean" else word.casefold()):
-            raise InvalidInput(f"{word!r} is among missing_values and among {name}. It can be one of them.")
+        if found := taken.get(word if facts["kind"] != "boolean" else word.casefold()):
+            raise InvalidInput(f"{word!r} is among missing_values and among {found}. It can be one of them.")
     return words

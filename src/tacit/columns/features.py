@@ -14,6 +14,7 @@ from tacit.columns.column import Column, no_data_bounds
 from tacit.columns.dialect import Dialect
 from tacit.columns.parts import PART_NAMES, codes_of_part
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
+from tacit.columns.tables import ROWS
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 __all__ = [
@@ -218,13 +219,15 @@ def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = 
     if not lacking.any():
         return
     rows = np.flatnonzero(lacking)
+    whole = not place.before and len(lacking) < ROWS  # no later piece of the table follows
+    read = f"{'' if whole else 'the first '}{place.before + len(lacking):,}"
     fix = (
         "since nothing can be learnt from them"
         if target
         else 'or declare missing for the column: a public value that takes its place, or "indicator"'
     )
     raise InvalidInput(
-        f"{len(rows):,} of {len(lacking):,} rows lack {'the target' if target else 'a value'}, {place} "
+        f"{len(rows):,} of {read} rows lack {'the target' if target else 'a value'}, {place} "
         f"({place.rows(rows)}). Remove these rows, {fix}."
     )
 
