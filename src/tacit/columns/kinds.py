@@ -14,10 +14,17 @@ from typing import Any
 
 from tacit.columns.reading import MISSING_WORDS
 
-__all__ = ["FoundColumn", "find_columns", "looks_like_data"]
+__all__ = ["FoundColumn", "find_columns", "is_identifier", "looks_like_data"]
 
 _TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
-_IDENTIFIER = re.compile(r"(?:.*[\W_])?(?:id|uuid|guid|ssn|mrn)|.*(?<=[a-z])I[Dd]")
+_IDENTIFIER = re.compile(
+    r"(?:.*[\W_])?(?:[pu]?id|uuid|guid|ssn|mrn)"
+    r"|(?:.*[\W_])?(?:patient|person|user|customer|client|member|subject|employee|student)"
+    r"[\W_]*(?:no|nr|num|number|key)"
+)
+_REPEATS = (
+    "its values repeat: if they say whose a row is, name it as user in [data], or as a policy's unit_column"
+)
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _DISTINCT = 20  # a text column of more different values than this, and than half of its cells, is no category
 
@@ -73,9 +80,21 @@ class FoundColumn:
     words: tuple[str, ...] = ()
     doubt: str = ""
 
-    def named(self, name: str) -> FoundColumn:
-        """The same column; an identifier by its name is text, whatever its cells are."""
-        return FoundColumn("text") if _IDENTIFIER.fullmatch(name) else self
+
+def named(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
+    """The column; an identifier by its name is text, and asked about if its cells repeat."""
+    if not is_identifier(name):
+        return column
+    return FoundColumn("text", doubt=_REPEATS if len(set(cells)) < len(cells) else "")
+
+
+def is_identifier(name: str) -> bool:
+    """Whether the name of a column says that it holds the names or numbers of people or things.
+
+    >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
+    [True, True, True, True, False, False]
+    """
+    return bool(_IDENTIFIER.fullmatch(name.lower()) or re.fullmatch(".*[a-z]I[Dd]", name))
 
 
 def looks_like_data(cell: str) -> bool:
@@ -111,7 +130,10 @@ def find_columns(
         order.sort(key=lambda marks: (marks != (".", ""), marks != (".", ",")))
     table = form or max(order, key=lambda marks: sum(marks in found.formats for found in fits.values()))
     found = {name: _found(there[name], fits[name], table) for name in cells}
-    columns = {name: _told(column, told[name], there[name]).named(name) for name, column in found.items()}
+    columns = {
+        name: named(name, _told(column, told[name], there[name]), there[name])
+        for name, column in found.items()
+    }
     return {"decimal": table[0], "thousands": table[1]}, columns
 
 

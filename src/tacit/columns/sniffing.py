@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tacit.columns.kinds import FoundColumn, find_columns, looks_like_data
+from tacit.columns.kinds import FoundColumn, find_columns, is_identifier, looks_like_data, named
 from tacit.columns.reading import MISSING_WORDS, words_of
 from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, MissingExtra
@@ -257,7 +257,9 @@ def _typed_table(path: Path, ending: str) -> Sniffed:
     }
     _, by_rows = find_columns(cells, ",", (".", ""))
     columns = {
-        name: _of_both(kind, by_rows[name] if kind in told else FoundColumn(kind)).named(name)
+        name: by_rows[name]
+        if is_identifier(name) and kind in told
+        else named(name, _of_both(kind, by_rows[name] if kind in told else FoundColumn(kind)))
         for name, kind in typed.items()
     }
     return Sniffed(columns=columns, rows=first.num_rows)
