@@ -25,7 +25,7 @@ import json
 import re
 import secrets
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,6 +67,7 @@ from tacit.training.processes import check_one_process
 from tacit.training.progress import step_bar
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Collate, Data, Records
+from tacit.training.replicas import check_of_replicas
 from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
@@ -421,6 +422,7 @@ class PrivateSession:
             if self._done == 0:
                 raise
             self._refusal = refusal
+            self._check_same_model()
             return False
         self._refusal = None
         return True
@@ -456,6 +458,16 @@ class PrivateSession:
         self._ranks.each(check)
         self._agreed = True
 
+    def _same_model(self, weights: Mapping[str, nn.Parameter]) -> Callable[[], None]:
+        """The check that ``weights``, mode and optimizer are those of rank 0; all ranks call it together."""
+        if self._ranks.ranks == 1:
+            return lambda: None
+        whole = {} if self._layout.sharded else weights
+        return check_of_replicas(self.model, whole, self.optimizer, self._ranks)
+
+    def _check_same_model(self) -> None:
+        self._ranks.each(self._same_model(dict(self.model.named_parameters())))
+
     def step(self, ticket: StepTicket) -> StepReport:
         """Take the private step of this ticket, and the optimizer's step with its noisy gradient.
 
@@ -464,7 +476,8 @@ class PrivateSession:
             Diverged: the step was taken, and weights are NaN or infinite after it.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
             PrivacyRefusal: the step of this ticket was taken before; or other code left gradients on the
-                parameters; or the session would add noise that it has released to another sum.
+                parameters; or the session would add noise that it has released to another sum; or the model
+                or the optimizer of this rank is not that of rank 0.
             ProcessLost: another rank failed or ended.
         """
         self._check_ticket(ticket)
@@ -473,6 +486,7 @@ class PrivateSession:
         if self._ranks.ranks > 1 and not self._agreed:
             self._agree()
         indices = participants(self.plan, self._generator, len(self._records), self._dates)(self._done)
+        self._ranks.each(self._same_model(self._trained))  # before anything is computed with it
         self._ranks.each(lambda: self._check_reading(indices))
         released = noisy_step(
             self._engine,
@@ -503,6 +517,8 @@ class PrivateSession:
             self._charges.after(ticket.step)
         self._watch.take(released.loss)
         check_weights(self._trained, ticket.step, self.optimizer, self._layout)
+        if self._done == self.plan.steps:
+            self._check_same_model()
         return StepReport(step=ticket.step, loss=released.loss)
 
     def _repr_html_(self) -> str:
@@ -572,9 +588,11 @@ class PrivateSession:
         together.  All ranks must see one file system.
 
         Raises:
-            PrivacyRefusal: the last step was cut short while it changed the weights.
+            PrivacyRefusal: the last step was cut short while it changed the weights; or the model or the
+                optimizer of this rank is not that of rank 0.
         """
         self._check_whole()
+        self._check_same_model()
         saved = self._layout.saved(Path(path), self.model, self.optimizer)
         self._ranks.from_first(lambda: self._save(Path(path), saved, extra))
         self._unsaved = False  # at every rank
