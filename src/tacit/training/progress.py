@@ -1,7 +1,7 @@
 """Where is a run? A bar over its steps, in a notebook and in a terminal; nothing in a file or a pipe.
 
 It shows public figures only: steps, the epsilon of the last of them, and the noisy loss that the plan pays
-for.
+for, with its standard deviation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from tacit.plan import Plan
 from tacit.rounding import round_up
+from tacit.training.loss_noise import loss_std, noisy
 
 __all__ = ["step_bar"]
 
@@ -33,12 +34,13 @@ def step_bar(
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
     shown = {"dynamic_ncols": True, "leave": stop >= plan.steps}  # one bar stays, not one for each epoch
+    std = loss_std(plan)
     price = round_up(plan.epsilon_after([stop])[0], 3)
     with tqdm(total=stop - first, desc=f"{title}, then ε = {price}", unit="step", **shown) as bar:
 
         def took(loss: float | None) -> None:
             if loss is not None:
-                bar.set_postfix_str(f"noisy loss {loss:.3f}", refresh=False)
+                bar.set_postfix_str(f"noisy loss {noisy(loss, std)}", refresh=False)
             bar.update()
 
         yield took

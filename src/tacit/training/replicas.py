@@ -1,4 +1,4 @@
-"""Are the ranks' copies of the model still one model? Each takes the optimizer's step with the same noisy sum.
+"""Are the ranks' copies of the model still one? Each takes the optimizer's step with the same noisy sum.
 
 The noisy sums are the same at all ranks.  The weights are so too, if every rank has the same optimizer.  A
 learning rate that differs, or a schedule that one rank alone follows, makes another model of each copy.

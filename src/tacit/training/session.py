@@ -60,6 +60,7 @@ from tacit.training.guarded_optimizer import GuardedOptimizer
 from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
+from tacit.training.loss_noise import loss_std, noisy
 from tacit.training.noise_reuse import check_release
 from tacit.training.owners import OwnedRecords, as_owned, check_unit, is_owned, rows_read
 from tacit.training.prefetch import Prefetcher, Request
@@ -522,14 +523,14 @@ class PrivateSession:
         return StepReport(step=ticket.step, loss=released.loss)
 
     def _repr_html_(self) -> str:
-        trained = sum(p.numel() for p in self._trained.values())
+        trained, loss = sum(p.numel() for p in self._trained.values()), self._loss
         rows = [
             ("Model", f"{type(self.model).__name__}, {trained:,} trained parameters"),
             ("Optimizer", type(self.optimizer).__name__),
             ("Steps", f"{self._done:,} of {self.plan.steps:,}"),
             ("Epsilon spent", f"{round_up(self.epsilon)} of {round_up(self.plan.epsilon)}"),
             ("Protected", f"one {self.plan.unit}, adjacency {self.plan.adjacency}"),
-            ("Noisy loss", "none" if self._loss is None else f"{self._loss:.4g} in the last step"),
+            ("Noisy loss", "none" if loss is None else f"{noisy(loss, loss_std(self.plan))} in the last step"),
             ("Private", "yes" if self.private else "NO: the key of the noise is a fixed test key"),
             *([] if self.stopped is None else [("Stopped", self.stopped)]),
         ]
