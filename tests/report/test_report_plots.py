@@ -91,6 +91,8 @@ def test_progress_with_the_constant_answer(
     plots.plot_progress(one, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
     assert "equal probabilities: 0.693" in found
     assert found.count(f"constant answer: {baseline:.3f}") == 1
+    plots.plot_progress(ROWS, tmp_path / "p.png", baseline=baseline, known="at least")
+    assert f"constant answer: at least {baseline:.3f}" in found
 
 
 def confusion(classes: int, *, name: str = "class {}") -> dict[str, Any]:

@@ -55,15 +55,16 @@ def figures_of(
     * Of a noisy score, the result is a function of that score and of public facts: those of the configuration
       and the plan, and the declared classes, alphabet and bounds.
     """
-    words = ""
+    words = known = ""
     if evaluation.interval is not None:
-        baseline, words = _public_baseline(config, data)
+        baseline, words, known = _public_baseline(config, data)
         evaluation = replace(evaluation, baseline=baseline)
     figures = evaluation_data(
         evaluation,
         classes=data.classes,
         targets=[config.data.target] if config.data.target is not None else (),
         baseline=words,
+        known=known,
         settings=_settings(config, plan),
         private=private,
     )
@@ -79,17 +80,20 @@ def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
 
 
-def _public_baseline(config: Config, data: Dataset) -> tuple[float, str]:
-    """A score of the constant predictor for which no record is counted, and what gives it."""
+def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
+    """A score of the constant predictor for which no record is counted, what gives it, and how it is known.
+
+    The commonest of K classes has at least 1/K of the records; what share it has is not public.
+    """
     if config.privacy.test_baseline is not None:
-        return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares"
+        return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares", ""
     if data.classes:
         count = len(data.classes)
-        return 1.0 / count, _EVEN_CLASSES.format(count=count)
+        return 1.0 / count, _EVEN_CLASSES.format(count=count), "at least"
     if data.tokens:  # of characters, and the end of a line
         what = "tokens" if data.vocabulary else "characters"
-        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what)
-    return 1.0 / 3.0, _EVEN_NUMBERS
+        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what), "at least"
+    return 1.0 / 3.0, _EVEN_NUMBERS, "assumed"
 
 
 def public_loss(data: Dataset) -> float | None:

@@ -291,6 +291,7 @@ class Run:
             self.folder / "progress.png",
             score=f"test {figures['measure']}",
             baseline=figures["baseline"]["score"],
+            known=figures["baseline"].get("known", ""),
             loss_baseline=public_loss(self.data),
             private=private,
         )

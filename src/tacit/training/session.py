@@ -523,14 +523,15 @@ class PrivateSession:
         return StepReport(step=ticket.step, loss=released.loss)
 
     def _repr_html_(self) -> str:
-        trained, loss = sum(p.numel() for p in self._trained.values()), self._loss
+        trained = sum(p.numel() for p in self._trained.values())
+        loss, std = self._loss, loss_std(self.plan)
         rows = [
             ("Model", f"{type(self.model).__name__}, {trained:,} trained parameters"),
             ("Optimizer", type(self.optimizer).__name__),
             ("Steps", f"{self._done:,} of {self.plan.steps:,}"),
             ("Epsilon spent", f"{round_up(self.epsilon)} of {round_up(self.plan.epsilon)}"),
             ("Protected", f"one {self.plan.unit}, adjacency {self.plan.adjacency}"),
-            ("Noisy loss", "none" if loss is None else f"{noisy(loss, loss_std(self.plan))} in the last step"),
+            ("Noisy loss", "none" if loss is None else f"{noisy(loss, std)} in the last step"),
             ("Private", "yes" if self.private else "NO: the key of the noise is a fixed test key"),
             *([] if self.stopped is None else [("Stopped", self.stopped)]),
         ]

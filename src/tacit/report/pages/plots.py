@@ -49,6 +49,7 @@ def plot_progress(
     *,
     score: str = "test accuracy",
     baseline: float | None = None,
+    known: str = "",
     loss_baseline: float | None = None,
     private: bool = True,
 ) -> None:
@@ -61,6 +62,7 @@ def plot_progress(
         path: of the PNG.
         score: what the score is, in words.
         baseline: the score of a constant answer, a dashed line.
+        known: how that score is known where it is no exact figure, such as "at least".
         loss_baseline: the loss of equal probabilities for all classes, the line where the loss is above.
         private: False marks the picture as one of a run with a fixed test key.
     """
@@ -69,9 +71,9 @@ def plot_progress(
     spent = [(0, 0.0), *((row.steps, row.epsilon) for row in rows)]
     scored = [(row.steps, row.test_score) for row in rows if row.test_score is not None]
     losses = [(row.steps, row.loss) for row in rows if row.loss is not None]
-    answer = "constant answer"
+    answer = f"constant answer: {known}".removesuffix(" ")
     if len(scored) < 2 <= len(losses):
-        scored, score, baseline, answer = losses, "noisy training loss", loss_baseline, "equal probabilities"
+        scored, score, baseline, answer = losses, "noisy training loss", loss_baseline, "equal probabilities:"
     _line(upper, scored, score, BLUE, f"{scored[-1][1]:.3f}" if scored else "")
     if baseline is not None and math.isfinite(baseline):
         _constant(upper, baseline, answer)
@@ -102,7 +104,7 @@ def _constant(axes: Axes, value: float, answer: str) -> None:
     """What needs no training, with its name above its line, inside of the axes."""
     axes.axhline(value, color=GREY, linestyle="--", linewidth=1.2)
     axes.annotate(
-        f"{answer}: {value:.3f}", (0.02, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
+        f"{answer} {value:.3f}", (0.02, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
         textcoords="offset points", color=GREY, fontsize=9, va="bottom",
     )  # fmt: skip
 
