@@ -66,6 +66,7 @@ def expected_failures(estimator: object) -> dict[str, str]:
     return {check: why for check, of, why in listed if of in ("both", f"`{type(estimator).__name__}`")}
 
 
+@pytest.mark.filterwarnings("ignore:epsilon = 50 is too weak")
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         classifier(epsilon=50.0, steps=20, classes=[0, 1, 2, 3], max_sample_weight=2),
@@ -396,7 +397,7 @@ def test_every_fit_is_one_charge_of_the_whole_plan(ledger: Ledger, tmp_path: Pat
 def test_a_fit_that_does_not_fit_touches_nothing(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = regressor(ledger=str(tmp_path / "budget.db"), dataset="rows", epsilon=50.0)
+    model = regressor(ledger=str(tmp_path / "budget.db"), dataset="rows", epsilon=20.0)
     monkeypatch.setattr(PrivateSession, "step", None)
     with pytest.raises(BudgetExceeded, match="of its steps would fit"):
         model.fit(rows()[0], rows()[0][:, 0])
