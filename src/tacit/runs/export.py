@@ -34,6 +34,7 @@ METADATA = "tacit"
 """The name of the metadata in the file."""
 _ROWS = 2  # of the example that the network is followed with; one row would be taken for a constant
 _OTHER_ROWS = (1, 5)
+_TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # exported in fact, and not by its stubs
 _TALKING = ("torch.onnx._internal.exporter._registration", "torch.fx.experimental.symbolic_shapes")
 """Loggers of torch: of packages that this network needs not, and of what its error says as well."""
 _TOLERANCE = 1e-4  # another path through the network, not another order of sums
@@ -90,7 +91,7 @@ def _without_what_nobody_can_change() -> Iterator[None]:
     """
     loggers = [logging.getLogger(name) for name in _TALKING]
     with warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning, torch.jit.TracerWarning):
+        for category in (DeprecationWarning, FutureWarning, _TRACER_WARNING):
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", r"The tensor attributes? .* (was|were) assigned during export")
         for logger in loggers:
