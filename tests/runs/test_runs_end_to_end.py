@@ -332,5 +332,5 @@ def test_frozen_parts_stay_in_evaluation_mode() -> None:
 
 
 def test_row_figures_are_all_that_the_metrics_hold() -> None:
-    figures = {"steps", "epsilon", "loss", "test_score", "test_loss", "loss_std"}
+    figures = {"steps", "epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc"}
     assert set(vars(Row(1, 0.1, None, None, None))) == figures

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tacit.report.verdict import Verdict, verdict
+from tacit.report.verdict import RARE, Verdict, verdict
 from tacit.training.evaluation import Evaluation
 
-__all__ = ["constant_score", "evaluation_data", "evaluation_text", "score_line"]
+__all__ = ["constant_score", "evaluation_data", "evaluation_text", "is_ranked", "score_line"]
 
 Data = Mapping[str, Any]
 
@@ -161,6 +161,15 @@ def constant_score(baseline: Data, digits: int = 4) -> str:
     """
     score = "–" if baseline["score"] is None else f"{baseline['score']:.{digits}f}"
     return f"{baseline.get('known', '')} {score}".strip()
+
+
+def is_ranked(data: Data) -> bool:
+    """Whether a model of two classes is judged by how it ranks the records, as one of the classes is rare.
+
+    >>> [is_ranked({"auc": 0.9, "baseline": {"score": share}}) for share in (0.97, 0.6)]
+    [True, False]
+    """
+    return data.get("auc") is not None and (data["baseline"]["score"] or 0.0) > RARE / 2
 
 
 def evaluation_text(data: Data) -> str:

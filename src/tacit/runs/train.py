@@ -48,6 +48,7 @@ from tacit.runs.evaluated import (
     PAGE,
     PICTURE,
     draw_evaluation,
+    drawn_score,
     figures_of,
     in_words_of,
     public_loss,
@@ -289,9 +290,7 @@ class Run:
         plot_progress(
             rows,
             self.folder / "progress.png",
-            score=f"test {figures['measure']}",
-            baseline=figures["baseline"]["score"],
-            known=figures["baseline"].get("known", ""),
+            **drawn_score(figures, len(self.data.test.targets)),
             loss_baseline=public_loss(self.data),
             private=private,
         )

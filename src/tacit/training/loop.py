@@ -24,7 +24,8 @@ class Row:
     """One line of the metrics: all in it is public or accounted for, but test figures are of test records.
 
     ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``;
-    ``loss_std``, the standard deviation of ``loss``: of its noise, and of who was drawn.
+    ``loss_std``, the standard deviation of ``loss``: of its noise, and of who was drawn; ``test_auc``, of two
+    classes.
 
     >>> Row(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
     0.5
@@ -36,6 +37,7 @@ class Row:
     test_score: float | None
     test_loss: float | None
     loss_std: float | None = None
+    test_auc: float | None = None
 
 
 class Watcher(Protocol):
@@ -233,6 +235,7 @@ def _add_row(
         test_score=None if found is None else found.score,
         test_loss=None if found is None else found.loss,
         loss_std=smoothed_std(loss_std(session.plan), progress.weight),
+        test_auc=None if found is None else found.auc,
     )
     progress.rows.append(row)
     for watcher in watchers:
