@@ -65,7 +65,7 @@ from tacit.training.noise_reuse import check_release
 from tacit.training.owners import OwnedRecords, as_owned, check_unit, is_owned, rows_read
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
-from tacit.training.progress import step_bar
+from tacit.training.progress import KeptBar, step_bar
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Collate, Data, Records
 from tacit.training.replicas import check_of_replicas
@@ -267,6 +267,7 @@ class PrivateSession:
         self._done = 0
         self._unsaved = False  # whether a state of these records, of further days, is still to be saved
         self._loss: float | None = None  # the noisy one of the last step, for a bar
+        self._bar = KeptBar()
         self._torn = False
         if check_integer("workers", workers, low=0) > 0:
             session = weakref.proxy(self)  # the workers end with the session
@@ -399,11 +400,15 @@ class PrivateSession:
         """
         each = self.plan.steps_per_epoch
         title = f"epoch {self._done // each + 1} of {-(-self.plan.steps // each)}"
-        yield from self._tickets(min(self._done + each, self.steps_there), title, progress)
+        stop = min(self._done + each, self.steps_there)
+        yield from self._tickets(stop, title, progress, self._bar)
 
-    def _tickets(self, stop: int, title: str, progress: bool | None) -> Iterator[StepTicket]:
+    def _tickets(
+        self, stop: int, title: str, progress: bool | None, kept: KeptBar | None = None
+    ) -> Iterator[StepTicket]:
         shown = progress if self._ranks.first else False
-        with step_bar(title, first=self._done, stop=stop, plan=self.plan, progress=shown) as took:
+        steps = {"first": self._done, "stop": stop}
+        with step_bar(title, **steps, plan=self.plan, progress=shown, kept=kept) as took:
             while (step := self._done) < stop and self._is_paid_for():
                 yield StepTicket(step)
                 if self._done == step:
