@@ -152,6 +152,12 @@ class NotebookBar:
         self.titles = [desc]
         self.made.append(self)
 
+    def __enter__(self) -> NotebookBar:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
     def reset(self, total: int) -> None:
         self.total, self.n = total, 0
 

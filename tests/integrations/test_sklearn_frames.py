@@ -206,6 +206,7 @@ def test_planted_bug_an_encoding_by_the_largest_value_of_the_data(monkeypatch: p
 # --- weights ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:epsilon = 200 is too weak")
 @pytest.mark.usefixtures("fixed_noise")
 def test_weights_multiply_the_loss_before_clipping() -> None:
     """One step without clipping is linear in the weights, so that each weight can be read off it."""
