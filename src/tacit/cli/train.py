@@ -235,7 +235,7 @@ def _show_balance(run: Run, when: str) -> None:
 def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
     """Train with a bar; None if Ctrl-C ended it, after a message on how to go on: by train and ``again``."""
     done = run.session.steps_done
-    bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
+    bar = TrainingBar(title, run.plan, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
         outcome = run.start((bar,), stop)
     if not run.ended:

@@ -20,6 +20,7 @@ from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
 from tacit.columns.stated import bounds_from_text, by_column, check_column, values_from_text
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
 from tacit.ledger.policy_template import NO_COLUMN, policy_template
+from tacit.strength import warn_if_weak
 
 __all__ = [
     "BOUNDED",
@@ -120,7 +121,7 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
         PrivacyRefusal: a delta of one over the number of records, or more.
     """
     if facts.epsilon is not None:
-        check_real("epsilon", facts.epsilon, low=0.0, open_low=True)
+        warn_if_weak(check_real("epsilon", facts.epsilon, low=0.0, open_low=True))
     if facts.delta is not None:
         check_real("delta", facts.delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if facts.records is not None:

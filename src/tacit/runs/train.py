@@ -50,6 +50,7 @@ from tacit.runs.evaluated import (
     PAGE,
     PICTURE,
     draw_evaluation,
+    drawn_score,
     figures_of,
     in_words_of,
     public_loss,
@@ -305,8 +306,7 @@ class Run:
         plot_progress(
             rows,
             self.folder / "progress.png",
-            score=f"test {figures['measure']}",
-            baseline=figures["baseline"]["score"],
+            **drawn_score(figures, len(self.data.test.targets)),
             loss_baseline=public_loss(self.data),
             private=private,
         )
