@@ -22,6 +22,7 @@ from tacit.report.pages.risk_figure import two_worlds
 from tacit.report.risk import RiskSheet
 
 __all__ = [
+    "ABOUT",
     "ATTACKS",
     "MEMORY",
     "AttackedModel",
@@ -37,6 +38,11 @@ Array: TypeAlias = NDArray[np.float64]
 ATTACKS = MEMORY = AUDIT_LEVEL / 10
 """The probability with which an attack is found above its limit by chance, and so are secrets; the rest of
 :data:`tacit.audits.AUDIT_LEVEL` is that of the planted experiment."""
+ABOUT = (
+    "What an attack found is an estimate, with its interval: it may lie above the limit by chance. The limit "
+    "is proven, for the rates themselves. Whether an attack is above it is tested, with both rates bounded."
+)
+"""What the figures of attacks are beside their limits: in the JSON and on the page."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
 _FEWEST = 5  # false positives to expect, at least
 _GRID = np.logspace(-5, 0, 81)
@@ -146,6 +152,7 @@ def membership_found(
         "headline": headline,
         "shadows": shadows,
         "confidence": confidence,
+        "about": ABOUT,
         "rates": [{"rate": rate, "limit": float(limit(np.array([rate]))[0])} for rate in rates],
         "models": found,
     }

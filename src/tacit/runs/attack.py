@@ -29,6 +29,7 @@ from tacit.attacks.membership import (
     ShadowScores,
     attack_all,
     bavaria,
+    by_chance,
     log_probability,
     logit_margin,
     loss_threshold,
@@ -268,12 +269,13 @@ def _turns(records: int, batch: int) -> Iterator[Tensor]:
 
 def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]:
     """How exposed each member is, with DP and without, and the extremes of the latter."""
-    orders, values = {}, {}
+    orders, values, chance = {}, {}, {}
     for name, shadows in trained.items():
         margins = (
             logit_margin(shadows.outputs, run.pool.targets.numpy()) if run.data.classes else shadows.outputs
         )
         order, values[name] = ranked_and_reported(margins, shadows.trained_on)
+        chance[name] = by_chance(margins, shadows.trained_on)
         orders[name] = order[run.is_member[order]]
     curves = []
     for name, order in orders.items():
@@ -289,6 +291,8 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
             "picture": grey_picture(x.numpy()) if is_picture(x) else None,
             "without_dp": float(values[WITHOUT_DP][record]),
             "with_dp": float(values[WITH_DP][record]),
+            "chance_without_dp": float(chance[WITHOUT_DP][record]),
+            "chance_with_dp": float(chance[WITH_DP][record]),
         }
 
     order = orders[WITHOUT_DP]

@@ -10,7 +10,7 @@ from tacit.attacks.membership.rmia import rmia_offline, rmia_online
 from tacit.attacks.membership.shadows import ShadowScores, log_probability, logit_margin
 from tacit.attacks.membership.shokri import shokri
 from tacit.attacks.membership.suite import DEFAULT_ATTACK, Evidence, attack_all
-from tacit.attacks.membership.vulnerability import ranked_and_reported, vulnerability
+from tacit.attacks.membership.vulnerability import by_chance, ranked_and_reported, vulnerability
 
 __all__ = [
     "DEFAULT_ATTACK",
@@ -18,6 +18,7 @@ __all__ = [
     "ShadowScores",
     "attack_all",
     "bavaria",
+    "by_chance",
     "lira_offline",
     "lira_online",
     "log_probability",
