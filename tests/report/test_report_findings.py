@@ -134,6 +134,24 @@ def test_what_an_attack_found_is_called_an_estimate_wherever_its_limit_stands() 
     assert figures(data)["attack"].endswith(f"({100 * attack['low']:.3g}–{100 * attack['high']:.3g}) found")
 
 
+def test_what_the_shadow_models_add_is_in_the_intervals() -> None:
+    scores, rng = gaussian_scores(1.0, 0), np.random.default_rng(0)
+    moved = [Scores(scores.members + shift, scores.non_members) for shift in 0.1 * rng.normal(size=8)]
+    alone, widened = (
+        membership_found(
+            [AttackedModel("with DP", True, {"one": scores}, 0.9, 0.8, without)], CURVE, headline="one",
+            shadows=16, rates=(0.01,), confidence=0.95, rng=np.random.default_rng(1),
+        )["models"][0]["attacks"][0]
+        for without in ({}, {"one": moved})
+    )  # fmt: skip
+    for figure in ("auc", "advantage"):
+        assert widened[figure]["value"] == alone[figure]["value"]
+        assert widened[figure]["low"] < alone[figure]["low"] - 0.02
+    assert (
+        widened["points"][0]["true_positive_rate"]["high"] > alone["points"][0]["true_positive_rate"]["high"]
+    )
+
+
 def test_only_the_private_model_is_held_against_the_limit() -> None:
     assert "above_the_limit" not in attacked(1.0)["models"][1]["attacks"][0]
 

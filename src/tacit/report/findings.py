@@ -8,14 +8,14 @@ Letters: f(a) the least false-negative rate at false-positive rate a of the run;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
-from tacit.attacks import Scores, clopper_pearson, measure, operating_point
+from tacit.attacks import Scores, found_at, measure, operating_point
 from tacit.audits import AUDIT_LEVEL, AuditResult
 from tacit.errors import InvalidInput
 from tacit.report.pages.risk_figure import two_worlds
@@ -54,7 +54,7 @@ class AttackedModel:
     """One model, and every attack's scores on the same members and others.
 
     ``private``: whether it was trained by the accounted plan.  ``train_score`` and ``test_score``: accuracy,
-    or R^2 for numbers.
+    or R^2 for numbers.  ``without``: of attacks with shadow models, the scores without each group of them.
     """
 
     name: str
@@ -62,6 +62,7 @@ class AttackedModel:
     scores: Mapping[str, Scores]
     train_score: float
     test_score: float
+    without: Mapping[str, Sequence[Scores]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def membership_found(
     for model in models:
         attacks = []
         for name, scores in model.scores.items():
-            one = _one_attack(name, scores, rates, confidence, rng)
+            one = _one_attack(name, scores, rates, confidence, rng, model.without.get(name, ()))
             if model.private:
                 level = ATTACKS / comparisons
                 one["above_the_limit"] = any(_above(scores, rate, limit, level, rng) for rate in rates)
@@ -173,9 +174,16 @@ def audits_found(planted: Sequence[Planted]) -> list[dict[str, Any]]:
 
 
 def _one_attack(
-    name: str, scores: Scores, rates: Sequence[float], confidence: float, rng: np.random.Generator
+    name: str,
+    scores: Scores,
+    rates: Sequence[float],
+    confidence: float,
+    rng: np.random.Generator,
+    without: Sequence[Scores],
 ) -> dict[str, Any]:
-    measured = measure(scores, false_positive_rates=tuple(rates), confidence=confidence, rng=rng)
+    measured = measure(
+        scores, false_positive_rates=tuple(rates), confidence=confidence, rng=rng, without=without
+    )
     return {
         "attack": name,
         "members": measured.members,
@@ -191,10 +199,11 @@ def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
     """The ROC at about evenly spaced logarithms of the false-positive rate, with a band for each point."""
     roc = scores.roc()
     a, found = roc.false_positive_rates, roc.true_positive_rates
-    n, m = scores.members.size, scores.non_members.size
+    m = scores.non_members.size
     wanted = np.unique(np.round(np.logspace(0.0, np.log10(m), _POINTS)) / m)
     at = np.unique(np.searchsorted(a, wanted + 1e-12, side="right") - 1)
-    bands = [clopper_pearson(round(n * found[i]), n, confidence=confidence) for i in at]
+    at = at[a[at] > 0.0]
+    bands = [found_at(scores, float(a[i]), confidence=confidence) for i in at]
     return {
         "false_alarms": a[at].tolist(),
         "found": found[at].tolist(),

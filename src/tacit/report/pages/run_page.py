@@ -130,8 +130,8 @@ def _membership(data: Data, charts: Mapping[str, str]) -> str:
         f"These had {who}.</p>"
         f"{_figure(charts['attacks'], _ATTACKS.format(attack=found['headline'], percent=percent))}"
         f"<details><summary>Every attack, in figures</summary>{tables}"
-        f'<p class="soft">In brackets: {percent} % intervals, over records like these, for this one model. '
-        "“Found” is judged on half of the records, at a threshold that the other half chose. "
+        f'<p class="soft">In brackets: {percent} % intervals, over records like these and '
+        "other shadow models, for this one model; that the threshold was set by these records is in them. "
         f"{escape(found['about'])}</p></details>"
         '<p class="soft">Members are the training records, others the test records. Where the two differ in '
         "kind, an attack can also tell them apart by that, which is no leak.</p>"
