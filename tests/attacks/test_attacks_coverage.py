@@ -106,10 +106,28 @@ def test_an_interval_that_takes_its_threshold_as_known_is_found_out(sizes: tuple
     rate, rng = rate_for(sizes[1]), np.random.default_rng(3)
     truth = float(stats.norm.sf(stats.norm.isf(rate) - 1.0))
     found = [
-        operating_point(gaussian(rng, 1.0, sizes), rate, confidence=0.95, rng=rng).true_positive_rate
+        operating_point(gaussian(rng, 1.0, sizes), rate, confidence=0.95).true_positive_rate
         for _ in range(200)
     ]
     assert covered(truth, found)[0] < fewest(200)
+
+
+@pytest.mark.parametrize("decimals", [8, 0])
+@pytest.mark.parametrize("sizes", [(60, 60), (1437, 360)])
+def test_both_rates_of_a_threshold_are_in_their_intervals(sizes: tuple[int, int], decimals: int) -> None:
+    """Also of scores that are whole numbers, whose upper ends alone are what a limit is tested with."""
+    rng, rate, missed = np.random.default_rng(7), rate_for(sizes[1]), np.zeros(4, dtype=int)
+    for _ in range(500):
+        drawn = gaussian(rng, 1.0, sizes)
+        scores = Scores(drawn.members.round(decimals), drawn.non_members.round(decimals))
+        point = operating_point(scores, rate, confidence=0.9)
+        at = np.ceil(point.threshold * 10**decimals) / 10**decimals - 0.5 * 10.0**-decimals
+        false, found = stats.norm.sf(at), stats.norm.sf(at - 1.0)
+        missed += [
+            false > point.false_positive_rate.high, found < point.true_positive_rate.low,
+            found > point.true_positive_rate.high, decimals == 8 and false < point.false_positive_rate.low,
+        ]  # fmt: skip
+    assert missed.max() <= stats.binom.isf(RARE, 500, 0.05)
 
 
 def test_one_model_gives_one_figure_and_it_depends_on_no_halves() -> None:
@@ -158,7 +176,9 @@ class World:
     others: int = 400
     classes: int = 10
 
-    def scores(self, target: Array, rng: np.random.Generator) -> tuple[Scores, list[Scores]]:
+    def scores(
+        self, target: Array, rng: np.random.Generator, *, groups: bool = True
+    ) -> tuple[Scores, list[Scores]]:
         """BaVarIA's on a model with these shifts of its classes, and those without each group of shadows."""
         records = self.members + self.others
         label, mean = rng.integers(0, self.classes, records), rng.normal(size=records)
@@ -167,7 +187,7 @@ class World:
         own = mean + target[label] + moves * member + rng.normal(size=records)
         shifts = self.shared * rng.normal(size=(self.shadows, self.classes))
         table = mean + shifts[:, label] + moves * trained_on + rng.normal(size=trained_on.shape)
-        kept = [np.arange(self.shadows), *without_each_group(self.shadows)]
+        kept = [np.arange(self.shadows), *(without_each_group(self.shadows) if groups else ())]
         whole, *without = (
             Scores.of(bavaria(ShadowScores(own, table[rows], trained_on[rows])), member) for rows in kept
         )
@@ -176,7 +196,7 @@ class World:
     def truth(self, target: Array, rate: float, rng: np.random.Generator) -> tuple[float, float]:
         """The share found at a false-positive rate, and the AUC, of very many records and shadow models."""
         large = replace(self, members=10_000, others=10_000)
-        found = [large.scores(target, rng)[0] for _ in range(8)]
+        found = [large.scores(target, rng, groups=False)[0] for _ in range(8)]
         shares = [found_at(one, rate, confidence=0.95).value for one in found]
         return float(np.mean(shares)), float(np.mean([one.auc() for one in found]))
 

@@ -225,7 +225,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
     def held_out(scores: Scores, rng: np.random.Generator) -> Interval:
         """The truth differs from threshold to threshold, so it is moved to 0."""
-        point = operating_point(scores, 0.2, confidence=0.9, rng=rng)
+        point = operating_point(scores, 0.2, confidence=0.9)
         true = float(stats.norm.sf(point.threshold - 1.0))
         seen = point.true_positive_rate
         return Interval(seen.value - true, seen.low - true, seen.high - true, 0.9)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import betainc, stdtrit
+from scipy.special import betainc, betaincinv, stdtrit
 from scipy.stats import binom
 
 from tacit.attacks.between_shadows import Figure, shadow_reach, widened
@@ -45,15 +45,15 @@ _RARE = 1e-9  # a probability that is left out of a sum
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One threshold, chosen on half of the records, and its rates on the other half.
+    """One threshold, and its rates.
 
     ``target`` is the requested false-positive rate.  That the attack has both rates is what a limit is tested
     with; for the share of members that it finds at ``target`` see :func:`found_at`.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> found = operating_point(scores, 0.05, confidence=0.95, rng=rng)
-    >>> found.target, found.true_positive_rate.low < 0.26 < found.true_positive_rate.high
+    >>> found = operating_point(scores, 0.05, confidence=0.95)
+    >>> found.target, found.false_positive_rate.low < 0.05 < found.false_positive_rate.high
     (0.05, True)
     """
 
@@ -214,34 +214,42 @@ def auc_interval(scores: Scores, *, confidence: float) -> Interval:
     return Interval(value, low, high, confidence)
 
 
-def operating_point(
-    scores: Scores, false_positive_rate: float, *, confidence: float, rng: np.random.Generator
-) -> OperatingPoint:
-    """The threshold for ``false_positive_rate`` from a random half; Clopper-Pearson on the other, for *both*
-    rates: a threshold from a sample meets its false-positive rate only roughly.
+def operating_point(scores: Scores, false_positive_rate: float, *, confidence: float) -> OperatingPoint:
+    """The rates of the threshold just above x_(k + 1), with k = floor(a m), whatever they are.
+
+    A threshold from a sample meets its false-positive rate only roughly, so *both* rates have an interval.
+    All records of either kind count: k is fixed beforehand, so that the true false-positive rate has the law
+    Beta(k + 1, m - k) of an order statistic, or is smaller where scores are tied; and members have no part in
+    the choice, so that theirs is Clopper and Pearson's.
 
     Guarantee
     ---------
     * Each interval holds the rate of that threshold, for further records like these, with probability at
-      least ``confidence``.
+      least ``confidence``; that of false positives where no scores of non-members are tied, and its upper end
+      always.
 
     :raises InvalidInput: if ``false_positive_rate`` times the number of non-members is below 5.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> found = operating_point(scores, 0.1, confidence=0.95, rng=rng)
+    >>> found = operating_point(scores, 0.1, confidence=0.95)
     >>> found.false_positive_rate.low < 0.1 < found.false_positive_rate.high
     True
     """
     scores.check_enough(false_positive_rate)
     scores.check_not_constant()
-    choosing, judging = scores.split(rng)
-    threshold = choosing.threshold(false_positive_rate)
+    check_real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
+    n, m, level = scores.members.size, scores.non_members.size, (1.0 - confidence) / 2.0
+    k = _allowed(false_positive_rate, m)
+    below = float(np.partition(scores.non_members, m - k - 1)[m - k - 1]) if k < m else -math.inf
+    ends = (betaincinv(k + 1, m - k, part) if k < m else 1.0 for part in (level, 1.0 - level))
+    falsely = float((scores.non_members > below).mean())
+    low, high = (float(end) for end in ends)
     return OperatingPoint(
         false_positive_rate,
-        threshold,
-        _rate_at_least(judging.non_members, threshold, confidence),
-        _rate_at_least(judging.members, threshold, confidence),
+        float(np.nextafter(below, math.inf)),
+        Interval(falsely, min(low, falsely), max(high, falsely), confidence),
+        clopper_pearson(int((scores.members > below).sum()), n, confidence=confidence),
     )
 
 
@@ -293,8 +301,9 @@ def largest_advantage(scores: Scores, *, confidence: float) -> Interval:
 # --- parts ------------------------------------------------------------------------------------------------
 
 
-def _rate_at_least(scores: Array, threshold: float, confidence: float) -> Interval:
-    return clopper_pearson(int((scores >= threshold).sum()), scores.size, confidence=confidence)
+def _allowed(rate: float, others: int) -> int:
+    """k, how many non-members may score above a threshold."""
+    return math.floor(rate * others + 1e-9)
 
 
 def _share_found(scores: Scores, rate: float) -> float:
@@ -303,7 +312,7 @@ def _share_found(scores: Scores, rate: float) -> float:
     Where ``rate`` allows no non-member at all, members above them all.
     """
     x = np.sort(scores.non_members)[::-1]
-    allowed = math.floor(rate * x.size + 1e-9)
+    allowed = _allowed(rate, x.size)
     at_least = np.searchsorted(-x, -x, side="right")  # non-members at or above each
     fits = np.flatnonzero(at_least <= allowed)
     found = scores.members >= x[fits[-1]] if fits.size else scores.members > x[0]

@@ -138,7 +138,7 @@ def membership_found(
             one = _one_attack(name, scores, rates, confidence, rng, model.without.get(name, ()))
             if model.private:
                 level = ATTACKS / comparisons
-                one["above_the_limit"] = any(_above(scores, rate, limit, level, rng) for rate in rates)
+                one["above_the_limit"] = any(_above(scores, rate, limit, level) for rate in rates)
             attacks.append(one)
         found.append(
             {
@@ -212,11 +212,9 @@ def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
     }
 
 
-def _above(
-    scores: Scores, rate: float, limit: Callable[[Array], Array], level: float, rng: np.random.Generator
-) -> bool:
+def _above(scores: Scores, rate: float, limit: Callable[[Array], Array], level: float) -> bool:
     """Whether the attack finds more than the limit, both rates bounded, at ``level``."""
-    point = operating_point(scores, rate, confidence=1.0 - level, rng=rng)
+    point = operating_point(scores, rate, confidence=1.0 - level)
     most = float(limit(np.array([point.false_positive_rate.high]))[0])
     return point.true_positive_rate.low > most
 
