@@ -252,8 +252,10 @@ def test_a_model_that_exposes_a_record_no_more_than_chance_has_no_bar() -> None:
     data["exposed"]["most"][0]["with_dp"] = -0.7
     evidence = page(data).split("The strongest evidence")[1].split("Who is exposed most")[0]
     assert "without DP exposes it by 4.0 standard deviations" in evidence
-    assert "the model with DP exposes it by no more than chance does (−0.7)" in evidence
+    assert "with DP exposes it by no more than chance does (−0.7, where it gives up to 1.4)" in evidence
     assert evidence.count('class="bar"') == 1
+    data["exposed"]["most"][0] |= {"without_dp": 1.2, "with_dp": 2.0}
+    assert "The image ranked first without DP is record 7" in page(data)
 
 
 def test_without_shadow_models_and_secrets_there_is_no_strongest_evidence() -> None:

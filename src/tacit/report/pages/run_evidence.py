@@ -36,7 +36,8 @@ def _record(data: Data) -> str:
     said = [f"the model {_MODELS[key]} exposes it by {_moved(first, key)}" for key in kinds]
     top = max(_PLAIN, *(first[key] for key in above))
     bars = "".join(bar(_MODELS[key], first[key], top, _COLOURS[key], digits=1) for key in above)
-    sentence = f"The {unit} exposed most without DP is record {first['record']:,}, “{first['label']}”: "
+    most = "exposed most" if "without_dp" in above else "ranked first"
+    sentence = f"The {unit} {most} without DP is record {first['record']:,}, “{first['label']}”: "
     return (
         f'<div class="evidence">{picture}<div><p>{escape(sentence + ", ".join(said))}. By 3, almost anyone '
         f"can tell that it took part.{strays(data)}</p>{bars}</div></div>"
@@ -65,7 +66,8 @@ def _moved(card: Data, kind: str) -> str:
     """By how much one model exposes the record, in words."""
     if stands_out(card, kind):
         return f"{tenths(card[kind])} standard deviations"
-    return f"no more than chance does ({tenths(card[kind])})"
+    chance = tenths(card[f"chance_{kind}"])
+    return f"no more than chance does ({tenths(card[kind])}, where it gives up to {chance})"
 
 
 def strays(data: Data) -> str:
