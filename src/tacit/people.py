@@ -21,6 +21,7 @@ from tacit.accounting import calibrate
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, Event, Gaussian, GroupPrivacy, PoissonSampled, Repeat
 from tacit.planner import Question
+from tacit.rounding import NOISE_DIGITS
 
 __all__ = ["Comparison", "Way", "compare_ways"]
 
@@ -123,6 +124,7 @@ def compare_ways(question: Question, batch_size: int, rows_per_user: int) -> Com
         return calibrate(
             lambda sigma: GroupPrivacy(training(sigma), size),
             epsilon=most, delta=delta, adjacency=Adjacency.parse(question.adjacency),
+            digits=NOISE_DIGITS,
         )  # fmt: skip
 
     def by_rows(sigma: float) -> Way:

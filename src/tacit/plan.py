@@ -29,7 +29,7 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_int
 from tacit.events import Adjacency, Compose, CyclicPoissonSampled, Event, Gaussian, GroupPrivacy
 from tacit.events.base import check_event
 from tacit.notebook import facts
-from tacit.rounding import round_up
+from tacit.rounding import NOISE_DIGITS, round_up
 from tacit.sampling import (
     ByDate,
     CyclicPoissonSampling,
@@ -260,7 +260,8 @@ class Plan:
     ) -> Plan:
         """The plan with the least noise that stays within a budget; see :meth:`with_noise`.
 
-        What ``preparation`` and ``score_report`` cost is taken from the same budget.
+        What ``preparation`` and ``score_report`` cost is taken from the same budget.  The noise multiplier is
+        rounded up to six significant digits, for the plan to be the same on every processor.
 
         Args:
             epsilon: the budget is ``(epsilon, delta)``.
@@ -301,7 +302,9 @@ class Plan:
             score_report=score_report,
             allow_large_delta=allow_large_delta,
         )
-        noise = accounting.calibrate(blank.event_with, **goal, adjacency=blank.adjacency, method="best")
+        noise = accounting.calibrate(
+            blank.event_with, **goal, adjacency=blank.adjacency, method="best", digits=NOISE_DIGITS
+        )
         warn_if_weak(epsilon)
         rule = clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
         return replace(blank, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)

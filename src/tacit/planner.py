@@ -28,6 +28,7 @@ from tacit.accounting import LooseBudget, PrivacyCurve, account, calibrate
 from tacit.accounting.truncation import chance_of_cut, left_for_poisson, smallest_largest_batch
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
+from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
 from tacit.strength import warn_if_weak
 
@@ -525,7 +526,7 @@ def _calibrated(
         training = sampling.event(Gaussian(noise_multiplier), steps, adjacency)
         return Compose((*preparation, training)) if preparation else training
 
-    return calibrate(family, **dict(budget), adjacency=adjacency, method="best")
+    return calibrate(family, **dict(budget), adjacency=adjacency, method="best", digits=NOISE_DIGITS)
 
 
 def _total_noise(question: Question, batch_size: int) -> float:

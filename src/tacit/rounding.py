@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import decimal
 
-__all__ = ["round_up", "significant"]
+__all__ = ["NOISE_DIGITS", "raised", "round_up", "significant"]
+
+NOISE_DIGITS = 6
+"""Significant digits of a noise multiplier that was calibrated for a plan: all processors agree on them."""
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -15,6 +18,15 @@ def round_up(value: float, digits: int = 4) -> str:
     """
     context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
     return f"{context.create_decimal(repr(float(value))).normalize():f}"
+
+
+def raised(value: float, digits: int) -> float:
+    """The least number of so many significant digits that is not below ``value``.
+
+    >>> raised(1.2345601, 6), raised(1.23456, 6), raised(0.99999999, 3)
+    (1.23457, 1.23456, 1.0)
+    """
+    return float(round_up(value, digits))
 
 
 def significant(value: float, digits: int) -> float:

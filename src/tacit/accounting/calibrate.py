@@ -1,4 +1,4 @@
-"""How much noise, how many steps does a budget allow, and how does epsilon grow along a run?
+"""How much noise, how many steps does a budget allow, how does epsilon grow along a run? Long: three searches.
 
 Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
 """
@@ -25,10 +25,12 @@ from tacit.accounting.roots import brent
 from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Event
+from tacit.rounding import raised
 
 __all__ = ["LooseBudget", "calibrate", "epsilon_schedule", "largest_steps"]
 
 _MOST_STEPS = 10**9
+_FEWEST_DIGITS = 6  # of a noise multiplier: fewer would cost more than the search's tolerance
 _SECANTS = 6
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
@@ -96,6 +98,7 @@ def calibrate(
     false_positive_rate: float | None = None,
     adjacency: Adjacency | str,
     method: str = "pld",
+    digits: int | None = None,
 ) -> float:
     """Find the smallest noise multiplier with which a plan stays within a budget, or a risk of attacks.
 
@@ -111,6 +114,8 @@ def calibrate(
     :param advantage: target, in (0, 1).
     :param true_positive_rate: target, above ``false_positive_rate``, at most 1.
     :param false_positive_rate: in [0, 1].
+    :param digits: round the result up to so many significant digits, 6 or more: what enters a plan is then
+        the same on every processor, though the last bits of its curve are not.
     :returns: a noise multiplier in [0.1, 1e6].
     :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
     :raises LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
@@ -120,7 +125,7 @@ def calibrate(
     Guarantee
     ---------
     * The curve of ``family(result)`` is within the goal: checked before it is returned.
-    * 1.0001 times less noise would not do; 1.000001 times for a goal that is a risk.
+    * 1.0001 times less noise would not do; 1.000001 times for a goal that is a risk, if all digits are kept.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
@@ -136,6 +141,8 @@ def calibrate(
             f"{type(family).__name__}."
         )
     relation = Adjacency.parse(adjacency)
+    if digits is not None:
+        check_integer("digits", digits, low=_FEWEST_DIGITS)
     asked = {
         "epsilon": epsilon,
         "delta": delta,
@@ -161,14 +168,25 @@ def calibrate(
         near = least if start is None else min(start, _HIGH)
         found = _refine(excess, _secant(near_excess, near, least, goal.tolerance), least, goal.tolerance)
         if found > least:
-            return _noise(found)
+            if digits is None:
+                return _noise(found)
+            return _raised(lambda noise: goal.excess(goal.figure(family(noise))) <= 0.0, found, digits)
     raise LooseBudget(
         f"{goal.says()} is more than this plan costs with the least noise that can be accounted for: "
         f"noise multiplier {_noise(least):.4g} costs {goal.says(excess(least), '.4g')} "
         f"under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
         "epsilon, to 10 or less, or delta, or the risk; or give that noise multiplier itself.",
-        _noise(least),
+        raised(_noise(least), _FEWEST_DIGITS),
     )
+
+
+def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
+    """The least noise of so many significant digits, from ``log_noise`` on, that keeps the goal; checked, for
+    the bounds are good to some 1e-7 only, and may be higher at a little more noise."""
+    noise = raised(_noise(log_noise), digits)
+    while noise < MOST_NOISE and not keeps(noise):
+        noise = raised(math.nextafter(noise, math.inf), digits)
+    return noise
 
 
 def _noise(log_noise: float) -> float:

@@ -23,6 +23,7 @@ from scipy.special import log_ndtr, ndtr
 
 from tacit.accounting import LooseBudget, calibrate
 from tacit.events import Adjacency, Event, Gaussian
+from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
 from tacit.scaling.law import Floats
 
@@ -72,7 +73,9 @@ def noise_multiplier(
     def family(noise: float) -> Event:
         return sampling.event(Gaussian(noise), steps, adjacency)
 
-    return calibrate(family, epsilon=epsilon, delta=delta, adjacency=adjacency, method=method)
+    return calibrate(
+        family, epsilon=epsilon, delta=delta, adjacency=adjacency, method=method, digits=NOISE_DIGITS
+    )
 
 
 class NoiseTable:

@@ -38,6 +38,7 @@ _STEEPEST = 0.1  # width of a cell, by the distance from a narrow one
 
 _SHARE = 1.0 / 16.0  # of what cells of h cost is what wider ones may cost
 _ALONE = 1e-4  # the grid of a mechanism that is performed once, against epsilon
+_AT_ZERO = 1e-3  # at epsilon 0, against the deviation of its loss, if it has but atoms
 _ERROR = 1e-7  # wanted: the grid's own error in the trade-off curve
 _FLOOR = 1e-9  # of all mass: what is raised to a larger loss, to save points
 _MANY = 1 << 19  # points of a window, or of a step, of a composition that serves many epsilons
@@ -56,8 +57,8 @@ def _grid(
     cap: float = math.inf,
 ) -> Masses:
     loss = loss_of(base, direction, tail)
-    if end == 0 and loss.dominated is not None:
-        return dominated(loss.dominated, h)
+    if end == 0 and (lower := loss.dominated) is not None:
+        return dominated(lower, h)
     layout = _layout(loss, h, tilt, cap) if tilt > 0.0 else None
     return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
 
@@ -67,7 +68,7 @@ def _alone(
 ) -> Masses:
     """The grid of a mechanism that is performed once: nothing depends on how far from epsilon a loss is."""
     loss = loss_of(base, direction, tail)
-    if loss.atoms.size or loss.dominated or not epsilon > 0.0:
+    if loss.atoms.size or loss.under or epsilon < 0.0 or cap == math.inf:
         return _grid(base, direction, h, tail, end)
     least = min(float(branch.value(branch.panels[:1])[0]) for branch in loss.branches)
     low = epsilon / _HIGHER
@@ -82,7 +83,7 @@ def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
     Cells of widths w cost as much as the integral of f w^2, f the tilted density; for their number, the
     integral of 1/w, that is least where w goes with f^{-1/3}.
     """
-    if loss.atoms.size or loss.dominated:
+    if loss.atoms.size or loss.under:
         return None
     parts = []
     for branch in loss.branches:
@@ -158,8 +159,13 @@ def composition(
     atoms = _atoms(steps, way, tail)
     if total == 1:
         ((base, _),) = steps
-        h, _ = aligned(_rounded(max(_ALONE * saddle.epsilon, reach / _LARGEST_STEP)), atoms)
-        cap = _HIGHER * saddle.epsilon if saddle.epsilon > 0.0 else math.inf
+        wanted = _ALONE * saddle.epsilon
+        if saddle.epsilon <= 0.0 and not loss_of(base, way, tail).branches:  # 0 is on the grid, and is exact
+            wanted = _AT_ZERO * math.sqrt(cumulant_of(steps, way, tail)(0.0)[2])
+        h, _ = aligned(_rounded(max(wanted, reach / _LARGEST_STEP) / finer), atoms)
+        cap = _HIGHER * saddle.epsilon
+        if saddle.epsilon <= 0.0:  # a coarse grid may show that what is looked for is elsewhere
+            cap = _CHEAP * h if finer >= 1.0 else math.inf
         return directly(_alone(base, way, h, tail, end, saddle.epsilon, cap), 1, h)
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:

@@ -46,6 +46,7 @@ MASS_ERROR = 2.0**-44  # allowance for quadrature and rounding, relative, on eve
 
 _WIDEST_CELL = 300.0  # e^h must not overflow
 _ROUNDED = 1e-12  # allowance on the mass at infinity, relative
+_NO_LOSS = 1 << 10  # times what an atom may lie off a grid point: on finer grids all of them would lie
 _HEAVY = 48  # atoms that a spacing is chosen for
 _ONE_GROUP = 0.5  # of the mass: from there on, the grid is laid through its mean
 _REACH = 8.0  # cells to either side of it that the group may take in
@@ -235,9 +236,12 @@ def _on_grid(losses: Array, h: float) -> NDArray[np.bool_]:
 def lattice(loss: Loss) -> float:
     """The widest spacing of a grid that a loss without densities lies on; 0 if there is none to be found."""
     sizes = np.abs(loss.atoms[:, 0])
-    if loss.branches or not (sizes > 0.0).any():
+    if loss.branches or sizes.size == 0:
         return 0.0
-    least = float(sizes[sizes > 0.0].min())
+    there = sizes[sizes > _NO_LOSS * _snap(float(sizes.max()))]  # what is less is 0 but for rounding
+    if there.size == 0:
+        return 0.0
+    least = float(there.min())
     least /= math.ceil(least / _WIDEST_CELL)
     return least if _on_grid(loss.atoms[:, 0], least).all() else 0.0
 

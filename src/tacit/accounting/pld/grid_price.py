@@ -69,9 +69,11 @@ def _around(
         guess = min(saddle.log_delta, math.log(best))
         made.append(composition(steps, way, replace(saddle, epsilon=anchor, log_delta=guess), end))
         best = min(best, made[-1].upper(anchor))
-        if best == 0.0 or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
+        if best <= negligible or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
             break
-        tail = tail_of(steps, guess)
+        before, tail = tail, tail_of(steps, guess)
+        if tail == before and guess <= math.log(best):  # the next one would be the same
+            break
     if end == 1:
         return min(made, key=lambda composition: composition.upper(anchor))
     return max(made, key=lambda composition: composition.lower(anchor))

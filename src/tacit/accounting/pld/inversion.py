@@ -180,7 +180,8 @@ class ContourPrice(Price):
         return min(found[1], self.grid.epsilon(delta)) if _wider(found, _NARROW) else found[1]
 
     def is_tight(self, delta: float) -> bool:
-        return not _wider(self.epsilon_bounds(delta), _TIGHT)  # the pair is attained
+        """By the lines alone, for a lower end on the grid takes longer than any other accountant."""
+        return not _wider(self._bounds(delta, MANY_PRODUCTS), _TIGHT)  # the pair is attained
 
     def tight_delta(self, epsilon: float) -> float | None:
         lower, upper = self._along_lines(epsilon)

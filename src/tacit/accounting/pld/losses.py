@@ -19,7 +19,7 @@ from tacit.accounting.pld.pair import (
     sampled_without_replacement,
     unsampled,
 )
-from tacit.accounting.pld.pairs_bins import LEAST_BIN_NOISE, balls_in_bins
+from tacit.accounting.pld.pairs_bins import LEAST_BIN_NOISE, balls_in_bins, coarse_tail
 from tacit.accounting.pld.pairs_mixture import (
     gaussian_mixture,
     gaussian_replaced,
@@ -70,7 +70,7 @@ def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
     :raises UnsupportedEvent: if there is no proven dominating pair.
     """
     if isinstance(base, BallsInBins):
-        return _loss_of_bins(base, direction, tail)
+        return _loss_of_bins(base, direction, coarse_tail(tail))
     if isinstance(base, KnownCurve):
         return base.loss
     return _loss_of(base, direction, tail)

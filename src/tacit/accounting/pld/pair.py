@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Loss:
 
     ``tail`` bounds the P-mass that is in none of these, on either side.  L <= ``supremum`` wherever it is
     finite.  Masses are good to a relative ``mass_error``, on top of rounding.  Where the loss dominates the
-    true one but is not it, ``dominated`` is one that the true one dominates.
+    true one but is not it, ``under`` makes one that the true one dominates.
     """
 
     branches: tuple[Branch, ...]
@@ -70,7 +71,12 @@ class Loss:
     tail: float
     supremum: float
     mass_error: float = 0.0
-    dominated: Loss | None = None
+    under: Callable[[], Loss] | None = None
+
+    @cached_property
+    def dominated(self) -> Loss | None:
+        """What ``under`` makes, once it is asked for: upper bounds alone need none."""
+        return None if self.under is None else self.under()
 
 
 @dataclass(frozen=True)

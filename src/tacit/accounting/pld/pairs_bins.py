@@ -15,6 +15,12 @@ convex and increasing in every W.  So W may be replaced by a law on a linear gri
     lower:  a law whose E (W - a)_+ is at every a at most the true one: the interpolant of
             E (W - x_i)_+ - c_i,  c_i = d^2/8 sup f between x_{i-1} and x_{i+1},
             as a chord is above a convex function of second derivative f by d^2/8 sup f at most.
+
+A lognormal spreads over decades, and no grid of one spacing fits them all.  So S is split by its largest W
+into *levels*, each of which has its own grid: given which W are above a level, all of them are still
+independent, and are spread over any grid at all.  The level c_{k-1} < max W <= c_k is the sum of all
+W <= c_k less that of all W <= c_{k-1}, both on the grid of level k.  In the lower law of a later level,
+W <= c_{k-1} are replaced by their mean, which no convex function has more of, and larger ones rounded down.
 """
 
 from __future__ import annotations
@@ -23,28 +29,38 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.fft
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
-from tacit.accounting.pld.grid import UNIT
-from tacit.accounting.pld.pair import Loss, unsampled
-from tacit.accounting.pld.pairs_noise import gaussian_pair
+from tacit.accounting.pld.bins_sum import Window, sum_of, window_of
+from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.pairs_selection import NOTHING
 from tacit.accounting.price import Array
 
-__all__ = ["LEAST_BIN_NOISE", "balls_in_bins"]
+__all__ = ["LEAST_BIN_NOISE", "balls_in_bins", "coarse_tail"]
 
 LEAST_BIN_NOISE = 0.8
 """Below it, a lognormal spreads over too many decades for a linear grid; ``renyi.allocation`` has a bound."""
 
 _FINE = 1.0 / 60.0  # the grid against the spread of log W
 _MOST_POINTS = 1 << 19
-_LEAST_TAIL = 1e-22  # below, nothing is gained over the Gaussian without bins
+_LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how much farther the next one reaches
+_LEVELS = 12
+_UNDER, _STEPS = 1 << 15, 1 << 10  # the same for the lower law: of the first level, and of W at its end later
+_SUM = 1 << 14  # points of the sum on a level of small W
+_LEAST_TAIL = 1e-66  # for less, what is known of the Gaussian without bins will do
 _COARSER = 1e4  # the tail cut off, against what pld asks for: still 1e-5 of delta
+_DECADES = 3.0  # to which tails are rounded down, for losses to recur
+_LOWER_TAIL = 1e1  # what the lower law may leave out, against the upper
+_FARTHER = 1e-4  # and what may wrap around, against that: the largest losses are taken off for it
+_SHIFT = 1e-6  # of the divergence of a pass: what clipping W where large W are good may add to a loss
 _SURE = 1e-12  # allowance for quadrature and rounding, relative, on the law of one W
-_SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.7])  # of the tilt that shows where the window ends
 _LET_GO = 4  # points next to the cut
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+
+
+def coarse_tail(tail: float) -> float:
+    """A tail at most ``tail``, or the least, one of few: what is cut off less costs nothing here."""
+    return max(float(10.0 ** (_DECADES * math.floor(math.log10(tail) / _DECADES + 1e-9))), _LEAST_TAIL)
 
 
 def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss:
@@ -52,30 +68,148 @@ def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss
 
     Guarantee
     ---------
-    * The loss dominates that of every adaptive epoch, whatever ``tail``: below 1e-26 it is that of a record
-      whose bin is known.
+    * The loss dominates that of every adaptive epoch, whatever ``tail``.
     * ``dominated`` is dominated by that of the epoch in which every gradient has norm 1 in one direction.
     """
-    if tail * _COARSER < _LEAST_TAIL:
-        return replace(unsampled(gaussian_pair(sigma, tail)), dominated=NOTHING)
-    law = _Lognormal(sigma)
-    cut = law.cut(tail * _COARSER / bins)
-    d = _FINE / sigma
-    while True:
-        low, high = law.cells(d, cut)
-        spread = np.append(low, 0.0) + np.append(0.0, high)
-        window = _window(spread, bins, d, tail * _COARSER)
-        if window.size <= _MOST_POINTS:
-            break
-        d *= 1.05 * window.size / _MOST_POINTS
-    dominated = NOTHING
+    law, rest = _Lognormal(sigma), tail * _COARSER
     if remove:
-        pmf, error, wrapped = _sum(law.below(low + high, spread, d), bins, window)
-        dominated = _without_top(_loss(np.maximum(pmf - error, 0.0), bins, window, remove, 0.0), wrapped)
-    pmf, error, _ = _sum(spread, bins, window)  # what wraps around only adds
-    outside = 2.0 * tail * _COARSER + bins * law.above(cut)
-    loss = _loss(np.maximum(pmf, 0.0) + error, bins, window, remove, outside)
-    return replace(loss, dominated=dominated)
+        return replace(_removed(law, bins, rest), under=lambda: _under(law, bins, rest * _LOWER_TAIL))
+    return replace(_added(law, bins, rest), under=lambda: NOTHING)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Sums whose largest W is in ``taken`` < W/d <= ``points``, on a grid of spacing ``d``."""
+
+    d: float
+    points: int
+    taken: int
+
+
+def _spread(low: Array, high: Array) -> Array:
+    """Masses of cells, shared between their ends, on the lines of the grid."""
+    lines: Array = np.append(low, 0.0) + np.append(0.0, high)
+    return lines
+
+
+def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
+    """The masses of the first so many cells on the lines of the grid, and those of the others."""
+    few = _spread(low[:taken], high[:taken]) if taken else np.empty(0)
+    none = np.arange(low.size) < taken
+    return few, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
+
+
+def _first_grid(
+    law: _Lognormal, bins: int, reach: float, most: int, rest: float
+) -> tuple[float, int, Window]:
+    """Spacing, points of W and window of the first level: as fine as W asks for, unless that is dear.
+
+    ``reach``: what W it holds, up to ``most`` points.
+    """
+    d = _FINE / law.sigma
+    while True:
+        points = min(most, math.ceil(reach / d))
+        window = window_of(_spread(*law.cells(d, points)), d, bins, rest, rest)
+        if window is not None and window.size <= _MOST_POINTS:
+            return d, points, window
+        d *= 2.0 if window is None else 1.05 * window.size / _MOST_POINTS
+
+
+def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
+    """Large S count: one level after another, up to where so little is left that it is given up."""
+    cut = law.cut(rest / bins)
+    d, points, _ = _first_grid(law, bins, cut, _LEVEL, rest)
+    levels = [_Level(d, points, 0)]
+    while d * points < cut:
+        d *= _NEXT
+        points, taken = min(_LEVEL, math.ceil(cut / d)), points // _NEXT
+        levels.append(_Level(d, max(points, taken + 1), taken))
+        points = levels[-1].points
+    share = rest / len(levels)
+    parts = []
+    for level in levels:
+        low, high = law.cells(level.d, level.points)
+        few, many = _split(low, high, level.taken)
+        window = window_of(_spread(low, high), level.d, bins, share, share)
+        if window is None:
+            continue
+        pmf, error, _ = sum_of(few, many, bins, window, down=False)  # what wraps around only adds
+        parts.append((window.values(), np.maximum(pmf, 0.0) + error))
+    s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ratios, p = np.log(np.maximum(s, 1e-300) / bins), masses * s / bins
+    return _loss(ratios, p, 2.0 * rest + bins * law.above(d * points), bins)
+
+
+def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
+    """Small S count: W is clipped where it is large, and levels go down to where all W hardly ever are."""
+    cut = law.clip(bins)
+    levels = _downwards(law, bins, cut, rest)
+    share = rest / len(levels)
+    parts, lost = [], 0.0
+    for number, level in enumerate(levels):
+        low, high = law.cells(level.d, level.points)
+        high[-1] += float(law.mass_above(np.array(level.d * level.points))) if number == 0 else 0.0
+        few, many = _split(low, high, level.taken)
+        window = window_of(_spread(low, high), level.d, bins, share, _SURE)
+        if window is None:
+            continue
+        pmf, error, _ = sum_of(few, many, bins, window, down=True)
+        s, masses = window.values(), np.maximum(pmf, 0.0) + error
+        masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # beyond the window S is larger, so better
+        lost += float(masses[s <= 0.0].sum())
+        parts.append((s, masses))
+    s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
+    there = s > 0.0
+    return _loss(-np.log(s[there] / bins), masses[there], 2.0 * rest + lost, bins)
+
+
+def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Level]:
+    """Levels from W <= cut on down, until all W are below the next one with less than ``rest``."""
+    d, _, _ = _first_grid(law, bins, cut, _MOST_POINTS, rest)
+    levels: list[_Level] = []
+    top = cut
+    for _ in range(_LEVELS):
+        d = min(d, bins * top / _SUM) if levels else d
+        points = _NEXT * math.ceil(top / d / _NEXT)
+        d = top / points
+        last = bins * law.log_mass_below(top / _NEXT) < math.log(1e-3 * rest)
+        levels.append(_Level(d, points, 0 if last else points // _NEXT))
+        if last:
+            break
+        top /= _NEXT
+    levels[-1] = replace(levels[-1], taken=0)
+    return levels
+
+
+def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
+    """The loss that that of removing a record dominates: on the first level by :meth:`_Lognormal.below`."""
+    cut, far = law.cut(rest / bins), _FARTHER * rest
+    d, points, window = _first_grid(law, bins, cut, _UNDER, far)
+    low, high = law.cells(d, points)
+    below = law.below(low + high, _spread(low, high), d)
+    parts = [_part_under(np.empty(0), below, bins, window, 0.0)]
+    top = d * points
+    while top < cut:
+        mean = law.mean_below(top)
+        d = (top - mean) / _STEPS
+        edges = top + d * np.arange(min(_NEXT * _STEPS, math.ceil((cut - top) / d)) + 1.0)
+        many = np.append(np.zeros(_STEPS), -np.diff(law.mass_above(edges)))
+        few = np.array([math.exp(law.log_mass_below(top))])
+        there = window_of(many + np.pad(few, (0, many.size - 1)), d, bins, far, far)
+        if there is not None:
+            parts.append(_part_under(few, many, bins, there, mean))
+        top = float(edges[-1])
+    s, masses, wrapped = (np.concatenate(column) for column in zip(*parts, strict=True))
+    loss = _loss(np.log(np.maximum(s, 1e-300) / bins), masses * s / bins, 0.0, bins)
+    return _without_top(loss, float(wrapped.sum()))
+
+
+def _part_under(
+    few: Array, many: Array, bins: int, window: Window, mean: float
+) -> tuple[Array, Array, Array]:
+    """S, masses and what has wrapped around, of terms that are all less by ``mean`` than W."""
+    pmf, error, wrapped = sum_of(few, many, bins, window, down=False)
+    return bins * mean + window.values(), np.maximum(pmf - error, 0.0), np.array([(1.0 + mean) * wrapped])
 
 
 @dataclass(frozen=True)
@@ -94,24 +228,48 @@ class _Lognormal:
         s, log_cut = 1.0 / self.sigma, math.log(cut)
         return float(ndtr(s / 2.0 - log_cut / s) + ndtr(-s / 2.0 - log_cut / s))
 
+    def clip(self, bins: int) -> float:
+        """Where W may be clipped, where large W are good: a loss grows by E (W - clip)_+ / t in the mean, or
+        by P(W > clip) at most about, and a pass diverges by about (e^{s^2} - 1) / 2t."""
+        s = 1.0 / self.sigma
+        diverges = math.expm1(s * s)
+        often = _SHIFT * min(1.0, diverges / bins)
+        log_clip = -s * s / 2.0 - s * float(ndtri(often))
+        return min(self.cut(min(0.5, _SHIFT * diverges)), math.exp(log_clip))
+
+    def mass_above(self, level: Array) -> Array:
+        """P(W > level)."""
+        found: Array = ndtr(-np.log(level) * self.sigma - 0.5 / self.sigma)
+        return found
+
+    def mean_below(self, level: float) -> float:
+        """E (W given W <= level), from below."""
+        x = math.log(level) * self.sigma
+        return float(ndtr(x - 0.5 / self.sigma) / ndtr(x + 0.5 / self.sigma)) * (1.0 - _SURE)
+
+    def log_mass_below(self, level: float) -> float:
+        """log P(W <= level)."""
+        return float(log_ndtr(math.log(level) * self.sigma + 0.5 / self.sigma))
+
     def density(self, w: Array) -> Array:
         s = 1.0 / self.sigma
         safe = np.maximum(w, 1e-300)
         z = np.log(safe) / s + s / 2.0
         return np.where(w > 0.0, np.exp(-z * z / 2.0) / (safe * s * math.sqrt(2.0 * math.pi)), 0.0)
 
-    def cells(self, d: float, cut: float) -> tuple[Array, Array]:
-        """The mass of W <= cut in every cell of a grid, shared between its ends with the mean kept."""
-        s = 1.0 / self.sigma
+    def cells(self, d: float, points: int) -> tuple[Array, Array]:
+        """The mass of W in every one of so many cells, shared between its ends with the mean kept."""
+        s, cut = 1.0 / self.sigma, d * points
         ends = np.exp(np.linspace(-s * s / 2.0 - 38.0 * s, math.log(cut), 2 + math.ceil(3000 * (1.0 + s))))
-        lines = d * np.arange(math.ceil(cut / d))
+        lines = d * np.arange(points)
         edges = np.unique(np.concatenate([ends, lines[lines > ends[0]]]))
         half = np.diff(edges)[:, None] / 2.0
         w = (edges[:-1, None] + half + half * _NODES).ravel()
         masses = (half * _WEIGHTS).ravel() * self.density(w)
-        cell = np.floor(w / d).astype(np.int64)
+        cell = np.minimum(np.floor(w / d).astype(np.int64), points - 1)
         share = np.clip(w / d - cell, 0.0, 1.0)
-        low, high = np.bincount(cell, masses * (1.0 - share)), np.bincount(cell, masses * share)
+        low = np.bincount(cell, masses * (1.0 - share), points)
+        high = np.bincount(cell, masses * share, points)
         return low.astype(np.float64), high.astype(np.float64)
 
     def below(self, cells: Array, spread: Array, d: float) -> Array:
@@ -138,106 +296,12 @@ class _Lognormal:
         return cells if (masses < 0.1 * spread[:-_LET_GO]).any() else masses
 
 
-@dataclass(frozen=True)
-class _Window:
-    """S in ``d * (first + 0..size-1)``, and the tilts with which it is computed, from left to right."""
-
-    d: float
-    first: int
-    size: int
-    tilts: tuple[float, ...]
-
-
-def _log_mean(masses: Array, x: Array, tilt: float) -> float:
-    """log of sum masses e^{tilt x}."""
-    there = masses > 0.0
-    exponents = tilt * x[there]
-    top = float(exponents.max())
-    return top + math.log(float(np.dot(masses[there], np.exp(exponents - top))))
-
-
-def _window(masses: Array, bins: int, d: float, rest: float) -> _Window:
-    """Outside lies at most ``rest`` of P and of Q on either side, by Chernoff's bound.
-
-    E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}; to the right of it, if above t, Q has less than P.
-    """
-    x: Array = d * np.arange(masses.size, dtype=np.float64)
-    deviation = math.sqrt(bins * float(np.dot(masses, (x - 1.0) ** 2)))
-    high, right, low, left = math.inf, 0.0, 0.0, 0.0
-    for z in np.geomspace(1e-2, 3e1, 19) / deviation:
-        log_m = _log_mean(masses, x, z)
-        weighted = _log_mean(masses * x, x, z)
-        end = (weighted + (bins - 1) * log_m - math.log(rest)) / z
-        high, right = (end, float(z)) if end < high else (high, right)
-        start = (math.log(rest) - bins * _log_mean(masses, x, -z)) / z
-        low, left = (start, float(z)) if start > low else (low, left)
-    first = math.floor(low / d) if low > 0.5 * high else 0
-    size = scipy.fft.next_fast_len(math.ceil(1.3 * max(high / d, bins / d) - first) + 16, real=True)
-    return _Window(d, first, size, (-0.6 * left, -0.3 * left, 0.0, *(right * _SHARES)))
-
-
-def _sum(masses: Array, bins: int, window: _Window) -> tuple[Array, Array, float]:
-    """The law of a sum of ``bins`` terms in the window, a bound on the rounding of each value, and one on the
-    P-mass that was outside of the window, and has wrapped around to add to the values.
-
-    Each value is taken from the tilt by which it is best.
-    """
-    size, s = window.size, window.d * (window.first + np.arange(window.size))
-    weight = np.maximum(s / bins, 1.0)
-    value, error, least, wrapped = np.zeros(size), np.zeros(size), np.full(size, math.inf), np.zeros(size)
-    for tilt in window.tilts:
-        pmf, rounding, outside = _tilted_sum(masses, bins, window, tilt)
-        better = rounding + outside < least
-        least = np.where(better, rounding + outside, least)
-        value, error = np.where(better, pmf, value), np.where(better, rounding, error)
-        wrapped = np.where(better, outside * weight, wrapped)
-    # all that wraps at one tilt is ``outside`` in sum; over all tilts, as many times the largest
-    return value, error, float(wrapped.max()) * len(window.tilts)
-
-
-def _tilted_sum(masses: Array, bins: int, window: _Window, tilt: float) -> tuple[Array, Array, Array]:
-    """Values, the rounding of each, and what all that wraps around would be at each."""
-    d, size = window.d, window.size
-    x: Array = d * np.arange(masses.size, dtype=np.float64)
-    log_m = _log_mean(masses, x, tilt)
-    tilted = masses * np.exp(tilt * x - log_m)
-    if tilted.size > size:
-        tilted = np.pad(tilted, (0, -tilted.size % size)).reshape(-1, size).sum(axis=0)
-    transform = scipy.fft.rfft(tilted, size)
-    # as in convolve: a few units for each of log2(size) butterflies, and the rounding of the exponents
-    unit = UNIT * (8.0 * math.log2(size) + 8.0 * (1.0 + abs(tilt) * float(x[-1]) + abs(log_m)))
-    magnitude = np.maximum(np.abs(transform), unit)
-    log_size = np.log(magnitude)
-    power = np.exp(bins * (log_size + 1j * np.angle(transform)))
-    relative = bins * (2.0 * unit / magnitude + 4.0 * UNIT * (math.pi + np.abs(log_size)))
-    spectrum = np.exp(bins * log_size) * (np.expm1(np.minimum(relative, 700.0)) + unit)
-    error = 2.0 * float(spectrum.sum()) / size * (1.0 + 1e-9)
-    pmf = np.roll(scipy.fft.irfft(power, size), -(window.first % size))
-    untilt = np.exp(np.minimum(bins * log_m - tilt * d * (window.first + np.arange(size)), 700.0))
-    return pmf * untilt, error * untilt, _alias(masses, bins, window, tilt, log_m) * untilt
-
-
-def _alias(masses: Array, bins: int, window: _Window, tilt: float, log_m: float) -> float:
-    """The tilted mass outside of the window, which wraps around: by Chernoff's bound."""
-    x: Array = window.d * np.arange(masses.size, dtype=np.float64)
-    ends = window.d * np.array([window.first, window.first + window.size])
-    least = np.zeros(2)
-    for share in np.array([0.15, 0.3, 0.5, 0.8, 1.2]):
-        down, up = share * abs(window.tilts[0]) / 0.6, share * window.tilts[-1] / 0.7
-        below = bins * (_log_mean(masses, x, tilt - down) - log_m) + down * ends[0]
-        above = bins * (_log_mean(masses, x, tilt + up) - log_m) - up * ends[1]
-        least = np.minimum(least, [below, above])
-    return float(np.exp(least).sum()) if window.first > 0 else float(np.exp(least[1]))
-
-
-def _loss(pmf: Array, bins: int, window: _Window, remove: bool, outside: float) -> Loss:
-    s = window.d * (window.first + np.arange(window.size))
-    there = (pmf > 0.0) & (s > 0.0)
-    ratio = np.log(s[there] / bins)
-    p = pmf[there] * s[there] / bins
-    atoms = np.stack([ratio, p] if remove else [-ratio[::-1], pmf[there][::-1]], axis=1)
-    lost = float(pmf[s <= 0.0].sum()) if not remove else 0.0
-    return Loss((), atoms, 0.0, outside + lost, math.inf, bins * _SURE)
+def _loss(ratios: Array, masses: Array, outside: float, bins: int) -> Loss:
+    """The loss of these atoms, in order; ``outside``: of the P-mass, at infinite loss."""
+    there = np.flatnonzero(masses > 0.0)
+    there = there[np.argsort(ratios[there], kind="stable")]
+    atoms = np.stack([ratios[there], masses[there]], axis=1)
+    return Loss((), atoms, 0.0, outside, math.inf, bins * _SURE)
 
 
 def _without_top(loss: Loss, mass: float) -> Loss:

@@ -124,7 +124,7 @@ def _loss(epsilons: Array, deltas: Array) -> Loss:
     q = -np.diff(np.maximum.accumulate(falls[::-1])[::-1])
     losses, masses = np.concatenate([-epsilons[first:][::-1], epsilons[first:]]), np.append(q[::-1], x * q)
     kept = np.stack([losses, masses * _UP], axis=1)[masses > 0.0] if q.any() else np.zeros((1, 2))
-    return Loss((), kept, float(deltas[-1]), 0.0, float(kept[-1, 0]), dominated=NOTHING)
+    return Loss((), kept, float(deltas[-1]), 0.0, float(kept[-1, 0]), under=lambda: NOTHING)
 
 
 def log_one_over_gamma(mean: float, shape: float) -> float:

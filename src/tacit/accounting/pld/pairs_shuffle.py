@@ -73,7 +73,7 @@ def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Lo
         cells = [(m, [(1.0, sum(part for _, part in parts))]) for m, parts in cells]
     error = _EXACT * (1.0 + float(gammaln(records + 1.0)))
     upper, lower = _spread(cells[::2], epsilon), _merged(cells[1::2], epsilon)
-    return replace(upper, mass_error=error, dominated=replace(lower, mass_error=error))
+    return replace(upper, mass_error=error, under=lambda: replace(lower, mass_error=error))
 
 
 def _chance(m: int, r: int, epsilon: float) -> float:

@@ -1,0 +1,190 @@
+"""The law of a sum of equal, independent terms on a grid, by tilted transforms with their errors bounded.
+
+Of a law on 0, d, 2d, ... the sum of t copies is had at every value from the tilt by which it is best.  What
+is left out may be asked for too: the sums in which all terms are of a part of the law, by a difference of
+transforms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
+
+from tacit.accounting.pld.grid import UNIT
+from tacit.accounting.price import Array
+
+__all__ = ["Window", "sum_of", "window_of"]
+
+Complex: TypeAlias = NDArray[np.complex128]
+
+_NOTHING = 70.0  # nats below 1: less than rounding leaves of a sum
+_THIN, _FEW = 16, 1 << 10  # points of a law that Chernoff's bound sees as one, where it has more than a few
+_TILTS = 33  # that are tried for Chernoff's bound
+_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the tilt that shows where the window ends
+_ROOM, _CHEAP = 1.3, 1 << 15  # beyond that, so that little wraps around; twice as much where that is cheap
+
+
+@dataclass(frozen=True)
+class Window:
+    """S in ``d * (first + 0..size-1)``; ``left`` and ``right`` are the tilts that show where it ends."""
+
+    d: float
+    first: int
+    size: int
+    left: float
+    right: float
+
+    def values(self) -> Array:
+        """S, of shape (size,)."""
+        return self.d * (self.first + np.arange(self.size, dtype=np.float64))
+
+    def tilts(self, *, down: bool) -> tuple[float, ...]:
+        """0 and the tilts to the left, or to the right of it."""
+        further = -self.left if down else self.right
+        return (0.0, *(further * share for share in _SHARES))
+
+
+def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
+    """Masses and values of a law on a coarser grid with the mean kept: no convex function has less of it."""
+    if masses.size <= _FEW:
+        return masses, d * np.arange(masses.size, dtype=np.float64)
+    cells = np.pad(masses, (0, -masses.size % _THIN)).reshape(-1, _THIN)
+    up = np.arange(_THIN) / _THIN
+    coarse = np.append(cells @ (1.0 - up), 0.0) + np.append(0.0, cells @ up)
+    return coarse, d * _THIN * np.arange(coarse.size, dtype=np.float64)
+
+
+def _log_mean(masses: Array, x: Array, tilt: float) -> float:
+    """log of sum masses e^{tilt x}."""
+    there = masses > 0.0
+    exponents = tilt * x[there]
+    top = float(exponents.max())
+    return top + math.log(float(np.dot(masses[there], np.exp(exponents - top))))
+
+
+def window_of(masses: Array, d: float, bins: int, below: float, above: float) -> Window | None:
+    """Where the sum is: at most ``below`` of P and Q lies left, ``above`` right of it, by Chernoff; None
+    if all of it is so little.
+
+    E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}; to the right of it, if above t, Q has less than P.
+    """
+    points = masses.size - 1
+    masses, x = _thinned(masses, d)
+    total = float(masses.sum())
+    mean = float(np.dot(masses, x)) / total
+    deviation = math.sqrt(bins * float(np.dot(masses, (x - mean) ** 2)) / total) + d
+    # from what the largest term alone would ask for, to what the bulk would
+    tilts = np.geomspace(min(1e-2 / deviation, 1.0 / float(x[-1])), 3e1 / deviation, _TILTS)
+    ups, downs = (bins * np.array([_log_mean(masses, x, sign * z) for z in tilts]) for sign in (1.0, -1.0))
+    weighted = np.array([_log_mean(masses * x, x, z) for z in tilts]) - ups / bins
+    ends, starts = (ups + weighted - math.log(above)) / tilts, (math.log(below) - downs) / tilts
+    high, low = float(ends.min()), float(starts.max())
+    if low >= high:
+        return None
+    first = math.floor(low / d) if low > 0.5 * high else 0
+    last = max(high / d, bins / d if total > 0.5 else 0.0)
+    size = math.ceil(_ROOM * last - first) + 16
+    size = min(max(size, min(2 * size, _CHEAP)), max(bins * points + 1 - first, 16))  # the whole sum, at most
+    left, right = float(tilts[starts.argmax()]), float(tilts[ends.argmin()])
+    return Window(d, first, scipy.fft.next_fast_len(size, real=True), left, right)
+
+
+def sum_of(few: Array, many: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
+    """The law in the window of the sums of ``bins`` terms of the law ``few + many`` in which one term at
+    least is of ``many``; a bound on the rounding of each value, and one on the P-mass that was outside of
+    the window, and has wrapped around to add to the values.
+
+    ``many`` has nothing below the last point of ``few``, which may be empty.  ``down``: whether small sums
+    are wanted precisely, or large ones.
+    """
+    size, s, tilts = window.size, window.values(), window.tilts(down=down)
+    weight = np.maximum(s / bins, 1.0)
+    value, error, least, wrapped = np.zeros(size), np.zeros(size), np.full(size, math.inf), np.zeros(size)
+    for tilt in tilts:
+        pmf, rounding, outside = _tilted_sum(few, many, bins, window, tilt)
+        better = rounding + outside < least
+        least = np.where(better, rounding + outside, least)
+        value, error = np.where(better, pmf, value), np.where(better, rounding, error)
+        wrapped = np.where(better, np.minimum(outside, 1.0) * weight, wrapped)
+    if few.size:  # one term at least is no smaller than the last of these
+        none = s < window.d * (few.size - 1.5)
+        value[none], error[none] = 0.0, 0.0
+    # all that wraps at one tilt is ``outside`` in sum; over all tilts, as many times the largest
+    return value, error, float(wrapped.max()) * len(tilts)
+
+
+def _tilted_sum(
+    few: Array, many: Array, bins: int, window: Window, tilt: float
+) -> tuple[Array, Array, Array]:
+    """Values, the rounding of each, and what all that wraps around would be at each."""
+    d, size = window.d, window.size
+    x: Array = d * np.arange(many.size, dtype=np.float64)
+    whole = many + np.pad(few, (0, many.size - few.size))
+    log_m = _log_mean(whole, x, tilt)
+    growth = np.exp(tilt * x - log_m)
+    # as in convolve: a few units for each of log2(size) butterflies, and the rounding of the exponents
+    unit = UNIT * (8.0 * math.log2(size) + 8.0 * (1.0 + abs(tilt) * float(x[-1]) + abs(log_m)))
+    power, errors = _power(few * growth[: few.size], many * growth, bins, size, unit)
+    error = 2.0 * errors / size * (1.0 + 1e-9)
+    pmf = np.roll(scipy.fft.irfft(power, size), -(window.first % size))
+    untilt = np.exp(np.minimum(bins * log_m - tilt * window.values(), 700.0))
+    return pmf * untilt, error * untilt, _alias(whole, bins, window, tilt, log_m) * untilt
+
+
+def _power(few: Array, many: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
+    """The transform of ``bins`` terms of ``few + many``, of 1 in all, not all of ``few``; and a bound
+    on the sum of its errors.
+
+    With the transforms B of few, L of many and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}, which
+    is good to the precision of L, however little that is.  Errors of A and B grow t-fold.
+    A smooth sum has a transform that is 0 nearly everywhere: there, it is not worked out.
+    """
+    of_many = _transform(many, size)
+    of_few = _transform(few, size) if few.size else np.zeros_like(of_many)
+    largest = np.maximum(np.abs(of_few + of_many), np.abs(of_few))
+    there = np.flatnonzero(largest >= math.exp(-_NOTHING / bins) - 2.0 * unit)
+    of_few, of_many, largest = of_few[there], of_many[there], np.maximum(largest[there], unit)
+    power = np.zeros(size // 2 + 1, dtype=np.complex128)
+    power[there] = of_many * _geometric(of_few + of_many, of_few, bins)
+    relative = np.minimum(bins * (2.0 * unit / largest + 16.0 * UNIT), 700.0)
+    most = bins * np.exp((bins - 1) * np.log(largest))
+    of_error = unit * float(many.sum())
+    errors = most * (np.abs(of_many) * (np.expm1(relative) + unit) + of_error * np.exp(relative))
+    return power, float(errors.sum()) + 2.0 * (power.size - there.size) * math.exp(-_NOTHING)
+
+
+def _transform(masses: Array, size: int) -> Complex:
+    if masses.size > size:
+        masses = np.pad(masses, (0, -masses.size % size)).reshape(-1, size).sum(axis=0)
+    found: Complex = scipy.fft.rfft(masses, size)
+    return found
+
+
+def _geometric(a: Complex, b: Complex, count: int) -> Complex:
+    """sum over i < count of a^i b^(count-1-i), by doubling: G_2n = G_n (a^n + b^n), G_n+1 = a G_n + b^n."""
+    found, of_a, of_b = np.ones_like(a), a, b
+    for bit in bin(count)[3:]:
+        found, of_a, of_b = found * (of_a + of_b), of_a * of_a, of_b * of_b
+        if bit == "1":
+            found, of_a, of_b = a * found + of_b, of_a * a, of_b * b
+    return found
+
+
+def _alias(masses: Array, bins: int, window: Window, tilt: float, log_m: float) -> float:
+    """The tilted mass outside of the window, which wraps around: by Chernoff's bound."""
+    if window.first == 0 and window.size > bins * (masses.size - 1):
+        return 0.0
+    masses, x = _thinned(masses, window.d)  # which can only raise the bound
+    ends = window.d * np.array([window.first, window.first + window.size])
+    least = np.zeros(2)
+    for share in np.array([0.15, 0.3, 0.5, 0.8, 1.2]):
+        down, up = share * window.left, share * window.right
+        below = bins * (_log_mean(masses, x, tilt - down) - log_m) + down * ends[0]
+        above = bins * (_log_mean(masses, x, tilt + up) - log_m) - up * ends[1]
+        least = np.minimum(least, [below, above])
+    return float(np.exp(least).sum()) if window.first > 0 else float(np.exp(least[1]))
