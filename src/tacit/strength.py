@@ -40,6 +40,13 @@ def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
 
     Args:
         stacklevel: 2 names the line that calls the caller.
+
+    >>> warn_if_weak(3.0)
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     warn_if_weak(60.0)
+    >>> told[0].category.__name__
+    'PrivacyWarning'
     """
     words = None if epsilon is None else weakness(epsilon)
     if words is not None:
