@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -119,6 +119,9 @@ check-noise: install  ## the law of the noise on 1e8 draws, and its speed beside
 
 check-slots: install  ## what audit slots prove and find on real runs; some minutes, for the night
 	$(BIN)/python benchmarks/check_slots.py
+
+check-power: install  ## how often an audit finds a planted fault, before its second stage and since; half an hour
+	$(BIN)/python benchmarks/check_power.py
 
 check-queries: install  ## intervals, low bits and accuracy of private queries on thousands of answers
 	$(BIN)/python benchmarks/check_queries.py $(if $(DIFFPRIVLIB),--diffprivlib $(DIFFPRIVLIB))

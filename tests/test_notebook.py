@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -124,7 +124,7 @@ def test_a_bar_shows_public_figures_in_a_terminal(monkeypatch: pytest.MonkeyPatc
     assert "epoch 1 of 3, then ε = " in terminal.getvalue()
     train(run)
     assert "private training" in terminal.getvalue()
-    assert "noisy loss" in terminal.getvalue()
+    assert re.search(r"noisy loss -?[\d.]+ ± [\d.]+\b", terminal.getvalue())
     assert run.steps_done == 7
 
 
@@ -140,6 +140,75 @@ def test_one_bar_stays_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.steps_done == 7
     assert terminal.getvalue().count("\n") == 1
     assert "1/1" in terminal.getvalue().rpartition("epoch 3 of 3")[2]
+
+
+class NotebookBar:
+    """A bar of tqdm in a notebook: each that is made is one more display below its cell."""
+
+    made: ClassVar[list[NotebookBar]] = []
+
+    def __init__(self, *, total: int, desc: str, leave: bool, **rest: object) -> None:
+        self.container, self.total, self.leave, self.n, self.closed = object(), total, leave, 0, False
+        self.titles = [desc]
+        self.made.append(self)
+
+    def __enter__(self) -> NotebookBar:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+    def reset(self, total: int) -> None:
+        self.total, self.n = total, 0
+
+    def set_description(self, title: str) -> None:
+        self.titles.append(title)
+
+    def set_postfix_str(self, words: str, refresh: bool) -> None:
+        pass
+
+    def update(self) -> None:
+        self.n += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its shell, with the number of the cell that runs."""
+    shell, module = SimpleNamespace(kernel=object(), execution_count=1), ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setattr(module, "get_ipython", lambda: shell, raising=False)
+    monkeypatch.setattr("tqdm.auto.tqdm", NotebookBar)
+    monkeypatch.setattr(NotebookBar, "made", [])
+    return shell
+
+
+def test_a_notebook_displays_one_bar_for_all_epochs(in_a_notebook: SimpleNamespace) -> None:
+    run = session()
+    for _ in range(3):
+        for ticket in run.epoch():
+            run.step(ticket)
+    (bar,) = NotebookBar.made
+    assert [title.partition(",")[0] for title in bar.titles] == [f"epoch {n} of 3" for n in (1, 2, 3)]
+    assert (bar.n, bar.total, bar.closed, bar.leave) == (1, 1, True, True)
+
+
+def test_another_cell_has_its_own_bar_and_so_has_an_epoch_after_a_break(
+    in_a_notebook: SimpleNamespace,
+) -> None:
+    run = session()
+    for ticket in run.epoch():
+        run.step(ticket)
+    in_a_notebook.execution_count = 2
+    for ticket in run.epoch():
+        run.step(ticket)
+        break
+    for ticket in run.epoch():
+        run.step(ticket)
+    assert [bar.n for bar in NotebookBar.made] == [3, 0, 3]  # a step is counted when the next is asked for
+    assert [bar.leave for bar in NotebookBar.made] == [True] * 3
 
 
 def test_nothing_is_shown_in_a_pipe_or_on_request(

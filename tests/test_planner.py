@@ -379,6 +379,7 @@ def test_planted_bug_noise_of_another_sampling_rate_would_be_noticed(advice: Adv
     assert replace(option, noise_multiplier=wrong) != option
 
 
+@pytest.mark.filterwarnings("ignore::tacit.errors.PrivacyWarning")
 @pytest.mark.parametrize("steps", [1, 100])
 def test_twice_a_large_budget_is_not_taken_for_what_was_asked(steps: int) -> None:
     """Twice 60 is above what a question may ask, and in one step above what the least noise costs."""
@@ -448,6 +449,7 @@ def test_a_plan_for_a_risk_counts_what_is_released_beside_it() -> None:
         Plan.calibrate(advantage=0.1, epsilon=1.0, **said)
 
 
+@pytest.mark.filterwarnings("ignore::tacit.errors.PrivacyWarning")
 def test_twice_epsilon_is_twice_also_where_no_such_budget_may_be_asked_for() -> None:
     option = advise(question(epsilon=80.0, steps=20), batch_sizes=[10_000]).recommended
     event = lambda sigma: event_of(10_000, 10_000, 20, sigma)  # noqa: E731

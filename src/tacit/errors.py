@@ -21,6 +21,7 @@ __all__ = [
     "LossWarning",
     "MissingExtra",
     "PrivacyRefusal",
+    "PrivacyWarning",
     "ProcessLost",
     "SlowModel",
     "TacitError",
@@ -87,6 +88,10 @@ class Diverged(TacitError):
 
 class LossWarning(UserWarning):
     """The loss looks wrong, by what steps release or what records of zeros give: NaN, or at its bound."""
+
+
+class PrivacyWarning(UserWarning):
+    """A promise that is kept and says less than it seems to: too large an epsilon, or one fit of many."""
 
 
 class SlowModel(UserWarning):

@@ -39,6 +39,7 @@ from tacit.sampling import (
     ShuffledBatches,
     TruncatedPoissonSampling,
 )
+from tacit.strength import warn_if_weak
 
 __all__ = ["LossReport", "Plan", "ScoreReport"]
 
@@ -304,6 +305,7 @@ class Plan:
         noise = accounting.calibrate(
             blank.event_with, **goal, adjacency=blank.adjacency, method="best", digits=NOISE_DIGITS
         )
+        warn_if_weak(epsilon)
         rule = clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
         return replace(blank, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
 

@@ -30,6 +30,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
 from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
+from tacit.strength import warn_if_weak
 
 __all__ = ["NEAR_FLOOR", "Advice", "Option", "Question", "advise", "noise_multiplier"]
 
@@ -428,6 +429,7 @@ def advise(
     """
     told = progress or (lambda _title, _done, _total: None)
     chosen = _check_batch_sizes(question, batch_sizes)
+    warn_if_weak(question.epsilon)
     whole = replace(question, largest_batch=None)
     floor = _noise(whole, question.records, _MANY) / (question.records * math.sqrt(_MANY))
     elbow = _elbow(whole, floor, told)

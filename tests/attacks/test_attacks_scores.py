@@ -19,6 +19,7 @@ from tacit.attacks import (
     advantage_at_held_out_threshold,
     auc_interval,
     clopper_pearson,
+    found_at,
     largest_advantage,
     measure,
     operating_point,
@@ -122,9 +123,14 @@ def test_refusals_say_what_to_do() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(InvalidInput, match="All 200 scores equal 1"):
         constant.true_positive_rate(0.1)
-    for refuses in (auc_interval, advantage_at_held_out_threshold):
+    refusals: tuple[Callable[[], object], ...] = (
+        lambda: auc_interval(constant, confidence=0.95),
+        lambda: found_at(constant, 0.1, confidence=0.95),
+        lambda: advantage_at_held_out_threshold(constant, confidence=0.95, rng=rng),
+    )
+    for refuses in refusals:
         with pytest.raises(InvalidInput, match="All 200 scores"):
-            refuses(constant, confidence=0.95, rng=rng)
+            refuses()
     with pytest.raises(InvalidInput, match="at least 2 of each"):
         Scores([1.0], [0.0, 1.0]).split(rng)
 
@@ -211,15 +217,15 @@ def misses(interval: Callable[[Scores, np.random.Generator], Interval], truth: f
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """At 90 %, in 400 runs: at most 58 misses (probability 1e-3 at exactly 40 expected), bootstrap 70."""
+    """At 90 %, in 400 runs: at most 58 misses (probability 1e-3 at exactly 40 expected)."""
     area = float(stats.norm.cdf(1 / math.sqrt(2)))
     best = float(2 * stats.norm.cdf(0.5) - 1)
-    assert misses(lambda s, rng: auc_interval(s, confidence=0.9, rng=rng, resamples=200), area, 400) <= 70
+    assert misses(lambda s, rng: auc_interval(s, confidence=0.9), area, 400) <= 58
     assert misses(lambda s, rng: largest_advantage(s, confidence=0.9), best, 400) <= 40
 
     def held_out(scores: Scores, rng: np.random.Generator) -> Interval:
         """The truth differs from threshold to threshold, so it is moved to 0."""
-        point = operating_point(scores, 0.2, confidence=0.9, rng=rng)
+        point = operating_point(scores, 0.2, confidence=0.9)
         true = float(stats.norm.sf(point.threshold - 1.0))
         seen = point.true_positive_rate
         return Interval(seen.value - true, seen.low - true, seen.high - true, 0.9)
@@ -242,11 +248,10 @@ def test_an_interval_that_is_too_narrow_is_seen() -> None:
 
 
 def test_perfect_separation_has_an_interval_all_the_same() -> None:
-    rng = np.random.default_rng(0)
-    perfect = auc_interval(Scores([1.0] * 20, [0.0] * 30), confidence=0.9, rng=rng)
+    perfect = auc_interval(Scores([1.0] * 20, [0.0] * 30), confidence=0.9)
     assert (perfect.value, perfect.high) == (1.0, 1.0)
     assert perfect.low == pytest.approx(0.05 ** (1 / 20))
-    worst = auc_interval(Scores([0.0] * 20, [1.0] * 30), confidence=0.9, rng=rng)
+    worst = auc_interval(Scores([0.0] * 20, [1.0] * 30), confidence=0.9)
     assert worst.high == pytest.approx(1 - 0.05 ** (1 / 20))
 
 
@@ -259,10 +264,9 @@ def test_the_figures_of_one_attack() -> None:
     assert measured.auc.value == scores.auc()
     assert measured.advantage.low <= 2 * stats.norm.cdf(0.5) - 1 <= measured.advantage.high
     for point in measured.points:
-        truth = stats.norm.sf(point.threshold - 1.0)
+        truth = stats.norm.sf(stats.norm.isf(point.target) - 1.0)
         assert point.true_positive_rate.low <= truth <= point.true_positive_rate.high
-        assert point.false_positive_rate.low <= stats.norm.sf(point.threshold)
-        assert point.found == scores.true_positive_rate(point.target)
+        assert point.true_positive_rate.value <= scores.true_positive_rate(point.target)
     with pytest.raises(InvalidInput, match="non-members"):
         measure(scores, false_positive_rates=(0.001,), confidence=0.9, rng=np.random.default_rng(1))
 

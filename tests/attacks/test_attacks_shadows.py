@@ -21,6 +21,7 @@ from tacit.attacks.membership import (
     ShadowScores,
     attack_all,
     bavaria,
+    by_chance,
     ranked_and_reported,
     shokri,
     vulnerability,
@@ -411,6 +412,23 @@ def test_the_most_exposed_are_reported_by_shadows_that_did_not_choose_them() -> 
     assert abs(value[order[:100]].mean()) < 0.3, "the best of many estimates of nothing is nothing"
     whole = vulnerability(noise, trained_on)
     assert np.sort(whole)[-100:].mean() > 0.8, "which ranking and reporting on the same shadows would not say"
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.6])
+def test_chance_does_not_make_the_record_ranked_first_stand_out(spread: float) -> None:
+    """Also where some records spread much further than others: chance ranks those first."""
+    rng, first = np.random.default_rng(0), []
+    for exposed in (0.0, 9.0):
+        above = []
+        for _ in range(60):
+            trained_on = paired_halves(16, 500, rng)
+            scores = rng.normal(size=(16, 500)) * np.exp(spread * rng.normal(size=500))
+            scores[:, 0] += exposed * trained_on[:, 0]
+            order, value = ranked_and_reported(scores, trained_on)
+            above.append(value[order[0]] > by_chance(scores, trained_on)[order[0]])
+        first.append(np.mean(above))
+    assert first[0] <= 0.1
+    assert first[1] >= 0.7
 
 
 def test_all_attacks_find_members() -> None:

@@ -15,9 +15,11 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tacit.cli.app import run
+from tacit.columns import Encoder
 from tacit.columns.blanks import find_blanks
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
@@ -113,6 +115,48 @@ def test_with_all_facts_nothing_is_left_and_training_takes_the_file(
     assert columns["smoker"] == {"kind": "boolean", "true": ["yes"], "false": ["no"]}  # type: ignore[index]
     assert list(config.read_columns()) == ["patient_id", "age", "weight", "sex", "admitted", "smoker"]
     assert config.read_dialect().decimal == ","
+
+
+def test_people_with_several_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "init", "visits.csv", "--user", "patient_id", *ALL)
+    assert "rows_per_user" in text
+    (blank,) = find_blanks(Path("visits.toml").read_text())
+    assert (blank.section, blank.key) == ("data", "rows_per_user")
+    said(
+        capsys, "init", "visits.csv", "--user", "patient_id", "--rows-per-user", "4", *ALL, "--out", "b.toml"
+    )
+    config = parse_config(Path("b.toml").read_text(), "b.toml")
+    assert (config.data.user, config.data.rows_per_user) == ("patient_id", 4)
+    assert "patient_id" not in config.read_columns()
+    asked: list[str] = []
+
+    def ask(question: Question) -> str:
+        asked.append(question.key)
+        return ""
+
+    ask_facts(sniff("visits.csv"), Facts(user="patient_id"), ask)
+    assert "rows_per_user" in asked
+    assert "columns.patient_id" not in asked
+
+
+def test_other_words_of_a_boolean_are_left_to_be_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ja.csv").write_text("age,fit,ill\n34,ja,yes\n61,nein,no\n27,ja,no\n")
+    said(capsys, "init", "ja.csv", "--kind", "fit=boolean", "--kind", "ill=boolean", "--target", "age")
+    blanks = find_blanks(Path("ja.toml").read_text())
+    assert [blank.key for blank in blanks if blank.section == "columns.fit"] == ["true", "false"]
+    assert not [blank for blank in blanks if blank.section == "columns.ill"]
+
+
+def test_words_for_a_missing_value_are_proposed_and_read(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{40 + i % 7 if i % 3 else 'n/a'},{'yes' if i % 2 else 'no'}\n" for i in range(60))
+    Path("lab.csv").write_text("crp,ill\n" + rows)
+    said(capsys, "init", "lab.csv", "--target", "ill", "--bounds", "crp=0:100", *PROMISE)
+    text = Path("lab.toml").read_text()
+    assert as_table(text)["columns"]["crp"]["missing_values"] == ["n/a"]  # type: ignore[index]
+    config = parse_config(text, "lab.toml")
+    encoder = Encoder(config.read_columns(), "ill", config.read_dialect())
+    inputs = np.concatenate([inputs for inputs, _ in encoder.chunks("lab.csv")])
+    assert inputs[:, encoder.features.index("crp missing")].tolist() == [float(i % 3 == 0) for i in range(60)]
 
 
 def test_nothing_of_a_cell_is_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +280,9 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
         "not below 1/records = 0.001",
     ),
     "an adjacency": (("visits.csv", "--adjacency", "add"), 2, "adjacency must be one of add-remove"),
+    "a person's column that is none": (("visits.csv", "--user", "patient"), 2, "did you mean 'patient_id'?"),
+    "rows of nobody": (("visits.csv", "--rows-per-user", "3"), 2, "--rows-per-user needs --user"),
+    "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "by --unit-column"),
     "a model": (("visits.csv", "--model", "cnn"), 2, "--model must be one of mlp, logistic"),
 }
 

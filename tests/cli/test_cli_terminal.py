@@ -178,7 +178,7 @@ def test_without_a_terminal_there_are_lines_and_no_bar(capsys: pytest.CaptureFix
     lines = err.splitlines()
     assert len(lines) == 5
     assert re.fullmatch(
-        r"iris: step 6 of 30, noisy loss -?\d\.\d{3}, ε ≤ \d\.\d{3}, test [01]\.\d{3}", lines[0]
+        r"iris: step 6 of 30, noisy loss -?\d\.\d+ ± \d\.\d+, ε ≤ \d\.\d{3}, test [01]\.\d{3}", lines[0]
     )
     assert max(map(len, out.splitlines())) <= 80
     assert re.search(r"^test accuracy [01]\.\d{4} at ε = \d", out, re.MULTILINE)
@@ -312,7 +312,8 @@ def test_at_a_terminal_of_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     bars = [line for line in lines if "/90000" in line]
     assert re.search(
-        r"^iris [━╸╺ ]+ +\d+/90000 (\d+:)?\d\d:\d\d noisy loss -?\d\.\d{3} ε ≤ \d\.\d{3} test [01]\.\d{3}",
+        r"^iris [━╸╺ ]+ +\d+/90000 (\d+:)?\d\d:\d\d noisy loss -?\d\.\d+ ± \d\.\d+ "
+        r"ε ≤ \d\.\d{3} test [01]\.\d{3}",
         bars[-1],
     )
     assert "Stopping after this step; Ctrl-C again stops at once." in lines

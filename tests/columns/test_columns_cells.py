@@ -68,7 +68,7 @@ def test_another_separator_is_named(text: str, dialect: dict[str, str], message:
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(InvalidInput) as caught:
-        CsvFile(path, ["x"], Dialect(**dialect))
+        CsvFile(path, ["x"], Dialect.from_data(dialect))
     assert message in str(caught.value)
 
 

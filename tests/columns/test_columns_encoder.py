@@ -426,7 +426,7 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
             SHARE,
             ["1", SECRET, SECRET],
             "2 values in column 'x' of t.csv are not numbers (rows 12, 13). Correct the table, or "
-            "declare what the column is: its kind, or the form of its numbers",
+            "declare what the column is: its kind, the form of its numbers",
         ),
         (
             Column(kind="integer", lower=0, upper=9),
@@ -448,13 +448,13 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
         (
             SHARE,
             ["1", "", "NA"],
-            "2 of 3 rows lack a value, column 'x' of t.csv (rows 12, 13). Remove these rows, or "
+            "2 of the first 13 rows lack a value, column 'x' of t.csv (rows 12, 13). Remove these rows, or "
             "declare missing for the column",
         ),
         (
             Column(kind="category", values=("a",)),
             ["", SECRET],
-            "1 of 2 rows lack a value, column 'x' of t.csv (row 11)",
+            "1 of the first 12 rows lack a value, column 'x' of t.csv (row 11)",
         ),
         (SHARE, np.array([SECRET, "1"]), "are not numbers (row 11)"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pandas as pd
 import pytest
 import torch
 
-from tacit.columns import Column, Dialect
+from tacit.columns import Column, Dialect, Encoder
+from tacit.columns.tables import pieces
 from tacit.datasets import Categorical, Dataset, Numeric, load_table, parse_schema
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.training import evaluate
 
 
 def number(lower: float, upper: float, **facts: Any) -> Column:
@@ -259,6 +262,58 @@ def test_split_of_a_table_keeps_neighbours_neighbours(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not (DATA / "adult.csv.gz").is_file(), reason="TACIT_DATA has no adult.csv.gz")
+# --- large tables ------------------------------------------------------------------------------------------
+
+
+def many_people(folder: Path) -> Path:
+    rows = "".join(f"{i % 23},{20 + i % 71},{'fm'[i % 2]},{'yes' if i % 3 else 'no'}\n" for i in range(100))
+    return write(folder, "who,age,sex,sick\n" + rows)
+
+
+WHO = {"age": number(0, 100), "sex": category("f", "m"), "sick": Column(kind="boolean")}
+
+
+@pytest.mark.parametrize("how", ["fraction", "people", "another file"])
+def test_a_table_is_read_in_pieces_which_change_nothing(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = many_people(tmp_path)
+    all_ways: dict[str, dict[str, Any]] = {
+        "fraction": {"test_fraction": 0.3},
+        "people": {"test_fraction": 0.3, "user": "who", "unit": "person"},
+        "another file": {"test_path": path},
+    }
+    told = all_ways[how]
+    whole = load_table(path, target="sick", schema=WHO, **told)
+    rows, inputs = [], Encoder.inputs
+
+    def counted(self: Encoder, cells: Any, **more: Any) -> Any:
+        rows.append(len(cells["age"]))
+        return inputs(self, cells, **more)
+
+    monkeypatch.setattr(Encoder, "inputs", counted)
+    monkeypatch.setattr("tacit.datasets.table_rows.pieces", partial(pieces, rows=7))
+    found = load_table(path, target="sick", schema=WHO, **told)
+    assert max(rows) == 7
+    for one, other in ((found.train, whole.train), (found.test, whole.test)):
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)
+    assert (found.owners, found.test_owners) == (whole.owners, whole.test_owners)
+
+
+def test_a_large_table_is_kept_in_half_the_memory_by_its_public_number_of_records(tmp_path: Path) -> None:
+    path = many_people(tmp_path)
+    told: dict[str, Any] = {"target": "sick", "schema": WHO, "test_fraction": 0.3}
+    usual, large = load_table(path, **told, records=100), load_table(path, **told, records=10**8)
+    assert usual.train.inputs.dtype == torch.float32
+    assert large.train.inputs.dtype == torch.float16
+    assert torch.equal(large.train.inputs, usual.train.inputs.half())  # the same rows test
+    assert torch.equal(large.test.targets, usual.test.targets)
+    model = torch.nn.Linear(len(usual.features), 2)
+    in_full = large.test.inputs.float()
+    assert evaluate(model, *large.test).score == evaluate(model, in_full, large.test.targets).score
+
+
 def test_adult() -> None:
     frame = pd.read_csv(DATA / "adult.csv.gz", nrows=5)
     target = str(frame.columns[-1])

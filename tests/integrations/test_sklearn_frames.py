@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from tacit.columns import Column, Encoder, parse_columns
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning
+from tacit.integrations import many_fits, sklearn_rows
 from tacit.integrations import sklearn as estimators
-from tacit.integrations import sklearn_rows
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator
@@ -134,7 +137,9 @@ def test_clone_pickle_and_cross_validation_of_a_frame() -> None:
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
     assert again.encoder_.features == model.encoder_.features
-    assert cross_val_score(classifier(), rows, LABELS, cv=2, error_score="raise").shape == (2,)
+    many_fits._made.fits = 0
+    with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
+        assert cross_val_score(classifier(), rows, LABELS, cv=2, error_score="raise").shape == (2,)
     model.set_params(columns=None, bounds=(0, 1)).fit(np.zeros((N, 2)), LABELS)
     assert model.encoder_ is None
     assert model.n_features_in_ == 2
@@ -201,6 +206,7 @@ def test_planted_bug_an_encoding_by_the_largest_value_of_the_data(monkeypatch: p
 # --- weights ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:epsilon = 200 is too weak")
 @pytest.mark.usefixtures("fixed_noise")
 def test_weights_multiply_the_loss_before_clipping() -> None:
     """One step without clipping is linear in the weights, so that each weight can be read off it."""
@@ -284,6 +290,54 @@ def ledger(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     made.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
     yield made
     made.close()
+
+
+def note_of(model: PrivateClassifier) -> str:
+    """What its statement says of other fits."""
+    notes: list[str] = model.statement_.data["notes"]
+    return next(note for note in notes if " fit" in note and "transformer" not in note)
+
+
+@pytest.fixture
+def no_fits_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_fits, "_made", many_fits._Made())
+
+
+@pytest.mark.usefixtures("no_fits_yet", "fixed_noise")
+def test_a_grid_search_without_a_ledger_is_told_what_it_costs() -> None:
+    """The figure of one fit is not that of seven; a second search adds to the first."""
+    search = GridSearchCV(classifier(epsilon=0.5), {"learning_rate": [0.1, 0.5]}, cv=3)
+    with pytest.warns(PrivacyWarning) as told:
+        search.fit(table(), LABELS)
+    assert len(told) == 1
+    assert "GridSearchCV calls fit many times, and each fit spends epsilon = 0.5" in str(told[0].message)
+    assert "ledger= and dataset=" in str(told[0].message)
+    for fits in (7, 14):
+        last = search.best_estimator_
+        assert last.epsilon_ <= 0.5
+        assert f"fit number {fits} that GridSearchCV and the like made" in note_of(last)
+        sums = re.search(r"epsilon = (\S+) at delta = (\S+) so far", note_of(last))
+        assert sums is not None
+        assert float(sums[1]) == pytest.approx(fits * last.plan_.epsilon, rel=2e-3)
+        assert float(sums[2]) == pytest.approx(fits * last.delta, rel=1e-3)
+        search.fit(table(), LABELS)
+
+
+@pytest.mark.usefixtures("no_fits_yet", "fixed_noise")
+def test_a_fit_by_itself_and_in_a_pipeline_is_none_of_many() -> None:
+    model = make_pipeline(FunctionTransformer(), classifier()).fit(table(), LABELS)[-1]
+    assert note_of(model).startswith("other calls of fit on the same records")
+    fixed = FixedThresholdClassifier(classifier(), threshold=0.4).fit(table(), LABELS).estimator_
+    assert note_of(fixed).startswith("other calls of fit on the same records")
+
+
+@pytest.mark.usefixtures("no_fits_yet", "fixed_noise")
+def test_fits_in_other_processes_are_not_counted_as_none() -> None:
+    """The last fit is the first of this process, and says that there are others."""
+    search = GridSearchCV(classifier(), {"learning_rate": [0.1, 0.5]}, cv=2, n_jobs=2)
+    with pytest.warns(PrivacyWarning, match="GridSearchCV calls fit many times"):
+        search.fit(table(), LABELS)
+    assert "one of the fits that GridSearchCV makes" in note_of(search.best_estimator_)
 
 
 def searched(epsilon: float, **settings: Any) -> GridSearchCV:

@@ -81,7 +81,9 @@ def whole(mu: float = 1.0, name: str = "first", *, rejected: bool = False) -> di
         "label": "<3>",
         "picture": grey_picture(np.eye(4)),
         "without_dp": 4.0,
-        "with_dp": 0.1,
+        "with_dp": 2.1,
+        "chance_without_dp": 1.4,
+        "chance_with_dp": 1.4,
     }
     curve = {"model": "with DP", "private": True, "percent": [5.0, 95.0], "values": [2.0, -0.5]}
     return {
@@ -120,6 +122,34 @@ def test_the_best_attack_there_is_stays_below_the_limit_and_a_better_one_does_no
     kinds = dict(summary(whole(2.0)))
     assert "ABOVE THE LIMIT" in kinds["attack!"]
     assert "attack!" not in dict(summary(whole()))
+
+
+def test_what_an_attack_found_is_called_an_estimate_wherever_its_limit_stands() -> None:
+    """ "Found 1.97 %" and "no attack finds more than 1.96 %" do not contradict each other."""
+    data = whole()
+    attack = data["membership"]["models"][0]["attacks"][0]["points"][0]["true_positive_rate"]
+    assert "estimate with its interval" in dict(summary(data))["attack"]
+    assert "may lie above the limit by chance" in data["membership"]["about"]
+    assert data["membership"]["about"] in page(data)
+    assert figures(data)["attack"].endswith(f"({100 * attack['low']:.3g}–{100 * attack['high']:.3g}) found")
+
+
+def test_what_the_shadow_models_add_is_in_the_intervals() -> None:
+    scores, rng = gaussian_scores(1.0, 0), np.random.default_rng(0)
+    moved = [Scores(scores.members + shift, scores.non_members) for shift in 0.1 * rng.normal(size=8)]
+    alone, widened = (
+        membership_found(
+            [AttackedModel("with DP", True, {"one": scores}, 0.9, 0.8, without)], CURVE, headline="one",
+            shadows=16, rates=(0.01,), confidence=0.95, rng=np.random.default_rng(1),
+        )["models"][0]["attacks"][0]
+        for without in ({}, {"one": moved})
+    )  # fmt: skip
+    for figure in ("auc", "advantage"):
+        assert widened[figure]["value"] == alone[figure]["value"]
+        assert widened[figure]["low"] < alone[figure]["low"] - 0.02
+    assert (
+        widened["points"][0]["true_positive_rate"]["high"] > alone["points"][0]["true_positive_rate"]["high"]
+    )
 
 
 def test_only_the_private_model_is_held_against_the_limit() -> None:
@@ -192,10 +222,40 @@ def test_the_page_begins_with_the_verdict_the_cards_and_the_strongest_evidence()
     for figure in figures(data).values():
         assert f"<span>{figure}</span>" in text
     evidence = text.split("The strongest evidence")[1].split("Who is exposed most")[0]
-    assert "the model without DP exposes it by 4.0 standard deviations, the model with DP by 0.1" in evidence
+    assert (
+        "the model without DP exposes it by 4.0 standard deviations, the model with DP exposes it by 2.1"
+        in evidence
+    )
     assert "&lt;3&gt;" in evidence
     assert evidence.count('class="bar"') == 2
     assert evidence.count("<img") == 1
+
+
+@pytest.mark.parametrize(("without", "with_dp"), [(-2.0, -0.7), (0.0, None), (1.3, 0.4)])
+def test_where_nobody_stands_out_the_page_says_so_and_draws_no_bar(
+    without: float, with_dp: float | None
+) -> None:
+    data = whole()
+    data["exposed"]["most"][0] |= {"without_dp": without, "with_dp": with_dp}
+    text = page(data)
+    evidence = text.split("The strongest evidence")[1].split("Who is exposed most")[0]
+    assert "No image stands out." in evidence
+    assert "chance alone gives up to 1.4" in evidence
+    assert 'class="bar"' not in evidence
+    assert "exposed most without DP" not in text
+    assert "Exposed most without DP" not in text
+    assert "Ranked first without DP: none stands out" in text
+
+
+def test_a_model_that_exposes_a_record_no_more_than_chance_has_no_bar() -> None:
+    data = whole()
+    data["exposed"]["most"][0]["with_dp"] = -0.7
+    evidence = page(data).split("The strongest evidence")[1].split("Who is exposed most")[0]
+    assert "without DP exposes it by 4.0 standard deviations" in evidence
+    assert "with DP exposes it by no more than chance does (−0.7, where it gives up to 1.4)" in evidence
+    assert evidence.count('class="bar"') == 1
+    data["exposed"]["most"][0] |= {"without_dp": 1.2, "with_dp": 2.0}
+    assert "The image ranked first without DP is record 7" in page(data)
 
 
 def test_without_shadow_models_and_secrets_there_is_no_strongest_evidence() -> None:
@@ -208,7 +268,7 @@ def test_tables_of_attacks_are_folded() -> None:
     folded = re.findall(r"<details>(.*?)</details>", page(whole()), flags=re.DOTALL)
     least, attacks = folded
     assert "Exposed least without DP" in least
-    assert attacks.count("limit for any attack") == 1
+    assert attacks.count("limit for any attack, of the rate itself") == 1
     assert "limit for any attack" not in page(whole()).replace(attacks, "")
 
 

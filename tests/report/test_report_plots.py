@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tacit.accounting import account
 from tacit.errors import MissingExtra
 from tacit.events import Gaussian, Repeat
+from tacit.report.evaluated import evaluation_data
 from tacit.report.pages import plots
+from tacit.runs.evaluated import drawn_score
+from tacit.training import evaluate
 from tacit.training.loop import Row
 
 ROWS = [Row(10 * n, 0.1 * n, 2.0 / n, 0.5 + 0.01 * n, 1.0) for n in range(1, 11)]
@@ -91,6 +96,64 @@ def test_progress_with_the_constant_answer(
     plots.plot_progress(one, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
     assert "equal probabilities: 0.693" in found
     assert found.count(f"constant answer: {baseline:.3f}") == 1
+    plots.plot_progress(ROWS, tmp_path / "p.png", baseline=baseline, known="at least")
+    assert f"constant answer: at least {baseline:.3f}" in found
+
+
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, float]]:
+    """What is on the axes of the score, and their limits, for each picture from now on."""
+    found: list[tuple[str, float, float]] = []
+
+    def listening(figure: Any, _: Path) -> None:
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        found.append((axes.get_ylabel(), *axes.get_ylim()))
+
+    monkeypatch.setattr(plots, "save_figure", listening)
+    return found
+
+
+@pytest.mark.parametrize("values", [(0.964, 0.966), (0.1, 0.9), (0.0, 1.0)])
+def test_progress_does_not_make_a_line_of_what_chance_does(
+    values: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two scores within a standard error of 2 % are close together, and no axis passes 0 or 1 by much."""
+    seen = limits(monkeypatch)
+    rows = [Row(n, 0.1, None, value, None) for n, value in enumerate(values, start=1)]
+    plots.plot_progress(rows, Path(), error=0.02, within=(0.0, 1.0), baseline=0.96)
+    ((_, low, high),) = seen
+    assert low <= max(0.0, min(values) - 0.08) + 1e-9
+    assert high >= min(1.0, max(values) + 0.08) - 1e-9
+    assert -0.03 <= low < high <= 1.03
+    assert values[1] - values[0] < 0.05 * (high - low) or values[1] - values[0] > 0.1
+
+
+def test_the_noise_of_a_loss_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = limits(monkeypatch)
+    rows = [Row(n, 0.1, loss, None, None, 0.3) for n, loss in enumerate((0.10, -0.05, 0.02), start=1)]
+    plots.plot_progress(rows, Path(), within=(0.0, 1.0))
+    ((name, low, high),) = seen
+    assert name == "noisy training loss"
+    assert low <= -0.05 - 4 * 0.3
+    assert high >= 0.10 + 4 * 0.3
+
+
+@pytest.mark.parametrize("share", [0.03, 0.4])
+def test_where_one_class_is_rare_the_auc_is_drawn(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = limits(monkeypatch)
+    torch.manual_seed(0)
+    labels = (torch.arange(400) < 400 * share).long()
+    inputs = torch.stack([0.8 - torch.rand(400), labels - torch.rand(400)], 1)
+    evaluation = evaluate(torch.nn.Identity(), inputs, labels)
+    figures = evaluation_data(evaluation, classes=("no", "yes"))
+    rows = [Row(n, 0.1, None, evaluation.score, None, None, evaluation.auc) for n in (1, 2)]
+    drawn = drawn_score(figures, 400)
+    plots.plot_progress(rows, Path(), **drawn)
+    assert seen[0][0] == ("test AUC of “yes”" if share == 0.03 else "test accuracy")
+    assert drawn["baseline"] == (0.5 if share == 0.03 else pytest.approx(0.6))
+    positives, negatives = 400 * share, 400 * (1 - share)
+    chance = math.sqrt(401 / (12 * positives * negatives)) if share == 0.03 else 0.5 / 20
+    assert drawn["error"] == pytest.approx(chance)
 
 
 def confusion(classes: int, *, name: str = "class {}") -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_pictures_and_tensorboard_from_beginning_to_end() -> None:
     assert outcome.statement.data["mechanism"]["sampler"].startswith("shuffled batches of 10")
     assert outcome.statement.data["event"]["count"] == 2  # 8 steps of 10 of 40 records: two passes
     figures = read_tensorboard(Path("out/tensorboard"))
-    assert set(figures) == {"epsilon", "test_score", "test_loss"}  # no loss: none was paid for
+    assert set(figures) == {"epsilon", "test_score", "test_loss", "test_auc"}  # no loss: none was paid for
     assert figures["epsilon"] == pytest.approx({row.steps: row.epsilon for row in outcome.rows})
     assert figures["test_score"] == pytest.approx({row.steps: row.test_score for row in outcome.rows})
 
@@ -332,4 +332,5 @@ def test_frozen_parts_stay_in_evaluation_mode() -> None:
 
 
 def test_row_figures_are_all_that_the_metrics_hold() -> None:
-    assert set(vars(Row(1, 0.1, None, None, None))) == {"steps", "epsilon", "loss", "test_score", "test_loss"}
+    figures = {"steps", "epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc"}
+    assert set(vars(Row(1, 0.1, None, None, None))) == figures

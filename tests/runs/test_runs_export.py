@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,6 +118,55 @@ def test_the_file_computes_what_the_model_does(kind: str, name: str) -> None:
     assert [file.name for file in Path().iterdir()] == [path.name]
     if kind != "torchscript":
         assert b"site-packages" not in path.read_bytes(), "no path of the machine that exported it"
+
+
+SPOKEN = """
+import sys
+import warnings
+sys.path.insert(0, {here!r})
+import test_runs_export as tests
+for name in ("scattering-cnn", "window"):
+    tests.export_model(*tests.network(name), tests.STATEMENT, tests.Path(name), format={kind!r})
+described = tests.described("mlp", (12,), {{}})
+for model in (tests.Remembers(), tests.Warns()):
+    tests.export_model(model, described, None, tests.Path(type(model).__name__), format={kind!r})
+"""
+
+
+class Remembers(nn.Module):
+    """Recurrent: torch warns of the weights of its own layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(12, 5, batch_first=True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.gru(inputs[:, None])[0][:, 0]
+        return found
+
+
+class Warns(nn.Module):
+    """A network with something to say itself."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        warnings.warn("of the network itself", UserWarning, stacklevel=1)
+        return inputs[:, :5]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_nothing_is_said_that_the_user_cannot_change(kind: str) -> None:
+    """Neither of torch's own future nor of packages that it could use; what the network says is shown."""
+    if kind == "onnx":
+        for package in ONNX:
+            pytest.importorskip(package)
+    script = SPOKEN.format(here=str(Path(__file__).parent), kind=kind)
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", script], capture_output=True, text=True, check=True
+    )
+    said = [line for line in done.stderr.splitlines() if "Warning:" in line or not line.startswith("  ")]
+    assert said
+    assert all("UserWarning: of the network itself" in line for line in said), done.stderr
+    assert done.stdout == ""
 
 
 class ByRows(nn.Module):

@@ -932,3 +932,32 @@ def test_a_factory_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]
 def test_a_factory_for_a_network_of_tacit_is_refused(table_folder: Path) -> None:
     with pytest.raises(InvalidInput, match="holds the network 'mlp' of Tacit"):
         tacit.load(table_folder, factory="own_net:net")
+
+
+def lines_of(path: str) -> list[dict[str, str]]:
+    with Path(path).open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_are_carried_over(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table_run()
+    new = people(seed=1)
+    new["id"] = [f"00{number}" if number % 3 else "NA" for number in range(len(new))]
+    new["a, b"] = "x"
+    if ending == "csv":
+        new.to_csv("new.csv", index=False)
+    else:
+        new.to_parquet("new.parquet")
+    kept = ["predict", "out", f"new.{ending}", "--keep", "id", "--keep", "a, b", "--out", "p.csv"]
+    assert command(kept) == 0
+    found = lines_of("p.csv")
+    assert list(found[0])[:4] == ["row", "id", "a, b", "prediction"]
+    assert [row["id"] for row in found] == new["id"].tolist()
+    assert command(["predict", "out", f"new.{ending}", "--out", "q.csv"]) == 0
+    assert [row["prediction"] for row in lines_of("q.csv")] == [row["prediction"] for row in found]
+    capsys.readouterr()
+    for name, reason in (("nobody", "has no column 'nobody'"), ("prediction", "two columns of this name")):
+        assert command(["predict", "out", f"new.{ending}", "--keep", name, "--out", "r.csv"]) == 2
+        assert reason in capsys.readouterr().err.replace("\n", " ")
+        assert not Path("r.csv").exists()

@@ -22,6 +22,7 @@ from tacit.datasets import TensorPair
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
 from tacit.ledger import ApproximateBudget, Budget, Conflict, Ledger, Policy, RenyiBudget
+from tacit.report.evaluated import score_line
 from tacit.report.pages import plots
 from tacit.report.pages.plots import plot_progress
 from tacit.report.statement.described import read_statement
@@ -157,8 +158,9 @@ def test_an_exact_figure_that_is_let_through_is_found(
         monkeypatch.setattr(Run, "_score", Run._evaluate)
     elif where == "as the constant answer":
 
-        def counted(_: Any, data: Any) -> tuple[float, str]:
-            return float(torch.bincount(data.test.targets).max()) / len(data.test.targets), "the commonest"
+        def counted(_: Any, data: Any) -> tuple[float, str, str]:
+            share = float(torch.bincount(data.test.targets).max()) / len(data.test.targets)
+            return share, "the commonest", ""
 
         monkeypatch.setattr(evaluated, "_public_baseline", counted)
     else:
@@ -180,8 +182,8 @@ def test_lines_of_metrics_have_one_score_at_the_end_and_no_loss(folder: Path) ->
     assert outcome.evaluation.loss is None
     assert outcome.evaluation.per_class == ()
     lines = (folder / "out" / "metrics.csv").read_text().splitlines()
-    assert [line.split(",")[3:] for line in lines[1:-1]] == [["", ""]] * 2
-    assert lines[-1].split(",")[3:] == [repr(outcome.evaluation.score), ""]
+    assert [line.split(",")[3:5] for line in lines[1:-1]] == [["", ""]] * 2
+    assert lines[-1].split(",")[3:5] == [repr(outcome.evaluation.score), ""]
 
 
 def test_the_picture_of_one_score_shows_the_noisy_loss(
@@ -210,7 +212,11 @@ def test_the_constant_answer_of_a_noisy_score_is_a_public_number(folder: Path) -
     assert outcome.figures["baseline"] == {
         "score": 0.5,
         "predictor": "a constant answer, if all 2 classes are equally common",
+        "known": "at least",  # of the true share, four of five, nothing may be said
     }
+    assert "(a constant answer: at least 0.500)" in score_line(outcome.figures)
+    assert "<td>at least 0.5000</td>" in (folder / "out" / "evaluation.html").read_text()
+    assert "(a constant answer: at least 0.500)" in (folder / "out" / "README.md").read_text()
     assert json.loads((folder / "out" / "evaluation.json").read_text()) == outcome.figures
     declared = (
         (folder / "run.toml").read_text().replace("test_noise = 5.0", "test_noise = 5.0\ntest_baseline = 0.9")
@@ -220,6 +226,7 @@ def test_the_constant_answer_of_a_noisy_score_is_a_public_number(folder: Path) -
     assert again is not None
     assert again.evaluation == outcome.evaluation, "no second release"
     assert again.figures["baseline"]["score"] == 0.9
+    assert "(a constant answer: 0.900)" in score_line(again.figures)
     assert "test_baseline" in again.figures["baseline"]["predictor"]
     assert "assumption" not in again.figures["verdict"]
 

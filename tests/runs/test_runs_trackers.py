@@ -48,7 +48,7 @@ steps = 6
 [run]
 rows = 6
 """
-FIGURES = ("epsilon", "loss", "test_score", "test_loss")
+FIGURES = ("epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc")
 
 
 class Fakes:

@@ -127,7 +127,7 @@ def session(
         records = DatedRecords(records, days, first="2026-01-01", until=until, too_often="skip")
     return PrivateSession(
         net,
-        torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9),
+        settings.pop("optimizer", lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9))(net.parameters()),
         settings.pop("records", records),
         the_plan,
         loss=losses,
@@ -340,6 +340,44 @@ def disagreeing(ranks: Ranks, *, what: str) -> tuple[str, str]:
     return "nothing", ""
 
 
+def apart(ranks: Ranks, *, what: str, save: Path) -> dict[str, tuple[int, str, str]]:
+    """Rank 1 is made another one than rank 0: steps taken, and what each rank is told, by the call made."""
+    run = session(
+        ranks, optimizer=lambda p: torch.optim.SGD(p, lr=0.5 if ranks.first or what != "lr" else 0.1)
+    )
+    tickets = run.batches()
+    if what != "lr":
+        run.step(next(tickets))
+    if what == "the end":
+        for _ in range(run.plan.steps - 2):
+            run.step(next(tickets))
+
+    def moved(*_: object) -> None:
+        with torch.no_grad():
+            next(run.model.parameters())[0, 0] += 1e-6
+
+    if not ranks.first:
+        match what:
+            case "schedule":
+                run.optimizer.param_groups[0]["lr"] = torch.tensor(0.25)
+            case "weights":
+                moved()
+            case "the end":
+                run.optimizer.register_step_post_hook(moved)
+            case "mode":
+                run.model[1].eval()  # type: ignore[index]
+    calls: dict[str, Callable[[], object]] = {
+        "save": lambda: run.save(save), "step": lambda: run.step(next(run.batches()))
+    }  # fmt: skip
+    told = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except Exception as problem:  # noqa: BLE001 (the test looks at it)
+            told[name] = run.steps_done, type(problem).__name__, str(problem)
+    return told
+
+
 def primitives(ranks: Ranks) -> dict[str, Any]:
     """What the methods of ``Ranks`` give."""
     own = ranks.rank + 1
@@ -367,7 +405,7 @@ def primitives(ranks: Ranks) -> dict[str, Any]:
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (released, trained, charged, failing, disagreeing, primitives)
+    job.__name__: job for job in (released, trained, charged, failing, disagreeing, apart, primitives)
 }
 
 

@@ -376,6 +376,19 @@ def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
     return run.steps_done, *told, all(map(torch.equal, before, after))
 
 
+def apart(ranks: Ranks) -> tuple[int, str, str]:
+    """Rank 1 trains its shards at another learning rate: what each rank is told."""
+    run = session(ranks, "mlp")
+    run.step(next(run.batches()))
+    if not ranks.first:
+        run.optimizer.param_groups[0]["lr"] = 0.02
+    try:
+        run.step(next(run.batches()))
+    except Exception as problem:  # noqa: BLE001 (the test looks at it)
+        return run.steps_done, type(problem).__name__, str(problem)
+    return run.steps_done, "nothing", ""
+
+
 def refused(ranks: Ranks, *, how: str) -> str:  # noqa: C901 (one case each)
     """What is said to a model that is sharded in another way, or to a setting."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -487,7 +500,7 @@ def ends(ranks: Ranks, *, at: int, folder: Path) -> str:
     return "nothing"
 
 
-JOBS = (released, trained, held, failing, refused, reusing, diverging, in_16_bits, ends)
+JOBS = (released, trained, held, failing, refused, reusing, apart, diverging, in_16_bits, ends)
 
 if __name__ == "__main__":
     rank_worker.serve({job.__name__: job for job in JOBS})

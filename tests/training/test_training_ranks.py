@@ -151,6 +151,36 @@ def test_ranks_of_different_runs_are_refused(pool: Pool, what: str, words: str) 
     assert words.replace("\\", "") in second[1]
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("lr", "of its optimizer lr is 0.1, not 0.5"),
+        ("schedule", "of its optimizer lr is 0.25, not 0.5"),
+        ("weights", "its weights differ in 0.weight, with the same optimizer settings"),
+        ("mode", "it is in another mode (model.train(), model.eval())"),
+    ],
+)
+def test_copies_that_come_apart_are_refused_before_the_next_step_and_the_next_state(
+    pool: Pool, tmp_path: Path, what: str, words: str
+) -> None:
+    """A sum over copies that differ is not one of which a record changes one bounded term."""
+    first, second = pool("apart", what=what, save=tmp_path / "state")
+    taken = 0 if what == "lr" else 1
+    for call in ("save", "step"):
+        assert first[call][:2] == (taken, "ProcessLost")
+        assert second[call][:2] == (taken, "PrivacyRefusal")
+        assert f"process 1 trains has come apart from that of process 0: {words}. " in second[call][2]
+        assert "Give each process the optimizer, the settings, the schedule" in second[call][2]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_copies_that_come_apart_in_the_last_step_are_refused(pool: Pool, tmp_path: Path) -> None:
+    first, second = pool("apart", what="the end", save=tmp_path / "state")
+    assert (first.keys(), second.keys()) == ({"step"}, {"step"})  # the state was saved before
+    assert first["step"][:2] == (50, "ProcessLost")
+    assert second["step"][:2] == (50, "PrivacyRefusal")
+
+
 def test_a_rank_with_a_key_of_its_own_is_noticed(pool: Pool) -> None:
     """A planted bug: the records' fingerprint is keyed, and differs."""
     with pytest.raises(ProcessLost):

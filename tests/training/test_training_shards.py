@@ -184,6 +184,13 @@ def test_where_one_rank_fails_none_takes_the_step(pool: Pool, rank: int) -> None
     assert f"process {rank} of this run failed" in told
 
 
+def test_shards_of_optimizers_with_other_settings_are_refused(pool: Pool) -> None:
+    first, second = pool("apart")
+    assert first[:2] == (1, "ProcessLost")
+    assert second[:2] == (1, "PrivacyRefusal")
+    assert "of its optimizer lr is 0.02, not 0.01" in second[2]
+
+
 def test_the_same_noise_on_another_sum_is_refused(pool: Pool, tmp_path: Path) -> None:
     found = pool("reusing", folder=tmp_path)
     assert any(told.startswith("PrivacyRefusal: step 1 was taken before") for told in found)

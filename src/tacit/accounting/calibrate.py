@@ -1,4 +1,4 @@
-"""How much noise, how many steps does a budget allow, how does epsilon grow in a run? Long: three searches.
+"""How much noise, how many steps does a budget allow? How does epsilon grow? Long: three searches.
 
 Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
 """

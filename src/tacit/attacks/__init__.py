@@ -4,12 +4,15 @@
 intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
 """
 
+from tacit.attacks.between_shadows import shadow_groups, shadow_reach
 from tacit.attacks.intervals import Interval, clopper_pearson
 from tacit.attacks.metrics import (
+    FoundAt,
     Measured,
     OperatingPoint,
     advantage_at_held_out_threshold,
     auc_interval,
+    found_at,
     largest_advantage,
     measure,
     operating_point,
@@ -17,6 +20,7 @@ from tacit.attacks.metrics import (
 from tacit.attacks.scores import Roc, Scores
 
 __all__ = [
+    "FoundAt",
     "Interval",
     "Measured",
     "OperatingPoint",
@@ -25,7 +29,10 @@ __all__ = [
     "advantage_at_held_out_threshold",
     "auc_interval",
     "clopper_pearson",
+    "found_at",
     "largest_advantage",
     "measure",
     "operating_point",
+    "shadow_groups",
+    "shadow_reach",
 ]

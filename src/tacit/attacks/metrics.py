@@ -1,29 +1,38 @@
 """How good are an attack's scores? Each figure has an interval.
 
-The largest value over all thresholds is biased upwards, so wherever a threshold is chosen, it is chosen on
-one half of the records and judged on the other.  Intervals cover other records of the *same* model; only
-several attacked models show how much another training run would differ.
+The largest value over all thresholds is biased upwards, so wherever members choose a threshold, it is chosen
+on one half of the records and judged on the other.  Intervals cover other records of the *same* model, the
+threshold that other records would give, and other shadow models; only several attacked models show how much
+another training run would differ.
 
-Letters: n members, m non-members, u distinct scores, R resamples.
+Letters: n members, m non-members, x_j the j-th highest score of a non-member, h_j the members at or above it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincinv, stdtrit
+from scipy.stats import binom
 
+from tacit.attacks.between_shadows import Figure, shadow_reach, widened
 from tacit.attacks.intervals import Interval, clopper_pearson, dkw_half_width, least_rate
 from tacit.attacks.scores import Scores
-from tacit.errors import check_integer, check_real
+from tacit.errors import check_real
 
 __all__ = [
+    "FoundAt",
     "Measured",
     "OperatingPoint",
     "advantage_at_held_out_threshold",
     "auc_interval",
+    "found_at",
     "largest_advantage",
     "measure",
     "operating_point",
@@ -31,27 +40,38 @@ __all__ = [
 
 Array: TypeAlias = NDArray[np.float64]
 
-_CELLS = 2_000_000  # numbers held at once while resampling
+_RARE = 1e-9  # a probability that is left out of a sum
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One threshold, chosen on half of the records, and its rates on the other half.
+    """One threshold, and its rates.
 
-    ``target`` is the requested false-positive rate; ``found`` is the share of all members found at
-    that rate by the best threshold in hindsight, without interpolation.
+    ``target`` is the requested false-positive rate.  That the attack has both rates is what a limit is tested
+    with; for the share of members that it finds at ``target`` see :func:`found_at`.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> found = operating_point(scores, 0.05, confidence=0.95, rng=rng)
-    >>> found.target, found.true_positive_rate.low < 0.26 < found.true_positive_rate.high
+    >>> found = operating_point(scores, 0.05, confidence=0.95)
+    >>> found.target, found.false_positive_rate.low < 0.05 < found.false_positive_rate.high
     (0.05, True)
     """
 
     target: float
-    found: float
     threshold: float
     false_positive_rate: Interval
+    true_positive_rate: Interval
+
+
+@dataclass(frozen=True)
+class FoundAt:
+    """The share of members found at the false-positive rate ``target``.
+
+    >>> FoundAt(0.01, Interval(0.1, 0.05, 0.15, 0.95)).target
+    0.01
+    """
+
+    target: float
     true_positive_rate: Interval
 
 
@@ -70,7 +90,7 @@ class Measured:
     non_members: int
     auc: Interval
     advantage: Interval
-    points: tuple[OperatingPoint, ...]
+    points: tuple[FoundAt, ...]
 
 
 def measure(
@@ -79,13 +99,22 @@ def measure(
     false_positive_rates: tuple[float, ...],
     confidence: float,
     rng: np.random.Generator,
+    without: Sequence[Scores] = (),
 ) -> Measured:
     """AUC, advantage and the members found at each false-positive rate.
 
     :param false_positive_rates: each in (0, 1], and each at least 5 / (number of non-members).
     :param confidence: of each interval by itself.
-    :param rng: splits the records in halves and resamples; it must be independent of the scores.
+    :param rng: splits the records in halves; it must be independent of the scores.
+    :param without: the same records' scores without each group of the attack's shadow models
+        (:func:`tacit.attacks.shadow_groups`); without them, intervals leave out what all records share of the
+        error of the shadow models.
     :raises InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
+
+    **Guarantee**
+
+    * Each interval holds the figure of the same model, attacked with other records and other shadow models,
+      with about the probability ``confidence``.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -97,81 +126,142 @@ def measure(
         scores.check_enough(rate)
     scores.check_not_constant()
     scores.check_direction()
+
+    def wide(interval: Interval, figure: Figure, low: float = 0.0) -> Interval:
+        if not without:
+            return interval
+        return widened(interval, shadow_reach(without, figure, confidence=confidence, rng=rng), low=low)
+
+    advantage = advantage_at_held_out_threshold(scores, confidence=confidence, rng=rng)
+    points = []
+    for rate in false_positive_rates:
+        one = found_at(scores, rate, confidence=confidence)
+        points.append(FoundAt(rate, wide(one, lambda part, rate=rate: _share_found(part, rate))))  # type: ignore[misc]
     return Measured(
         scores.members.size,
         scores.non_members.size,
-        auc_interval(scores, confidence=confidence, rng=rng),
-        advantage_at_held_out_threshold(scores, confidence=confidence, rng=rng),
-        tuple(operating_point(scores, rate, confidence=confidence, rng=rng) for rate in false_positive_rates),
+        wide(auc_interval(scores, confidence=confidence), Scores.auc),
+        wide(advantage, _largest, low=-1.0),
+        tuple(points),
     )
 
 
-def auc_interval(
-    scores: Scores, *, confidence: float, rng: np.random.Generator, resamples: int = 1000
-) -> Interval:
-    """The AUC with the percentile interval of a bootstrap that resamples either class by itself.
+def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -> Interval:
+    """The share of members found at a false-positive rate a, at the threshold x_k with k = floor(a m).
 
-    Where the classes do not overlap at all, every resample gives the same and the bootstrap has no estimate
-    of its error; then the interval is the exact one for min(n, m) disjoint pairs that were all in order.
+    All records of either kind count: members have no part in the choice of the threshold.  How many of m
+    non-members score above the true threshold has the law Bin(m, a); were it J, the threshold would lie
+    between x_(J + 1) and x_J, and the bounds would be Clopper and Pearson's for h_J and h_(J + 1) of n
+    members.  The interval is that of the mixture over J: with a known threshold it is theirs.
 
-    :raises InvalidInput: if all scores are equal.
+    :raises InvalidInput: if the rate is out of range, or all scores are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> found = auc_interval(scores, confidence=0.95, rng=rng)
+    >>> found = found_at(scores, 0.01, confidence=0.95)
+    >>> found.low < 0.0924 < found.high  # Phi(1 + Phi^-1(0.01))
+    True
+    """
+    a = check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
+    check_real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
+    scores.check_not_constant()
+    n, m, level = scores.members.size, scores.non_members.size, (1.0 - confidence) / 2.0
+    x = np.sort(scores.non_members)[::-1]
+    members = np.sort(scores.members)
+    above = np.concatenate([[0], n - np.searchsorted(members, x, side="right"), [n]])
+    at_least = np.concatenate([[0], n - np.searchsorted(members, x, side="left"), [n]])  # h_j
+    j = np.arange(int(binom.ppf(_RARE, m, a)), int(binom.isf(_RARE, m, a)) + 1)
+    weights = binom.pmf(j, m, a)
+    fewest, most = np.minimum(at_least[j], above[j + 1]), at_least[j + 1]  # a tie is never split
+    value = _share_found(scores, a)
+    low = _mixed_quantile(weights, fewest, n - fewest + 1, level)
+    high = _mixed_quantile(weights, most + 1, n - most, 1.0 - level)
+    return Interval(value, min(low, value), max(high, value), confidence)
+
+
+def auc_interval(scores: Scores, *, confidence: float) -> Interval:
+    """The AUC, with an interval from the spread of each record's place among the records of the other kind
+    (DeLong, DeLong & Clarke-Pearson 1988, Biometrics 44(3)), made on the scale of the log odds, so that it
+    stays in [0, 1], and with Student's t for the smaller class.
+
+    Where the classes do not overlap at all, there is no spread; then the interval is the exact one for
+    min(n, m) disjoint pairs that were all in order.
+
+    :raises InvalidInput: if all scores are equal, or a class has a single record.
+
+    >>> rng = np.random.default_rng(0)
+    >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
+    >>> found = auc_interval(scores, confidence=0.95)
     >>> found.low < 0.76 < found.high
     True
     """
     check_real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
-    check_integer("resamples", resamples, low=100)
     scores.check_not_constant()
     value, level = scores.auc(), (1.0 - confidence) / 2.0
-    if value in (0.0, 1.0):
-        pairs = min(scores.members.size, scores.non_members.size)
-        worst = float(least_rate(pairs, pairs, level))
-        return Interval(value, *((worst, 1.0) if value else (0.0, 1.0 - worst)), confidence)
-    low, high = np.quantile(_resampled_auc(scores, resamples, rng), [level, 1.0 - level])
-    return Interval(value, float(min(low, value)), float(max(high, value)), confidence)
+    fewest = min(scores.members.size, scores.non_members.size)
+    if value in (0.0, 1.0) or fewest < 2:
+        worst = float(least_rate(fewest, fewest, level))
+        low, high = (worst, 1.0) if value == 1.0 else (0.0, 1.0 - worst) if value == 0.0 else (0.0, 1.0)
+        return Interval(value, low, high, confidence)
+    places = (
+        _places(scores.members, scores.non_members),
+        _places(scores.non_members, scores.members),
+    )
+    error = math.sqrt(sum(float(part.var(ddof=1)) / part.size for part in places))
+    reach = float(stdtrit(fewest - 1, 1.0 - level)) * error / (value * (1.0 - value))
+    odds = math.log(value / (1.0 - value))
+    low, high = (1.0 / (1.0 + math.exp(-(odds + side * reach))) for side in (-1, 1))
+    return Interval(value, low, high, confidence)
 
 
-def operating_point(
-    scores: Scores, false_positive_rate: float, *, confidence: float, rng: np.random.Generator
-) -> OperatingPoint:
-    """The threshold for ``false_positive_rate`` from a random half; Clopper-Pearson on the other, for *both*
-    rates: a threshold from a sample meets its false-positive rate only roughly.
+def operating_point(scores: Scores, false_positive_rate: float, *, confidence: float) -> OperatingPoint:
+    """The rates of the threshold just above x_(k + 1), with k = floor(a m), whatever they are.
+
+    A threshold from a sample meets its false-positive rate only roughly, so *both* rates have an interval.
+    All records of either kind count: k is fixed beforehand, so that the true false-positive rate has the law
+    Beta(k + 1, m - k) of an order statistic, or is smaller where scores are tied; and members have no part in
+    the choice, so that theirs is Clopper and Pearson's.
 
     Guarantee
     ---------
     * Each interval holds the rate of that threshold, for further records like these, with probability at
-      least ``confidence``.
+      least ``confidence``; that of false positives where no scores of non-members are tied, and its upper end
+      always.
 
     :raises InvalidInput: if ``false_positive_rate`` times the number of non-members is below 5.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> found = operating_point(scores, 0.1, confidence=0.95, rng=rng)
+    >>> found = operating_point(scores, 0.1, confidence=0.95)
     >>> found.false_positive_rate.low < 0.1 < found.false_positive_rate.high
     True
     """
-    found = scores.true_positive_rate(false_positive_rate)
-    choosing, judging = scores.split(rng)
-    threshold = choosing.threshold(false_positive_rate)
+    scores.check_enough(false_positive_rate)
+    scores.check_not_constant()
+    check_real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
+    n, m, level = scores.members.size, scores.non_members.size, (1.0 - confidence) / 2.0
+    k = _allowed(false_positive_rate, m)
+    below = float(np.partition(scores.non_members, m - k - 1)[m - k - 1]) if k < m else -math.inf
+    ends = (betaincinv(k + 1, m - k, part) if k < m else 1.0 for part in (level, 1.0 - level))
+    falsely = float((scores.non_members > below).mean())
+    low, high = (float(end) for end in ends)
     return OperatingPoint(
         false_positive_rate,
-        found,
-        threshold,
-        _rate_at_least(judging.non_members, threshold, confidence),
-        _rate_at_least(judging.members, threshold, confidence),
+        float(np.nextafter(below, math.inf)),
+        Interval(falsely, min(low, falsely), max(high, falsely), confidence),
+        clopper_pearson(int((scores.members > below).sum()), n, confidence=confidence),
     )
 
 
 def advantage_at_held_out_threshold(
     scores: Scores, *, confidence: float, rng: np.random.Generator
 ) -> Interval:
-    """True less false positives at the threshold that is best on a random half, judged on the other.
+    """True less false positives at the threshold that is best on a random half, judged on the other, and the
+    other way round: each record is judged once.
 
-    The interval is that of the difference of two rates, each within its Clopper-Pearson interval at half of
-    the error probability.
+    The interval holds the largest advantage of any threshold.  It is that of a difference of two rates (Zou &
+    Donner 2008, Statistics in Medicine 27(10)), each with Clopper and Pearson's; it reaches up to that of the
+    best threshold of all records, as a threshold from half of them is seldom the best.
 
     :raises InvalidInput: if all scores are equal.
 
@@ -182,13 +272,13 @@ def advantage_at_held_out_threshold(
     True
     """
     scores.check_not_constant()
-    choosing, judging = scores.split(rng)
-    roc = choosing.roc()
-    threshold = float(roc.thresholds[np.argmax(roc.true_positive_rates - roc.false_positive_rates)])
-    each = (1.0 + confidence) / 2.0
-    found = _rate_at_least(judging.members, threshold, each)
-    false = _rate_at_least(judging.non_members, threshold, each)
-    return Interval(found.value - false.value, found.low - false.high, found.high - false.low, confidence)
+    one, other = scores.split(rng)
+    hits = [_hits(judging, _best_threshold(choosing)) for choosing, judging in ((one, other), (other, one))]
+    value, low, high = _difference(
+        scores, hits[0][0] + hits[1][0], hits[0][1] + hits[1][1], confidence=confidence
+    )
+    _, _, best = _difference(scores, *_hits(scores, _best_threshold(scores)), confidence=confidence)
+    return Interval(value, max(-1.0, low), min(1.0, max(high, best)), confidence)
 
 
 def largest_advantage(scores: Scores, *, confidence: float) -> Interval:
@@ -202,29 +292,78 @@ def largest_advantage(scores: Scores, *, confidence: float) -> Interval:
     True
     """
     check_real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
-    roc = scores.roc()
-    value = float((roc.true_positive_rates - roc.false_positive_rates).max())
+    value = _largest(scores)
     level = (1.0 - confidence) / 2.0
     band = dkw_half_width(scores.members.size, level) + dkw_half_width(scores.non_members.size, level)
     return Interval(value, max(0.0, value - band), min(1.0, value + band), confidence)
 
 
-def _rate_at_least(scores: Array, threshold: float, confidence: float) -> Interval:
-    return clopper_pearson(int((scores >= threshold).sum()), scores.size, confidence=confidence)
+# --- parts ------------------------------------------------------------------------------------------------
 
 
-def _resampled_auc(scores: Scores, resamples: int, rng: np.random.Generator) -> Array:
-    """The AUC of R resamples of either class; of shape (R,)."""
-    values = np.unique(np.concatenate([scores.members, scores.non_members]))
-    n, m = scores.members.size, scores.non_members.size
-    share_in = np.bincount(np.searchsorted(values, scores.members), minlength=values.size) / n
-    share_out = np.bincount(np.searchsorted(values, scores.non_members), minlength=values.size) / m
-    found = []
-    rows = max(1, _CELLS // values.size)
-    for start in range(0, resamples, rows):
-        size = min(rows, resamples - start)
-        a = rng.multinomial(n, share_in, size)  # (rows, u)
-        b = rng.multinomial(m, share_out, size)
-        not_above = np.cumsum(b, axis=1)
-        found.append(np.einsum("ru,ru->r", a, not_above - b / 2.0) / (n * m))
-    return np.concatenate(found)
+def _allowed(rate: float, others: int) -> int:
+    """k, how many non-members may score above a threshold."""
+    return math.floor(rate * others + 1e-9)
+
+
+def _share_found(scores: Scores, rate: float) -> float:
+    """The share of members at or above the threshold for ``rate``: a score of a non-member, no tie split.
+
+    Where ``rate`` allows no non-member at all, members above them all.
+    """
+    x = np.sort(scores.non_members)[::-1]
+    allowed = _allowed(rate, x.size)
+    at_least = np.searchsorted(-x, -x, side="right")  # non-members at or above each
+    fits = np.flatnonzero(at_least <= allowed)
+    found = scores.members >= x[fits[-1]] if fits.size else scores.members > x[0]
+    return float(found.mean())
+
+
+def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.int64], level: float) -> float:
+    """The quantile of a mixture of Beta(hits, rest); one of no hits is 0, one without a rest is 1."""
+    zero, one = hits == 0, rest == 0
+    inside = ~(zero | one)
+    weights = weights / weights.sum()
+    w, a, b, nought = weights[inside], hits[inside], rest[inside], float(weights[zero].sum())
+
+    def above(t: float) -> float:
+        return nought + float((w * betainc(a, b, t)).sum()) - level
+
+    if above(0.0) >= 0.0:
+        return 0.0
+    return 1.0 if above(1.0) <= 0.0 else float(brentq(above, 0.0, 1.0, xtol=1e-12))
+
+
+def _places(scores: Array, others: Array) -> Array:
+    """The share of ``others`` below each score, ties counting half."""
+    ordered = np.sort(others)
+    sides = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
+    return np.asarray(sum(sides) / 2.0 / others.size, dtype=np.float64)
+
+
+def _best_threshold(scores: Scores) -> float:
+    roc = scores.roc()
+    return float(roc.thresholds[np.argmax(roc.true_positive_rates - roc.false_positive_rates)])
+
+
+def _largest(scores: Scores) -> float:
+    """The largest advantage in hindsight."""
+    roc = scores.roc()
+    return float((roc.true_positive_rates - roc.false_positive_rates).max())
+
+
+def _hits(scores: Scores, threshold: float) -> tuple[int, int]:
+    """Members, and non-members, at or above the threshold."""
+    return int((scores.members >= threshold).sum()), int((scores.non_members >= threshold).sum())
+
+
+def _difference(scores: Scores, found: int, falsely: int, *, confidence: float) -> tuple[float, float, float]:
+    """A difference of two rates, and its bounds."""
+    true = clopper_pearson(found, scores.members.size, confidence=confidence)
+    false = clopper_pearson(falsely, scores.non_members.size, confidence=confidence)
+    value = true.value - false.value
+    return (
+        value,
+        value - math.hypot(true.value - true.low, false.high - false.value),
+        value + math.hypot(true.high - true.value, false.value - false.low),
+    )

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tacit import __version__
 from tacit.cli.show import messages
-from tacit.errors import Deprecated, TacitError, reason_of
+from tacit.errors import Deprecated, PrivacyWarning, TacitError, reason_of
 
 __all__ = ["make_app", "run"]
 
@@ -148,17 +148,22 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
-    """Old forms are said in one line each, without a place in Python."""
+    """Old forms and weak promises are said in one line each, once, without a place in Python."""
+    said = set[str]()
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
-            if issubclass(category, Deprecated):
+            if issubclass(category, Deprecated | PrivacyWarning):
+                if str(message) in said:
+                    return
+                said.add(str(message))
                 messages.print(Text.assemble(("note: ", "bold"), str(message)), soft_wrap=True)
             else:
                 usual(message, category, *place, **rest)
 
         warnings.simplefilter("always", Deprecated)
+        warnings.simplefilter("always", PrivacyWarning)
         warnings.showwarning = show
         yield
 

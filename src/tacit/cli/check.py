@@ -1,4 +1,4 @@
-"""``tacit check``: is every cell of a table what its policy declares?"""
+"""``tacit check``: is a table what its policy, or the columns of a run file, declare?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ AcceptOutside = Annotated[
 def command(
     data: Annotated[
         str,
-        typer.Argument(help="A .parquet, .csv or .tsv file, or the URL of a database.", show_default=False),
+        typer.Argument(
+            help="A run file (.toml), a .parquet, .csv or .tsv file, or the URL of a database.",
+            show_default=False,
+        ),
     ],
     policy: Annotated[Path | None, typer.Option(help="The policy, a TOML file.", show_default=False)] = None,
     accept_missing: AcceptMissing = None,
@@ -55,10 +58,17 @@ def command(
     For the curator; what it prints is confidential, although it shows no value. tacit ledger
     register makes the same check, and stores that a table is clean, which questions to it need.
 
+    Of a run file it says where the declared columns do not fit the table: values in other letters, bounds in
+    other units, day and month exchanged, rows of one person, a wrong number of records.
+
     Exit codes: 0 every cell is what its column declares, or accepted; 1 some are not; 2 bad input.
 
     Example:  tacit check patients.csv --policy policy.toml
     """
+    if data.lower().endswith(".toml"):
+        given: dict[str, object] = {"--policy": policy, "--table": table}
+        given |= {"--accept-missing": accept_missing, "--accept-outside": accept_outside}
+        return _check_run(Path(data), [name for name, value in given.items() if value], as_json)
     from tacit.ledger.policy_file import read_policy
     from tacit.queries import check_table
 
@@ -80,6 +90,30 @@ def command(
     else:
         print_check(found, declared)
     return 0 if found.clean else 1
+
+
+def _check_run(path: Path, given: list[str], as_json: bool) -> int:
+    from tacit.queries.table_check import CONFIDENTIAL
+    from tacit.runs.config import read_config
+    from tacit.runs.declarations import doubts
+
+    if given:
+        raise InvalidInput(f"a run file says itself what its table is. Leave {', '.join(given)} out.")
+    config = read_config(path)
+    if config.data.table is None:
+        raise InvalidInput(f"{path} reads no table, and columns are declared of one. Nothing is to check.")
+    with messages.status("reading the table"):
+        found = doubts(config)
+    if as_json:
+        print_json({"clean": not found, "doubts": [vars(doubt) for doubt in found]})
+    elif not found:
+        console.print(f"The declared columns fit {config.data.table}.", soft_wrap=True)
+    else:
+        console.print(Text(CONFIDENTIAL, "bold"), soft_wrap=not console.is_terminal)
+        console.print()
+        for doubt in found:
+            console.print(Text(f"* {doubt}"), soft_wrap=not console.is_terminal)
+    return 1 if found else 0
 
 
 @contextmanager

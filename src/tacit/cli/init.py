@@ -93,6 +93,15 @@ def command(
     model: Annotated[
         str | None, typer.Option(help="mlp or logistic; else by the records.", show_default=False)
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Whose a row is, where people have several rows.", show_default=False
+        ),
+    ] = None,
+    rows_per_user: Annotated[
+        int | None, typer.Option(help="The most rows of one person that a step reads.", show_default=False)
+    ] = None,
     unit_column: Annotated[
         str | None, typer.Option(help="Of a policy: whose a row is; or none.", show_default=False)
     ] = None,
@@ -124,6 +133,8 @@ def command(
         target=target,
         test_fraction=check_probability("--test-fraction", test_fraction),
         test_table=test_table,
+        user=user,
+        rows_per_user=rows_per_user,
         epsilon=epsilon,
         delta=delta,
         unit=unit,
@@ -140,10 +151,16 @@ def command(
         options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}
         options |= {"--kind": kind, "--format": format, "--leave-out": leave_out, "--model": model}
         options |= {"--test-table": test_table, "--unit-column": unit_column, "--note": note}
-        options |= {"--largest-table": largest_table is not None}
+        options |= {"--largest-table": largest_table is not None, "--user": user}
+        options |= {"--rows-per-user": rows_per_user is not None}
         options |= {"--missing": missing != "indicator"}
         return _init_pictures(
             table, written, facts, [name for name, given in options.items() if given], as_json
+        )
+    if policy and (user is not None or rows_per_user is not None):
+        raise InvalidInput(
+            "--user and --rows-per-user are of a run file. Leave them out: a policy says whose a row is by "
+            "--unit-column, and in its rows_per_unit how many one has."
         )
     found = sniff(table)
     facts = stated_facts(
@@ -232,7 +249,7 @@ def _ask(question: Question) -> str:
 
 def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
     columns = table_columns(found, facts)
-    where = f"the first {found.rows:,} rows" if found.dialect else "the types in the file"
+    where = f"{'' if found.dialect else 'the types in the file and '}the first {found.rows:,} rows"
     console.print(f"{table}: {len(columns)} columns, by {where}", soft_wrap=True)
     if found.dialect:
         written = ", ".join(f"{name} {value!r}" for name, value in found.dialect.items() if value)

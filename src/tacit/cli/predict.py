@@ -28,6 +28,12 @@ def command(
         float | None,
         typer.Option(help="Of two classes: the second, from this probability on.", show_default=False),
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Carry this column of the table over; may be repeated.", show_default=False
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where the model computes, such as cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
@@ -36,8 +42,8 @@ def command(
     The records are as those of the training: a table (CSV, also .csv.gz, or Parquet) with the same columns,
     of which the one that is predicted may be missing; a folder of pictures, or one picture; text, one record
     a line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be
-    larger than memory. The table has a line for each record: its number or file name, the class, and the
-    probability of each class.
+    larger than memory. The table has a line for each record: its number or file name, the columns of --keep,
+    such as an id, the class, and the probability of each class.
 
     Where one of two classes is rare, few records have a probability above one half: --threshold 0.1 finds
     more of them, at no cost. Choose it by what is publicly known, not on private records.
@@ -63,6 +69,7 @@ def command(
                 out,
                 overwrite=overwrite,
                 threshold=threshold,
+                keep=keep or (),
                 progress=lambda done, total: bar.update(
                     task, completed=done, total=total and max(done, total)
                 ),

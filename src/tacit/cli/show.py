@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    from tacit.plan import Plan
     from tacit.training.loop import Row
 
 __all__ = ["Preparations", "TrainingBar", "catching_interrupt", "console", "messages", "progress_bar"]
@@ -63,14 +64,14 @@ class TrainingBar:
     On a terminal it is a bar; a file or a pipe gets one line for each line of metrics.
     """
 
-    def __init__(self, title: str, steps: int, done: int, *, private: bool) -> None:
+    def __init__(self, title: str, plan: Plan, done: int, *, private: bool) -> None:
         self._bar = progress_bar("{task.fields[loss]}", "ε ≤ {task.fields[epsilon]}", "{task.fields[test]}")
-        self._steps = steps
+        self._plan = plan
         self._name = title if len(title) <= 16 else f"{title[:15]}…"
         if not private:
             self._name = f"NOT PRIVATE (test key) {self._name}"
         self._task = self._bar.add_task(
-            escape(self._name), total=steps, completed=done, loss="noisy loss –", epsilon="–", test=""
+            escape(self._name), total=plan.steps, completed=done, loss="noisy loss –", epsilon="–", test=""
         )
 
     def __enter__(self) -> TrainingBar:
@@ -82,7 +83,10 @@ class TrainingBar:
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=steps, loss=_loss(loss), epsilon=f"{epsilon:.3f}")
+        from tacit.training.loss_noise import SMOOTHING, loss_std, smoothed_std
+
+        std = smoothed_std(loss_std(self._plan), 1.0 - SMOOTHING**steps)
+        self._bar.update(self._task, completed=steps, loss=_loss(loss, std), epsilon=f"{epsilon:.3f}")
 
     def on_row(self, row: Row) -> None:
         """Show the newest test score."""
@@ -90,14 +94,16 @@ class TrainingBar:
         self._bar.update(self._task, test=score)
         if not messages.is_terminal:
             messages.print(
-                f"{self._name}: step {row.steps} of {self._steps}, {_loss(row.loss)}, "
+                f"{self._name}: step {row.steps} of {self._plan.steps}, {_loss(row.loss, row.loss_std)}, "
                 f"ε ≤ {row.epsilon:.3f}, {score}".rstrip(", "),
                 soft_wrap=True,
             )
 
 
-def _loss(loss: float | None) -> str:
-    return "loss hidden" if loss is None else f"noisy loss {loss:.3f}"
+def _loss(loss: float | None, std: float | None) -> str:
+    from tacit.training.loss_noise import noisy
+
+    return "loss hidden" if loss is None else f"noisy loss {noisy(loss, std)}"
 
 
 class _Flag:

@@ -235,7 +235,7 @@ def _show_balance(run: Run, when: str) -> None:
 def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
     """Train with a bar; None if Ctrl-C ended it, after a message on how to go on: by train and ``again``."""
     done = run.session.steps_done
-    bar = TrainingBar(title, run.plan.steps, done, private=run.session.private)
+    bar = TrainingBar(title, run.plan, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
         outcome = run.start((bar,), stop)
     if not run.ended:
@@ -271,6 +271,7 @@ def show_outcome(outcome: Outcome) -> None:
     """Print how good the model is, the statement, the score and the paths of the files."""
     from tacit.report.evaluated import evaluation_text, score_line
     from tacit.report.rounding import round_up
+    from tacit.runs.folder import declarations_file
 
     figures = outcome.figures
     console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
@@ -293,6 +294,11 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(f"In {outcome.folder}:", soft_wrap=True)
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
     console.print("  private/ has the key of the noise, to go on from: do not release it")
+    if (told := declarations_file(outcome.folder)).exists():
+        console.print(
+            f"  private/{told.name} says, for you alone, how the declared columns fit the table",
+            soft_wrap=True,
+        )
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
     console.print(f"Use it:\n  {outcome.used_by or use}", soft_wrap=True)

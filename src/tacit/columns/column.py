@@ -1,4 +1,4 @@
-"""What is publicly known of a column? One description, for training, the ledger's policy and queries.
+"""What is publicly known of a column? One description for training, policies and queries, with long checks.
 
 Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from tacit.columns.dialect import check_number_form
+from tacit.columns.dialect import check_number_form, missing_words
 from tacit.columns.moments import as_moment, check_format, number_of_moment
 from tacit.errors import (
     Deprecated,
@@ -26,18 +26,20 @@ from tacit.errors import (
     check_real,
 )
 
-__all__ = ["KINDS", "Column", "Fact", "no_data_bounds"]
+__all__ = ["FALSE", "KINDS", "TRUE", "Column", "Fact", "no_data_bounds"]
 
 Fact: TypeAlias = str | int | float | bool | dt.date
 """A public value of a column, in its own terms."""
 
-_MOMENT = ("lower", "upper", "missing", "format", "parts")
-_NUMBER = ("lower", "upper", "bins", "step", "missing", "decimal", "thousands", "unit", "below")
+_MOMENT = ("lower", "upper", "missing", "missing_values", "format", "parts")
+_NUMBER = (
+    "lower", "upper", "bins", "step", "missing", "missing_values", "decimal", "thousands", "unit", "below",
+)  # fmt: skip
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "number": _NUMBER,
     "integer": (*_NUMBER, "values"),
-    "category": ("values", "missing"),
-    "boolean": ("values", "missing", "true", "false"),
+    "category": ("values", "missing", "missing_values"),
+    "boolean": ("values", "missing", "missing_values", "true", "false"),
     "date": _MOMENT,
     "datetime": _MOMENT,
     "text": (),
@@ -46,6 +48,8 @@ KINDS = tuple(_ALLOWED)
 """All kinds of columns."""
 PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
 """The parts of a moment that may be features by themselves."""
+TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
+"""The words of a boolean that declares none, whatever their case."""
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 
@@ -65,10 +69,12 @@ class Column:
             of them, whether or not they occur.
         missing: what becomes of a missing cell in training and prediction: ``refuse``; ``indicator``, which
             adds a feature that says so; or a public value that takes its place.
+        missing_values: words or numbers that stand for a missing cell here, such as ``n/a``, ``-`` and
+            ``-999``, beside those that always do.
         decimal, thousands: the form of numbers, where it differs from the file's.
         unit: a text that is stripped from the start or the end of a number, such as ``kg``.
         below: a mark before a number, such as ``<``: "<5" counts as 5, the limit of detection.
-        true, false: the words of a boolean; by default true, t, yes, y, 1 and false, f, no, n, 0.
+        true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
         format: of a date, as for ``strptime``; ISO by default.
         parts: of a date, ``weekday``, ``month`` and (datetime) ``hour``: one feature for each that there is.
 
@@ -95,6 +101,7 @@ class Column:
     false: tuple[str, ...]
     format: str | None
     parts: tuple[str, ...]
+    missing_values: tuple[str, ...]
 
     def __init__(
         self,
@@ -114,6 +121,7 @@ class Column:
         false: Sequence[str] = (),
         format: str | None = None,  # noqa: A002 (the setting in files)
         parts: Sequence[str] = (),
+        missing_values: Sequence[str | float] = (),
         keys: Sequence[str | int | bool] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "keys")}
@@ -273,6 +281,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     if given["format"] is not None:
         facts["format"] = check_format(kind, given["format"])
     facts["missing"] = _missing(kind, given["missing"], facts)
+    facts["missing_values"] = _missing_values(given["missing_values"], facts)
     return facts
 
 
@@ -387,3 +396,15 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
         raise InvalidInput(f"missing must lie between lower and upper; got {_plain(public)!r}.")
     fact: Fact = public
     return fact
+
+
+def _missing_values(given: object, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    words = missing_words(given)
+    taken: dict[str, str] = {str(value): "values" for value in facts["values"] or ()}
+    if facts["kind"] == "boolean":
+        for name, usual in (("true", TRUE), ("false", FALSE)):
+            taken |= dict.fromkeys(map(str.casefold, facts[name] or usual), name)
+    for word in words:
+        if found := taken.get(word if facts["kind"] != "boolean" else word.casefold()):
+            raise InvalidInput(f"{word!r} is among missing_values and among {found}. It can be one of them.")
+    return words

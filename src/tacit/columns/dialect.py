@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import codecs
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import InvalidInput
 
-__all__ = ["Dialect", "check_number_form"]
+__all__ = ["Dialect", "check_number_form", "missing_words"]
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _IN_NUMBERS = "0123456789+-eE"
@@ -30,6 +30,7 @@ class Dialect:
         thousands: what separates groups of three digits in numbers; none by default.
         encoding: of the text; a byte order mark is skipped.
         quote: around cells that hold a separator; twice inside such a cell.
+        missing_values: words that stand for a missing value in any column, such as ``n/a`` and ``-999``.
 
     >>> Dialect(separator=";", decimal=",").to_data()
     {'separator': ';', 'decimal': ','}
@@ -40,6 +41,7 @@ class Dialect:
     thousands: str = ""
     encoding: str = "utf-8"
     quote: str = '"'
+    missing_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.separator is not None:
@@ -48,6 +50,7 @@ class Dialect:
         if self.separator == self.quote:
             raise InvalidInput(f"separator and quote must differ; both are {self.quote!r}.")
         check_number_form(self.decimal, self.thousands)
+        object.__setattr__(self, "missing_values", missing_words(self.missing_values))
         try:
             "".encode(self.encoding)
             name = codecs.lookup(self.encoding).name
@@ -64,8 +67,10 @@ class Dialect:
 
     def to_data(self) -> dict[str, Any]:
         """As plain data, without what is by default."""
+        data = {item.name: getattr(self, item.name) for item in fields(self)}
+        data["missing_values"] = list(self.missing_values)
         return {
-            item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default
+            item.name: data[item.name] for item in fields(self) if getattr(self, item.name) != item.default
         }
 
     @classmethod
@@ -83,7 +88,7 @@ class Dialect:
                 near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
                 raise InvalidInput(f"{where} {name} is not a setting; {hint}")
-            if not isinstance(value, str):
+            if name != "missing_values" and not isinstance(value, str):
                 raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
         try:
             return cls(**data)
@@ -94,6 +99,25 @@ class Dialect:
 def _check_sign(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) != 1 or value in "\r\n\0 ":
         raise InvalidInput(f"{name} must be one character, no space and no line end; got {value!r}.")
+
+
+def missing_words(given: object) -> tuple[str, ...]:
+    """Words that stand for a missing value, as they are written in a table.
+
+    Raises:
+        InvalidInput: it is no list of words and numbers.
+
+    >>> missing_words(["n/a", -999, -999.0])
+    ('n/a', '-999')
+    """
+    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    words = list(given) if listed else [None]  # type: ignore[call-overload]
+    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
+        raise InvalidInput(
+            f'missing_values must be a list of words or numbers, such as ["n/a", "-", -999]; got {given!r}.'
+        )
+    whole = [int(word) if isinstance(word, float) and word.is_integer() else word for word in words]
+    return tuple(dict.fromkeys(str(word).strip() for word in whole))
 
 
 def check_number_form(decimal: object, thousands: object) -> None:

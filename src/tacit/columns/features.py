@@ -13,7 +13,8 @@ from tacit.columns.cells import row_numbers
 from tacit.columns.column import Column, no_data_bounds
 from tacit.columns.dialect import Dialect
 from tacit.columns.parts import PART_NAMES, codes_of_part
-from tacit.columns.reading import Cells, numbers_of, words_of
+from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
+from tacit.columns.tables import ROWS
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 __all__ = [
@@ -188,16 +189,14 @@ def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) 
         form = f" of the form {column.format!r}" if column.format else ""
         raise InvalidInput(
             f"{len(wrong):,} values in {place} {what}{form} ({place.rows(wrong)}). Correct the table, or "
-            f"declare what the column is: {_FIXES.get(column.kind, 'its kind or its format')}."
+            f"declare what the column is: {_FIXES.get(column.kind, 'its kind, its format')}, or words for a "
+            "missing value (missing_values)."
         )
     return values
 
 
-_FIXES = {
-    "number": "its kind, or the form of its numbers (decimal, thousands, unit, below)",
-    "integer": "its kind, or the form of its numbers (decimal, thousands, unit, below)",
-    "boolean": "its kind, or its words (true, false)",
-}
+_OF_NUMBERS = "its kind, the form of its numbers (decimal, thousands, unit, below)"
+_FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": "its kind, its words (true, false)"}
 
 
 def _codes(
@@ -210,7 +209,7 @@ def _codes(
         numbers = _read_numbers(cells, column, place, dialect)
         words = [None if np.isnan(number) else str(int(number)) for number in numbers]
     else:
-        words = words_of(cells, listed)
+        words = words_of(cells, listed, declared_missing(column, dialect))
     number = {value: code for code, value in enumerate(listed)}
     codes = np.fromiter((number.get(word, len(listed)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
     return codes, np.fromiter((word is None for word in words), np.bool_, len(words))
@@ -220,13 +219,15 @@ def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = 
     if not lacking.any():
         return
     rows = np.flatnonzero(lacking)
+    whole = not place.before and len(lacking) < ROWS  # no later piece of the table follows
+    read = f"{'' if whole else 'the first '}{place.before + len(lacking):,}"
     fix = (
         "since nothing can be learnt from them"
         if target
         else 'or declare missing for the column: a public value that takes its place, or "indicator"'
     )
     raise InvalidInput(
-        f"{len(rows):,} of {len(lacking):,} rows lack {'the target' if target else 'a value'}, {place} "
+        f"{len(rows):,} of {read} rows lack {'the target' if target else 'a value'}, {place} "
         f"({place.rows(rows)}). Remove these rows, {fix}."
     )
 

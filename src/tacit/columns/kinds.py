@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from tacit.columns.reading import MISSING_WORDS
 
-__all__ = ["FoundColumn", "find_columns", "looks_like_data"]
+__all__ = ["FoundColumn", "find_columns", "is_identifier", "looks_like_data"]
 
-_TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"))
-_IDENTIFIER = re.compile(r"(?:.*[\W_])?(?:id|uuid|guid|ssn|mrn)|.*(?<=[a-z])I[Dd]")
+_TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
+_IDENTIFIER = re.compile(
+    r"(?:.*[\W_])?(?:[pu]?id|uuid|guid|ssn|mrn)"
+    r"|(?:.*[\W_])?(?:patient|person|user|customer|client|member|subject|employee|student)"
+    r"[\W_]*(?:no|nr|num|number|key)"
+)
+_REPEATS = (
+    "its values repeat: if they say whose a row is, name it as user in [data], or as a policy's unit_column"
+)
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _DISTINCT = 20  # a text column of more different values than this, and than half of its cells, is no category
 
@@ -36,6 +44,13 @@ _UNITS = (
     "kWh", "W", "V", "A", "Hz", "km/h",
 )  # fmt: skip
 _BELOW = "<"
+_STAND_INS = (
+    "n/a", "N.A.", "n.a.", "na", "#N/A", "<NA>", "NaT", "-", "--", "---", ".", "..", "*", "unknown",
+    "Unknown", "UNKNOWN", "missing", "Missing", "MISSING", "none", "NONE", "nil",
+    "not available", "not applicable", "not known", "k.A.", "k. A.",
+)  # fmt: skip
+"""Words for a missing value that may also be values: proposed where all other cells are numbers, or dates."""
+_SENTINELS = ("-99", "-999", "-9999", "-99.0", "-999.0", "-9999.0")  # where no other number is below zero
 
 _DAYS = (
     "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%Y%m%d", "%d.%m.%y",
@@ -52,21 +67,34 @@ class FoundColumn:
 
     Attributes:
         kind: as in ``[columns.NAME]``; empty where no row says it.
-        settings: decimal, thousands, unit, below or format, where they differ from the table's.
+        settings: decimal, thousands, unit, below or format, where they differ from the table's; and
+            missing_values, the words from the list here that stand for a missing one.
         formats: the date formats between which the sample does not decide.
         words: of a boolean, those for true and for false.
         doubt: what else the cells may mean, in words; empty if they mean one thing.
     """
 
     kind: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     formats: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     doubt: str = ""
 
-    def named(self, name: str) -> FoundColumn:
-        """The same column; an identifier by its name is text, whatever its cells are."""
-        return FoundColumn("text") if _IDENTIFIER.fullmatch(name) else self
+
+def named(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
+    """The column; an identifier by its name is text, and asked about if its cells repeat."""
+    if not is_identifier(name):
+        return column
+    return FoundColumn("text", doubt=_REPEATS if len(set(cells)) < len(cells) else "")
+
+
+def is_identifier(name: str) -> bool:
+    """Whether the name of a column says that it holds the names or numbers of people or things.
+
+    >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
+    [True, True, True, True, False, False]
+    """
+    return bool(_IDENTIFIER.fullmatch(name.lower()) or re.fullmatch(".*[a-z]I[Dd]", name))
 
 
 def looks_like_data(cell: str) -> bool:
@@ -81,24 +109,31 @@ def looks_like_data(cell: str) -> bool:
 
 
 def find_columns(
-    cells: Mapping[str, Sequence[str]], separator: str
+    cells: Mapping[str, Sequence[str]], separator: str, form: tuple[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, FoundColumn]]:
     """The number format of a table, and its columns.
 
     Args:
         cells: the stripped cells of a sample, by column.
         separator: of the cells: beside commas, a decimal comma is unlikely.
+        form: the decimal point and the thousands mark of the table, where they are known.
 
     >>> find_columns({"a": ["1,5", "2,25"], "b": ["x", "y"]}, ";")[0]
     {'decimal': ',', 'thousands': ''}
     """
-    there = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
+    written = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
+    told = {name: _stand_ins(column) for name, column in written.items()}
+    there = {name: [cell for cell in column if cell not in told[name]] for name, column in written.items()}
     fits = {name: _number_formats(column) for name, column in there.items()}
     order = list(_FORMATS)
     if separator == ",":  # a cell of 1,234 is in quotes there, and more likely a thousand
         order.sort(key=lambda marks: (marks != (".", ""), marks != (".", ",")))
-    table = max(order, key=lambda marks: sum(marks in found.formats for found in fits.values()))
-    columns = {name: _found(there[name], fits[name], table).named(name) for name in cells}
+    table = form or max(order, key=lambda marks: sum(marks in found.formats for found in fits.values()))
+    found = {name: _found(there[name], fits[name], table) for name in cells}
+    columns = {
+        name: named(name, _told(column, told[name], there[name]), there[name])
+        for name, column in found.items()
+    }
     return {"decimal": table[0], "thousands": table[1]}, columns
 
 
@@ -247,4 +282,38 @@ def _compact_days(cells: Sequence[str]) -> bool:
 
 def _of_words(cells: Sequence[str]) -> FoundColumn:
     distinct = len(set(cells))
-    return FoundColumn("text" if distinct > max(_DISTINCT, len(cells) / 2) else "category")
+    numbers = sum(any(_pattern(*marks).fullmatch(cell) for marks in _FORMATS[:4]) for cell in cells)
+    codes = any(map(_LEADING_ZERO.fullmatch, cells))
+    doubt = _MOST_ARE_NUMBERS if not codes and len(cells) / 2 < numbers < len(cells) else ""
+    return FoundColumn("text" if distinct > max(_DISTINCT, len(cells) / 2) else "category", doubt=doubt)
+
+
+_MOST_ARE_NUMBERS = (
+    'most cells are numbers. If the others stand for a missing value, say kind = "number" and name them in '
+    "missing_values"
+)
+
+
+# --- words for a missing value -----------------------------------------------------------------------------
+
+
+def _stand_ins(cells: Sequence[str]) -> frozenset[str]:
+    """The listed words in a column, if all its other cells are numbers, dates, or true and false."""
+    words = frozenset(_STAND_INS).intersection(cells)
+    rest = [cell for cell in cells if cell not in words]
+    one_form = rest and (_is_truths(rest) or _number_formats(rest).formats or _dates(rest))
+    return words if words and one_form else frozenset()
+
+
+def _is_truths(cells: Sequence[str]) -> bool:
+    return {cell.lower() for cell in cells} in map(set, _TRUTHS)
+
+
+def _told(column: FoundColumn, words: frozenset[str], cells: Sequence[str]) -> FoundColumn:
+    """The column with its words for a missing value, and with such a number as -999."""
+    if column.kind in ("number", "integer"):
+        below = {cell for cell in cells if cell.startswith("-")}
+        words |= below if below and below <= set(_SENTINELS) and below != set(cells) else set()
+    if not words:
+        return column
+    return replace(column, settings={**column.settings, "missing_values": sorted(words)})

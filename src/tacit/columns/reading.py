@@ -1,9 +1,10 @@
 """What does a cell mean? One rule for training, for queries and for checks, whatever the table is in.
 
 A cell is stripped of the spaces around it.  It is *missing* if it is empty or one of a few words for nothing
-(``NA``, ``null``, ``?``, ...), unless the column declares that word as a value.  Everything else is what its
-column declares, or it is *unreadable*: ``1,002``, ``$5`` and ``5 mg`` are no numbers unless the column
-declares that sign for thousands or that unit.
+(``NA``, ``null``, ``?``, ...), or one of those that the column or the table declares as ``missing_values``,
+unless the column declares that word as a value.  Everything else is what its column declares, or it is
+*unreadable*: ``1,002``, ``$5`` and ``5 mg`` are no numbers unless the column declares that sign for thousands
+or that unit.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.column import Column
+from tacit.columns.column import FALSE, TRUE, Column
 from tacit.columns.dialect import Dialect
 from tacit.columns.moments import number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
 
-__all__ = ["MISSING_WORDS", "Cells", "numbers_of", "words_of"]
+__all__ = ["MISSING_WORDS", "Cells", "declared_missing", "numbers_of", "words_of"]
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
 """Cells that hold no value."""
@@ -32,11 +34,15 @@ Cells: TypeAlias = Sequence[Any] | NDArray[Any]
 """One column: the texts of a file, or an array with a type, or objects of Python; None or NaN is missing."""
 
 _NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # whatever ``float`` reads of these characters is a number
-_TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 _NOTHING: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 _TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
 _TYPED |= dict.fromkeys("uf", _TYPED["i"])
 _DAY = np.timedelta64(1, "D")
+
+
+def declared_missing(column: Column | None, dialect: Dialect | None = None) -> tuple[str, ...]:
+    """The words that the column, or the table for every column, declares to stand for a missing value."""
+    return (*(column.missing_values if column else ()), *(dialect.missing_values if dialect else ()))
 
 
 def numbers_of(
@@ -54,38 +60,80 @@ def numbers_of(
     ([1.5, nan, 2000.0, nan, nan], [3, 4])
     >>> numbers_of(["1.002,5 kg"], Column(kind="number", decimal=",", thousands=".", unit="kg"))[0].item()
     1002.5
+    >>> numbers_of(np.array([34, -999]), Column(kind="integer", missing_values=[-999]))[0].tolist()
+    [34.0, nan]
     """
+    dialect = dialect or Dialect()
+    read = _reader(column, dialect)
+    nothing = _Nothing.of(declared_missing(column, dialect), column, read)
     if isinstance(cells, np.ndarray) and cells.dtype.kind not in "OU":
-        return _typed_numbers(cells, column)
+        return _typed_numbers(cells, column, nothing)
     texts = cells.tolist() if isinstance(cells, np.ndarray) else cells
-    read = _reader(column, dialect or Dialect())
     if not all(type(cell) is str for cell in texts):
-        return _numbers_of_objects(texts, column, read)
-    if _is_plain(column, dialect or Dialect()) and _NUMERALS.fullmatch("\n".join(texts)):  # most files
+        return _numbers_of_objects(texts, column, read, nothing)
+    if _is_plain(column, dialect) and _NUMERALS.fullmatch("\n".join(texts)):  # most files
         try:
             values = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
         except ValueError:
             pass
         else:
             if np.isfinite(values).all():
-                return values, _NOTHING
+                return nothing.removed(values), _NOTHING
     known = {cell: read(cell.strip()) for cell in set(texts)}
     values = np.fromiter(map(known.__getitem__, texts), dtype=np.float64, count=len(texts))
     lacking = np.flatnonzero(np.isnan(values))
-    return values, _places(at for at in lacking.tolist() if texts[at].strip() not in MISSING_WORDS)
+    return nothing.removed(values), _places(
+        at for at in lacking.tolist() if texts[at].strip() not in nothing.words
+    )
 
 
-def words_of(cells: Cells, declared: Collection[str] = ()) -> list[str | None]:
+@dataclass(frozen=True)
+class _Nothing:
+    """What stands for a missing value in a column of numbers: words, and numbers however they are written."""
+
+    words: frozenset[str]
+    numbers: tuple[float, ...]
+
+    @classmethod
+    def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Nothing:
+        as_numbers = _as_float if column.kind == "boolean" else read  # 9 is no boolean that could be read
+        numbers = {as_numbers(word) for word in declared}
+        return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers - {math.nan}, key=str)))
+
+    def removed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(self.among(values), np.nan, values) if self.numbers else values
+
+    def among(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.isin(values, np.asarray(self.numbers))
+
+    def holds(self, cell: Any) -> bool:
+        """Whether an object of Python is none, or stands for none."""
+        if isinstance(cell, str):
+            return cell.strip() in self.words
+        return _is_nothing(cell) or (isinstance(cell, int | float | Decimal) and cell in self.numbers)
+
+
+def _as_float(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
+def words_of(cells: Cells, declared: Collection[str] = (), nothing: Collection[str] = ()) -> list[str | None]:
     """The cells as texts, None for those that are missing: a word that is declared is a value.
 
     A whole number is written without a point, for a column of them has one where a cell is missing.
+
+    Args:
+        nothing: words that stand for a missing value here, beside those that always do.
 
     >>> words_of(["a", "NA", "?"], declared=["NA"])
     ['a', 'NA', None]
     >>> words_of([2.0, None, True])
     ['2', None, 'True']
     """
-    missing = MISSING_WORDS - set(declared)
+    missing = MISSING_WORDS.union(nothing) - set(declared)
     words = (_word(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells))
     return [None if word is None or word in missing else word for word in words]
 
@@ -132,8 +180,8 @@ def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
     if column.is_moment:
         return reader_of_moments(column.kind, column.format)
     if column.kind == "boolean":
-        words = dict.fromkeys((word.casefold() for word in column.true or _TRUE), 1.0)
-        words |= dict.fromkeys((word.casefold() for word in column.false or _FALSE), 0.0)
+        words = dict.fromkeys((word.casefold() for word in column.true or TRUE), 1.0)
+        words |= dict.fromkeys((word.casefold() for word in column.false or FALSE), 0.0)
         return lambda cell: words.get(cell.casefold(), math.nan)
     return _reader_of_numbers(column, *_form(column, dialect))
 
@@ -161,32 +209,32 @@ def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable
 # --- types -----------------------------------------------------------------------------------------------
 
 
-def _typed_numbers(cells: NDArray[Any], column: Column) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _typed_numbers(
+    cells: NDArray[Any], column: Column, nothing: _Nothing
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     if column.kind not in _TYPED.get(cells.dtype.kind, ()):
         raise InvalidInput(f"it is declared as {column.kind}, and the table has it as {cells.dtype}.")
     if cells.dtype.kind != "M":
-        values = cells.astype(np.float64)
+        values = nothing.removed(cells.astype(np.float64))
         wrong = ~np.isnan(values) & (column.kind == "boolean") & (values != 0.0) & (values != 1.0)
-        values = np.where(wrong, np.nan, values)
-    elif column.kind == "date":
+        return np.where(wrong, np.nan, values), np.flatnonzero(wrong)
+    if column.kind == "date":
         days = cells.astype("datetime64[D]")
         wrong = (days != cells) & ~np.isnat(cells)
         values = np.where(np.isnat(cells) | wrong, np.nan, (days - np.datetime64(0, "D")) / _DAY)
     else:
         wrong = np.zeros(len(cells), dtype=np.bool_)
         values = (cells - np.datetime64(0, "s")) / np.timedelta64(1, "s")  # NaT is NaN
-    return values, np.flatnonzero(wrong)
+    return nothing.removed(values), np.flatnonzero(wrong)
 
 
 def _numbers_of_objects(
-    cells: Sequence[Any], column: Column, read: Callable[[str], float]
+    cells: Sequence[Any], column: Column, read: Callable[[str], float], nothing: _Nothing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Objects of Python, each by itself, whatever the others are."""
-    lacking = [
-        _is_nothing(cell) or (isinstance(cell, str) and cell.strip() in MISSING_WORDS) for cell in cells
-    ]
+    lacking = np.fromiter(map(nothing.holds, cells), np.bool_, len(cells))
     values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
-    return values, np.flatnonzero(np.isnan(values) & ~np.array(lacking, dtype=np.bool_))
+    return nothing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)
 
 
 def _number(cell: object, kind: str, read: Callable[[str], float]) -> float:

@@ -1,12 +1,12 @@
 """How is a table written, and what kinds of columns does it have? A proposal, for its curator to check.
 
-Looks at the first rows of a CSV file, or at the types in a Parquet or Arrow file.
+Looks at the first rows of a file, and at the types in a Parquet or Arrow file.
 
 **Guarantee**
 
 * The names of the columns are copied from the file.  Of the cells nothing is: for each column the proposal
-  is one of a fixed list of kinds, number formats, units and date formats, and for the file one of a fixed
-  list of separators, quotes and encodings.  No bound, no value and no count of rows is proposed.
+  is one of a fixed list of kinds, number formats, units, date formats and words for a missing value, and for
+  the file one of a fixed list of separators, quotes and encodings.  No bound, value or count is proposed.
 * The choice from these lists depends on the first rows.  It is for the curator, who publishes it on purpose
   with the file that it is written into; it is not differentially private.
 """
@@ -19,18 +19,20 @@ import gzip
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from tacit.columns.kinds import FoundColumn, find_columns, looks_like_data
-from tacit.columns.reading import MISSING_WORDS
+from tacit.columns.kinds import FoundColumn, find_columns, is_identifier, looks_like_data, named
+from tacit.columns.reading import MISSING_WORDS, words_of
+from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, MissingExtra
 
 __all__ = ["SAMPLE_ROWS", "Sniffed", "sniff"]
 
 SAMPLE_ROWS = 1000
-"""So many rows of a CSV file are looked at, from the first."""
+"""So many rows of a table are looked at, from the first."""
 
 _ENDINGS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 _SEPARATORS = (",", ";", "\t", "|")
@@ -48,7 +50,7 @@ class Sniffed:
             file with types.
         columns: kind and formats by name.
         unnamed: the positions, from 1, of columns without a name, which cannot be used.
-        rows: how many rows were looked at; 0 for a file with types.
+        rows: how many rows were looked at.
     """
 
     dialect: Mapping[str, str] = field(default_factory=dict)
@@ -61,8 +63,7 @@ def sniff(path: Path | str) -> Sniffed:
     """The dialect, names and kinds of a table; see the guarantee above.
 
     Args:
-        path: a .csv or .tsv file, also .gz; or a .parquet, .arrow or .feather file, of which only the
-            schema is read.
+        path: a .csv or .tsv file, also .gz; or a .parquet, .arrow or .feather file.
 
     Raises:
         InvalidInput: the file cannot be read, is no table, or does not begin with a line of names.
@@ -78,7 +79,7 @@ def sniff(path: Path | str) -> Sniffed:
     path = Path(path)
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     if ending in _TYPED:
-        return Sniffed(columns=_typed_columns(path, ending))
+        return _typed_table(path, ending)
     if ending not in _ENDINGS:
         raise InvalidInput(
             f"a table is a .csv, .tsv, .parquet, .arrow or .feather file, the first two also with .gz; got "
@@ -91,6 +92,10 @@ def sniff(path: Path | str) -> Sniffed:
     header, rows = _checked_rows(path, _rows(text, separator, quote)[0])
     cells = {name: [row[at].strip() for row in rows] for at, name in enumerate(header) if name}
     numbers, columns = find_columns(cells, separator)
+    columns |= {
+        name: replace(columns[name], doubt="its name is also a value: does the first line hold names?")
+        for name in _names_among_values(header, rows)
+    }
     dialect = {"separator": separator, "quote": quote, "encoding": encoding, **numbers}
     unnamed = tuple(at for at, name in enumerate(header, 1) if not name)
     return Sniffed(dialect=dialect, columns=columns, unnamed=unnamed, rows=len(rows))
@@ -179,10 +184,10 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
         raise InvalidInput(f"the table {path} is empty; it begins with a line of column names.")
     header = [name.strip() for name in rows[0]]
     below = [row for row in rows[1:] if len(row) == len(header)]
-    wrong = [
-        at for at, name in enumerate(header, 1)
-        if looks_like_data(name) or _is_one_of(name, {row[at - 1].strip() for row in below})
-    ]  # fmt: skip
+    wrong = [at for at, name in enumerate(header, 1) if looks_like_data(name) and not _are_counted(header)]
+    among = _names_among_values(header, below)
+    if 2 * len(among) >= sum(map(bool, header)):  # a single one may be a name by chance: male, of a flag
+        wrong += [header.index(name) + 1 for name in among]
     if wrong:
         raise InvalidInput(
             f"the first line of {path} does not hold names: cell {wrong[0]} of it is a number, a date, or a "
@@ -198,16 +203,25 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
     return header, below
 
 
-def _is_one_of(name: str, cells: set[str]) -> bool:
-    """Whether a name is one value among others of its column; a column that says only its name may."""
-    return name in cells and len(cells - MISSING_WORDS) > 1
+def _are_counted(header: Sequence[str]) -> bool:
+    """Whether the names are 0, 1, 2, ... or 1, 2, 3, ..., as of a data frame whose columns have no names."""
+    named = [name for name in header if name]
+    return len(named) > 1 and any(
+        named == [str(at) for at in range(start, start + len(named))] for start in (0, 1)
+    )
+
+
+def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Names that are one value among others of their column; a column that says only its name may."""
+    cells = {name: {row[at].strip() for row in rows} for at, name in enumerate(header) if name}
+    return [name for name, found in cells.items() if name in found and len(found - MISSING_WORDS) > 1]
 
 
 # --- files with types --------------------------------------------------------------------------------------
 
 
-def _typed_columns(path: Path, ending: str) -> dict[str, FoundColumn]:
-    """Kinds by the types in the schema; no row is read."""
+def _typed_table(path: Path, ending: str) -> Sniffed:
+    """Kinds by the types in the schema, and by the first rows where these may say more, as in a CSV file."""
     try:
         import pyarrow as pa
         import pyarrow.ipc
@@ -217,22 +231,59 @@ def _typed_columns(path: Path, ending: str) -> dict[str, FoundColumn]:
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
-        parquet = ending in (".parquet", ".pq")
-        schema = pa.parquet.read_schema(path) if parquet else pa.ipc.open_file(path).schema
+        first = _first_rows_of_parquet(path) if ending in (".parquet", ".pq") else _first_rows_of_arrow(path)
     except (OSError, ValueError):  # pyarrow's own errors are ValueErrors; their texts may hold a value
         raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
+    types = pa.types
     kinds = (
-        (pa.types.is_boolean, "boolean"),
-        (pa.types.is_integer, "integer"),
-        (pa.types.is_floating, "number"),
-        (pa.types.is_decimal, "number"),
-        (pa.types.is_date, "date"),
-        (pa.types.is_timestamp, "datetime"),
-        (pa.types.is_string, "category"),
-        (pa.types.is_large_string, "category"),
-        (pa.types.is_dictionary, "category"),
+        (types.is_boolean, "boolean"),
+        (types.is_integer, "integer"),
+        (types.is_floating, "number"),
+        (types.is_decimal, "number"),
+        (types.is_date, "date"),
+        (types.is_timestamp, "datetime"),
+        (types.is_string, "category"),
+        (types.is_large_string, "category"),
+        (types.is_dictionary, "category"),
     )
-    return {
-        each.name: FoundColumn(next((kind for is_of, kind in kinds if is_of(each.type)), "")).named(each.name)
-        for each in schema
+    typed = {
+        each.name: next((kind for is_of, kind in kinds if is_of(each.type)), "") for each in first.schema
     }
+    told = ("integer", "number", "category")
+    cells = {
+        name: [word or "" for word in words_of(arrow_cells(first.column(name)))]
+        for name, kind in typed.items()
+        if kind in told
+    }
+    _, by_rows = find_columns(cells, ",", (".", ""))
+    columns = {
+        name: by_rows[name]
+        if is_identifier(name) and kind in told
+        else named(name, _of_both(kind, by_rows[name] if kind in told else FoundColumn(kind)))
+        for name, kind in typed.items()
+    }
+    return Sniffed(columns=columns, rows=first.num_rows)
+
+
+def _first_rows_of_parquet(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        batches = list(islice(file.iter_batches(batch_size=SAMPLE_ROWS), 1))
+        return pa.Table.from_batches(batches, schema=file.schema_arrow)
+
+
+def _first_rows_of_arrow(path: Path) -> Any:
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+        batches = [file.get_batch(0)] if file.num_record_batches else []
+        return pa.Table.from_batches(batches, schema=file.schema).slice(0, SAMPLE_ROWS)
+
+
+def _of_both(kind: str, found: FoundColumn) -> FoundColumn:
+    """What the rows say, where the type allows it: a number may be true or false, a text may be anything."""
+    if kind in ("category", found.kind) or (kind in ("integer", "number") and found.kind == "boolean"):
+        return found if found.kind else FoundColumn(kind)
+    return FoundColumn(kind, {k: v for k, v in found.settings.items() if k == "missing_values"})

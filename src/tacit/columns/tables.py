@@ -13,10 +13,19 @@ from tacit.columns.dialect import Dialect
 from tacit.columns.reading import Cells
 from tacit.errors import InvalidInput, MissingExtra
 
-__all__ = ["ROWS", "arrow_cells", "cells_of_frame", "check_names", "names_of_frame", "pieces", "whole_table"]
+__all__ = [
+    "ROWS",
+    "arrow_cells",
+    "cells_of_frame",
+    "check_names",
+    "names_of_file",
+    "names_of_frame",
+    "pieces",
+    "whole_table",
+]
 
-ROWS = 1 << 16
-"""Rows of a file that are read at a time."""
+ROWS = 1 << 13
+"""Rows of a file that are read at a time: more take memory, fewer take time."""
 
 
 def pieces(
@@ -35,6 +44,21 @@ def pieces(
     else:
         for chunk in CsvFile(path, columns, dialect).chunks(rows):
             yield dict(chunk)
+
+
+def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
+    """The names of the columns of a CSV or Parquet file.
+
+    Raises:
+        InvalidInput, MissingExtra: as for :func:`pieces`.
+    """
+    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+        return CsvFile(path, (), dialect).header
+    pyarrow, parquet = _parquet()
+    try:
+        return [str(name) for name in parquet.read_schema(path).names]
+    except (OSError, pyarrow.ArrowException):
+        raise _damaged(path) from None
 
 
 def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = None) -> dict[str, Cells]:
@@ -60,11 +84,7 @@ def _joined(parts: list[Cells]) -> Cells:
 
 
 def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "tables", "Reading Parquet files") from None
+    pyarrow, parquet = _parquet()
     try:
         with parquet.ParquetFile(path) as file:
             for column in columns:
@@ -72,7 +92,20 @@ def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 yield {column: arrow_cells(batch.column(column)) for column in columns}
     except (OSError, pyarrow.ArrowException):  # their texts may hold a value
-        raise InvalidInput(f"cannot read {path} as Parquet: it is damaged, or no Parquet file.") from None
+        raise _damaged(path) from None
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "tables", "Reading Parquet files") from None
+    return pyarrow, parquet
+
+
+def _damaged(path: Path) -> InvalidInput:
+    return InvalidInput(f"cannot read {path} as Parquet: it is damaged, or no Parquet file.")
 
 
 def arrow_cells(array: Any) -> Cells:

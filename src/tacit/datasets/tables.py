@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import no_data_bounds
+from tacit.columns.features import Floats
 from tacit.columns.tables import whole_table
-from tacit.datasets.dataset import Dataset, Owners, TensorPair
+from tacit.datasets.dataset import Dataset, Owners
 from tacit.datasets.splitting import choose_people, choose_test
+from tacit.datasets.table_rows import Split, encoded_parts
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in
 
 __all__ = ["Categorical", "Numeric", "load_table", "with_missing_constant"]
+
+
+_LARGE = 1 << 29  # bytes of features in float32
 
 
 def Numeric(low: float, high: float) -> Column:  # noqa: N802 (it was a class)
@@ -80,6 +84,7 @@ def load_table(
     date: str | None = None,
     unit: str = "row",
     name: str | None = None,
+    records: int | None = None,
 ) -> Dataset:
     """Read a table from CSV (also .csv.gz) or Parquet and encode it by a public schema.
 
@@ -95,9 +100,11 @@ def load_table(
             whom has a part in it.  Test rows are then those of other people, each chosen by a hash of the
             name alone; rows that people of both parts share are left out.
         date: the column that says when a row arrived, for training by date.
+        records: about how many rows train, a public number; where their features would take more than half
+            a gigabyte, they are kept in float16, which rounds each by at most 1 part in 2,000.
 
     Returns:
-        The data set, with the ``encoder`` that made it; inputs (n, d) float32.
+        The data set, with the ``encoder`` that made it; inputs (n, d) float32, or float16.
 
     **Guarantee**
 
@@ -135,22 +142,25 @@ def load_table(
             f"the column {date!r} says in which step a row is trained on, and has another part too. Give "
             "the table one column for each."
         )
-    train, owners, dates = _encode(Path(path), encoder, user, date)
-    test_owners: Owners | None = None
+    path = Path(path)
+    narrow = records is not None and 4 * records * len(encoder.features) > _LARGE
+    owners, test_owners = _owners(path, encoder.dialect, user), None
+    dates = None if date is None else [*whole_table(path, [date], encoder.dialect)[date]]
     if test_path is not None:
-        test, test_owners, _ = _encode(Path(test_path), encoder, user, None)
-    elif test_fraction is not None and owners is None:
-        marks = _marks(_bytes_of(train), test_fraction, "row")
-        train, test = _part(train, ~marks), _part(train, marks)
-        dates = None if dates is None else [*compress(dates, ~marks)]
-    elif test_fraction is not None and owners is not None:
-        trains, tests = choose_people(owners, test_fraction)
-        what = f"value of {' and '.join(_columns_of(user))}"
-        for part, whose in ((trains, "training"), (tests, "testing")):
-            _check_some(part, what, whose, test_fraction)
-        train, test = _part(train, trains), _part(train, tests)
+        ((train,), _), ((test,), _) = (
+            encoded_parts(Path(one), encoder, _all_rows, narrow=narrow) for one in (path, test_path)
+        )
+        test_owners = _owners(Path(test_path), encoder.dialect, user)
+    elif test_fraction is not None:
+        people = None if owners is None else choose_people(owners, test_fraction)
+        split = _by_bytes(test_fraction) if people is None else _by_place(people)
+        (train, test), (trains, tests) = encoded_parts(path, encoder, split, narrow=narrow)
+        what = "row" if user is None else f"value of {' and '.join(_columns_of(user))}"
+        _check_some(trains, what, "training", test_fraction)
+        _check_some(tests, what, "testing", test_fraction)
         dates = None if dates is None else [*compress(dates, trains)]
-        owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]
+        if owners is not None:
+            owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]
     read = len(encoder.inputs_of)
     return Dataset(
         name or Path(path).name.split(".")[0],
@@ -191,17 +201,27 @@ def _with_constant(column: Column) -> Column:
     return dataclasses.replace(column, missing=(column.low + column.high) / 2)
 
 
-def _bytes_of(pair: TensorPair) -> Iterator[bytes]:
-    inputs, targets = (part.numpy() for part in pair)
-    return (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
+# --- which rows train, and which test ---------------------------------------------------------------------
 
 
-def _marks(keys: Iterable[bytes], test_fraction: float, what: str) -> NDArray[np.bool_]:
-    """Which rows test, (n,), each by its key alone."""
-    marks = choose_test(keys, test_fraction)
-    _check_some(~marks, what, "training", test_fraction)
-    _check_some(marks, what, "testing", test_fraction)
-    return marks
+def _all_rows(inputs: Floats, _targets: NDArray[Any], _before: int) -> Sequence[NDArray[np.bool_]]:
+    return (np.ones(len(inputs), dtype=np.bool_),)
+
+
+def _by_bytes(test_fraction: float) -> Split:
+    """Each row by its features and target alone."""
+
+    def split(inputs: Floats, targets: NDArray[Any], _before: int) -> Sequence[NDArray[np.bool_]]:
+        keys = (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
+        tests = choose_test(keys, test_fraction)
+        return ~tests, tests
+
+    return split
+
+
+def _by_place(parts: Sequence[NDArray[np.bool_]]) -> Split:
+    """The rows that were chosen before."""
+    return lambda inputs, _targets, before: [part[before : before + len(inputs)] for part in parts]
 
 
 def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: float) -> None:
@@ -212,29 +232,15 @@ def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: fl
         )
 
 
-def _part(pair: TensorPair, marks: NDArray[np.bool_]) -> TensorPair:
-    part = torch.from_numpy(marks)
-    return TensorPair(pair.inputs[part], pair.targets[part])
-
-
 def _columns_of(user: str | Sequence[str] | None) -> list[str]:
     """The columns that say whose a row is."""
     return [] if user is None else [user] if isinstance(user, str) else [*user]
 
 
-def _encode(
-    path: Path, encoder: Encoder, user: str | Sequence[str] | None, date: str | None
-) -> tuple[TensorPair, Owners | None, list[Any] | None]:
-    """Rows of one file as tensors, whose they are, and when they arrived."""
-    assert encoder.target is not None, "a table is loaded with a target"
-    whose = _columns_of(user)
-    apart = [*whose, *([] if date is None else [date])]
-    table = whole_table(path, [*encoder.inputs_of, encoder.target, *apart], encoder.dialect)
-    dates = None if date is None else [*table.pop(date)]
-    names = [table.pop(one) for one in whose]
-    owners: Owners | None = None if user is None else [*zip(*names, strict=True)]
-    if isinstance(user, str):
-        owners = [*names[0]]
-    inputs = encoder.inputs(table, source=str(path))
-    targets = torch.from_numpy(encoder.targets(table, source=str(path)))
-    return TensorPair(torch.from_numpy(inputs), targets), owners, dates
+def _owners(path: Path, dialect: Dialect, user: str | Sequence[str] | None) -> Owners | None:
+    """Whose each row of a file is."""
+    if user is None:
+        return None
+    columns = _columns_of(user)
+    cells = whole_table(path, columns, dialect)
+    return [*cells[user]] if isinstance(user, str) else [*zip(*map(cells.__getitem__, columns), strict=True)]

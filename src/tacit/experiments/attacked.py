@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.attacks import Scores, clopper_pearson, measure
+from tacit.attacks import Scores, found_at, measure
 
 __all__ = ["CONFIDENCE", "FALSE_ALARMS", "Attacked", "attacked", "pooled", "roc_with_band"]
 
@@ -24,9 +24,9 @@ FALSE_ALARMS = 0.01
 class Attacked:
     """One attack on the pooled targets; rates are parts of 1, ``_low`` and ``_high`` 95 % intervals.
 
-    ``found`` is the share of members found at 1 % false alarms, its interval from a threshold of the other
-    half; ``right`` the share of right answers, members and others alike, at the best threshold of the other
-    half; ``auc_per_target`` shows how much another training run matters.
+    ``found`` is the share of members found at 1 % false alarms, its interval with the error of the threshold;
+    ``right`` the share of right answers, members and others alike, at the best threshold of the other half;
+    ``auc_per_target`` shows how much another training run matters.
     """
 
     attack: str
@@ -64,7 +64,7 @@ def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.G
         found.auc.low,
         found.auc.high,
         [Scores.of(own, here).auc() for own, here in zip(scores, member, strict=True)],
-        point.found,
+        point.true_positive_rate.value,
         point.true_positive_rate.low,
         point.true_positive_rate.high,
         0.5 + found.advantage.value / 2.0,
@@ -75,7 +75,6 @@ def roc_with_band(scores: Scores, rates: Array) -> tuple[Array, Array, Array]:
     """True-positive rates at the false-positive ``rates``, (m,), and the pointwise 95 % band around them."""
     found, low, high = np.empty((3, len(rates)))
     for place, rate in enumerate(rates):
-        hits = int((scores.members >= scores.threshold(float(rate))).sum())
-        interval = clopper_pearson(hits, scores.members.size, confidence=CONFIDENCE)
+        interval = found_at(scores, float(rate), confidence=CONFIDENCE)
         found[place], low[place], high[place] = interval.value, interval.low, interval.high
     return found, low, high

@@ -51,9 +51,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     **Every call of fit is a new spend on the records that it is given.**  Cross-validation and grid search
     call it many times on overlapping records, and the costs add up: do them on public data, or on as many
-    parts of the budget as there are fits.  ``score`` on records that the model was trained on is exact, not
-    private; keep it to yourself.  So is what a transformer that stands before this estimator in a pipeline
-    reads from the data: ``StandardScaler`` or ``PCA`` are not covered by the statement.
+    parts of the budget as there are fits.  Without a ledger they get a :class:`~tacit.errors.PrivacyWarning`,
+    and each statement says what the fits so far cost together.  ``score`` on records that the model was
+    trained on is exact, not private; keep it to yourself.  So is what a transformer that stands before this
+    estimator in a pipeline reads from the data: ``StandardScaler`` or ``PCA`` are not covered by the
+    statement.
 
     Args:
         epsilon, delta: the budget of one call of fit; the noise is calibrated to it.
@@ -105,7 +107,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             of the model; None for an array.
         model_: the trained :class:`torch.nn.Module`, (n, f) inputs in [-1, 1] to (n, k) logits.
         plan_: the :class:`~tacit.plan.Plan` that was performed.
-        epsilon_: what it cost at ``delta``.
+        epsilon_: what it cost at ``delta``: this call of fit alone, of however many a grid search makes.
         statement_: the privacy statement; ``print(statement_.to_text())``.
 
     **Guarantee**

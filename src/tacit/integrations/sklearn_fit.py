@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.events import Adjacency
+from tacit.integrations.many_fits import note_of_fit
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
@@ -38,10 +39,7 @@ __all__ = ["Rows", "Settings", "Trained", "cross_entropy", "make_plan", "squared
 _DEFAULT_EPOCHS = 30.0
 _ROWS = 10
 _HEADS = ("dp-sgd", "least-squares")
-_NOTES = (
-    "a transformer that was fitted on the same records before this estimator is not covered",
-    "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up",
-)
+_IN_FRONT = "a transformer that was fitted on the same records before this estimator is not covered"
 _WEIGHTS = (
     "a weight of a record that was computed from other records, as balanced weights are, is not covered"
 )
@@ -362,7 +360,7 @@ def _statement(
         session,
         data_source=source,
         model=f"{type(model).__name__}, {parameters:,} parameters",
-        notes=(*_NOTES, _WEIGHTS) if weighted else _NOTES,
+        notes=(_IN_FRONT, note_of_fit(settings, session.plan), *([_WEIGHTS] if weighted else [])),
         owned_by=None if settings.rows_per_user is None else "owners",
     )
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tacit.report.verdict import Verdict, verdict
+from tacit.report.verdict import RARE, Verdict, verdict
 from tacit.training.evaluation import Evaluation
 
-__all__ = ["evaluation_data", "evaluation_text", "score_line"]
+__all__ = ["constant_score", "evaluation_data", "evaluation_text", "is_ranked", "score_line"]
 
 Data = Mapping[str, Any]
 
@@ -30,6 +30,7 @@ def evaluation_data(
     classes: Sequence[str] = (),
     targets: Sequence[str] = (),
     baseline: str = "",
+    known: str = "",
     settings: Mapping[str, str] | None = None,
     private: bool = True,
 ) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def evaluation_data(
         classes: their names, in the order of their numbers.
         targets: the names of the targets of a regression.
         baseline: what gives the baseline, in words; by default the constant predictor of the test records.
+        known: how the score of the baseline is known where it is no exact figure: "at least", "assumed".
         settings: what the model was trained with, for the advice; the keys of :func:`tacit.report.verdict`.
         private: False for a run with a fixed test key.
 
@@ -64,7 +66,8 @@ def evaluation_data(
         "baseline": {
             "score": _number(found.baseline),
             "predictor": baseline or _predictor(found, names),
-        },
+        }
+        | ({"known": known} if known else {}),
         "private": private,
     }
     if found.constant_loss is not None:
@@ -141,12 +144,32 @@ def score_line(data: Data, cost: str = "") -> str:
     ...     "predictor": 'always answering "no"'}}, " at ε = 2")
     'test accuracy 0.9000 at ε = 2 (a constant answer: 0.5000)'
     """
-    digits = _four
+    digits = 4
     score = _four(data["score"])
     if data["interval"] is not None:
-        digits = _three
+        digits = 3
         score = f"{_three(data['score'])} ({' to '.join(map(_three, data['interval']))})"
-    return f"test {data['measure']} {score}{cost} (a constant answer: {digits(data['baseline']['score'])})"
+    constant = constant_score(data["baseline"], digits)
+    return f"test {data['measure']} {score}{cost} (a constant answer: {constant})"
+
+
+def constant_score(baseline: Data, digits: int = 4) -> str:
+    """The score of the constant answer, and how it is known: exactly, unless that is said.
+
+    >>> constant_score({"score": 0.5, "known": "at least"}, 3)
+    'at least 0.500'
+    """
+    score = "–" if baseline["score"] is None else f"{baseline['score']:.{digits}f}"
+    return f"{baseline.get('known', '')} {score}".strip()
+
+
+def is_ranked(data: Data) -> bool:
+    """Whether a model of two classes is judged by how it ranks the records, as one of the classes is rare.
+
+    >>> [is_ranked({"auc": 0.9, "baseline": {"score": share}}) for share in (0.97, 0.6)]
+    [True, False]
+    """
+    return data.get("auc") is not None and (data["baseline"]["score"] or 0.0) > RARE / 2
 
 
 def evaluation_text(data: Data) -> str:

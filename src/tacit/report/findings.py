@@ -8,20 +8,21 @@ Letters: f(a) the least false-negative rate at false-positive rate a of the run;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
-from tacit.attacks import Scores, clopper_pearson, measure, operating_point
+from tacit.attacks import Scores, found_at, measure, operating_point
 from tacit.audits import AUDIT_LEVEL, AuditResult
 from tacit.errors import InvalidInput
 from tacit.report.pages.risk_figure import two_worlds
 from tacit.report.risk import RiskSheet
 
 __all__ = [
+    "ABOUT",
     "ATTACKS",
     "MEMORY",
     "AttackedModel",
@@ -37,6 +38,11 @@ Array: TypeAlias = NDArray[np.float64]
 ATTACKS = MEMORY = AUDIT_LEVEL / 10
 """The probability with which an attack is found above its limit by chance, and so are secrets; the rest of
 :data:`tacit.audits.AUDIT_LEVEL` is that of the planted experiment."""
+ABOUT = (
+    "What an attack found is an estimate, with its interval: it may lie above the limit by chance. The limit "
+    "is proven, for the rates themselves. Whether an attack is above it is tested, with both rates bounded."
+)
+"""What the figures of attacks are beside their limits: in the JSON and on the page."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
 _FEWEST = 5  # false positives to expect, at least
 _GRID = np.logspace(-5, 0, 81)
@@ -48,7 +54,7 @@ class AttackedModel:
     """One model, and every attack's scores on the same members and others.
 
     ``private``: whether it was trained by the accounted plan.  ``train_score`` and ``test_score``: accuracy,
-    or R^2 for numbers.
+    or R^2 for numbers.  ``without``: of attacks with shadow models, the scores without each group of them.
     """
 
     name: str
@@ -56,6 +62,7 @@ class AttackedModel:
     scores: Mapping[str, Scores]
     train_score: float
     test_score: float
+    without: Mapping[str, Sequence[Scores]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,10 @@ def membership_found(
     for model in models:
         attacks = []
         for name, scores in model.scores.items():
-            one = _one_attack(name, scores, rates, confidence, rng)
+            one = _one_attack(name, scores, rates, confidence, rng, model.without.get(name, ()))
             if model.private:
                 level = ATTACKS / comparisons
-                one["above_the_limit"] = any(_above(scores, rate, limit, level, rng) for rate in rates)
+                one["above_the_limit"] = any(_above(scores, rate, limit, level) for rate in rates)
             attacks.append(one)
         found.append(
             {
@@ -146,6 +153,7 @@ def membership_found(
         "headline": headline,
         "shadows": shadows,
         "confidence": confidence,
+        "about": ABOUT,
         "rates": [{"rate": rate, "limit": float(limit(np.array([rate]))[0])} for rate in rates],
         "models": found,
     }
@@ -166,9 +174,16 @@ def audits_found(planted: Sequence[Planted]) -> list[dict[str, Any]]:
 
 
 def _one_attack(
-    name: str, scores: Scores, rates: Sequence[float], confidence: float, rng: np.random.Generator
+    name: str,
+    scores: Scores,
+    rates: Sequence[float],
+    confidence: float,
+    rng: np.random.Generator,
+    without: Sequence[Scores],
 ) -> dict[str, Any]:
-    measured = measure(scores, false_positive_rates=tuple(rates), confidence=confidence, rng=rng)
+    measured = measure(
+        scores, false_positive_rates=tuple(rates), confidence=confidence, rng=rng, without=without
+    )
     return {
         "attack": name,
         "members": measured.members,
@@ -184,10 +199,11 @@ def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
     """The ROC at about evenly spaced logarithms of the false-positive rate, with a band for each point."""
     roc = scores.roc()
     a, found = roc.false_positive_rates, roc.true_positive_rates
-    n, m = scores.members.size, scores.non_members.size
+    m = scores.non_members.size
     wanted = np.unique(np.round(np.logspace(0.0, np.log10(m), _POINTS)) / m)
     at = np.unique(np.searchsorted(a, wanted + 1e-12, side="right") - 1)
-    bands = [clopper_pearson(round(n * found[i]), n, confidence=confidence) for i in at]
+    at = at[a[at] > 0.0]
+    bands = [found_at(scores, float(a[i]), confidence=confidence) for i in at]
     return {
         "false_alarms": a[at].tolist(),
         "found": found[at].tolist(),
@@ -196,11 +212,9 @@ def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
     }
 
 
-def _above(
-    scores: Scores, rate: float, limit: Callable[[Array], Array], level: float, rng: np.random.Generator
-) -> bool:
+def _above(scores: Scores, rate: float, limit: Callable[[Array], Array], level: float) -> bool:
     """Whether the attack finds more than the limit, both rates bounded, at ``level``."""
-    point = operating_point(scores, rate, confidence=1.0 - level, rng=rng)
+    point = operating_point(scores, rate, confidence=1.0 - level)
     most = float(limit(np.array([point.false_positive_rate.high]))[0])
     return point.true_positive_rate.low > most
 

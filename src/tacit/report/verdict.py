@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from tacit.training.evaluation import Evaluation
 
-__all__ = ["Verdict", "verdict"]
+__all__ = ["RARE", "Verdict", "verdict"]
 
 _CHANCE = 1.645  # standard deviations that one in twenty useless models exceeds by chance
 _RANKS = 0.6  # an AUC from which another threshold is worth a try
 _LEAST_LOSS = 0.05  # of the loss of a constant distribution that a useful model of text saves
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _NAMED = 3  # classes in a sentence
+RARE = 1.5
+"""Classes are imbalanced where the commonest has so many times the share that it would have of equal ones."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
 
 
 def _is_imbalanced(found: Evaluation) -> bool:
-    return bool(found.records) and (found.baseline or 0.0) > 1.5 / len(found.records)
+    return bool(found.records) and (found.baseline or 0.0) > RARE / len(found.records)
 
 
 def _least(baseline: float) -> float:

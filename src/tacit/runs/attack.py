@@ -25,14 +25,18 @@ from tacit.accounting import account
 from tacit.attacks import Scores
 from tacit.attacks.membership import (
     DEFAULT_ATTACK,
+    LOSS_THRESHOLD,
     Evidence,
     ShadowScores,
     attack_all,
+    attacks_without,
     bavaria,
+    by_chance,
     log_probability,
     logit_margin,
     loss_threshold,
     ranked_and_reported,
+    without_each_group,
 )
 from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
 from tacit.datasets import Alphabet, Dataset, TensorPair
@@ -62,7 +66,6 @@ __all__ = ["attack_findings", "without_dp"]
 Array: TypeAlias = NDArray[np.float64]
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
-_LOSS = "loss threshold"
 _ROWS = 1024  # records scored at once
 _GALLERY = 8
 
@@ -93,13 +96,15 @@ def attack_findings(
     for name, model in targets.items():
         if progress is not None:
             progress("attacks", len(models), len(targets))
+        scores, without = _scores(run, model, trained.get(name))
         models.append(
             AttackedModel(
                 name,
                 name == WITH_DP,
-                _scores(run, model, trained.get(name)),
+                scores,
                 evaluate(model, *run.data.train).score,
                 evaluate(model, *run.data.test).score,
+                without,
             )
         )
     if progress is not None:
@@ -117,7 +122,7 @@ def attack_findings(
         "membership": membership_found(
             models,
             curve,
-            headline=DEFAULT_ATTACK if shadows else _LOSS,
+            headline=DEFAULT_ATTACK if shadows else LOSS_THRESHOLD,
             shadows=shadows,
             rates=resolved if rates is None else rates,
             confidence=confidence,
@@ -142,20 +147,33 @@ def without_dp(run: FinishedRun, progress: Progress | None = None) -> nn.Module:
     return _train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
 
-def _scores(run: FinishedRun, model: nn.Module, shadows: Shadows | None) -> dict[str, Scores]:
-    """Every attack on one model; for a regression those that need no classes."""
+def _scores(
+    run: FinishedRun, model: nn.Module, shadows: Shadows | None
+) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
+    """Every attack on one model, and those with shadow models without each group of them; for a regression
+    those that need no classes.
+    """
     outputs, member = _outputs(run, model), run.is_member
+    without: dict[str, list[Array]] = {}
     if not run.data.classes:
-        found = {_LOSS: outputs}
+        found = {LOSS_THRESHOLD: outputs}
         if shadows is not None:
             found[DEFAULT_ATTACK] = bavaria(ShadowScores(outputs, shadows.outputs, shadows.trained_on))
+            without[DEFAULT_ATTACK] = [
+                bavaria(ShadowScores(outputs, shadows.outputs[kept], shadows.trained_on[kept]))
+                for kept in without_each_group(len(shadows.outputs))
+            ]
     else:
         labels = run.pool.targets.numpy()
         if shadows is None:
-            found = {_LOSS: loss_threshold(-log_probability(outputs, labels))}
+            found = {LOSS_THRESHOLD: loss_threshold(-log_probability(outputs, labels))}
         else:
-            found = attack_all(Evidence(outputs, shadows.outputs, shadows.trained_on, labels))
-    return {name: Scores.of(values, member) for name, values in found.items()}
+            evidence = Evidence(outputs, shadows.outputs, shadows.trained_on, labels)
+            found, without = attack_all(evidence), attacks_without(evidence)
+    return (
+        {name: Scores.of(values, member) for name, values in found.items()},
+        {name: [Scores.of(one, member) for one in values] for name, values in without.items()},
+    )
 
 
 def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
@@ -268,12 +286,13 @@ def _turns(records: int, batch: int) -> Iterator[Tensor]:
 
 def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]:
     """How exposed each member is, with DP and without, and the extremes of the latter."""
-    orders, values = {}, {}
+    orders, values, chance = {}, {}, {}
     for name, shadows in trained.items():
         margins = (
             logit_margin(shadows.outputs, run.pool.targets.numpy()) if run.data.classes else shadows.outputs
         )
         order, values[name] = ranked_and_reported(margins, shadows.trained_on)
+        chance[name] = by_chance(margins, shadows.trained_on)
         orders[name] = order[run.is_member[order]]
     curves = []
     for name, order in orders.items():
@@ -289,6 +308,8 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
             "picture": grey_picture(x.numpy()) if is_picture(x) else None,
             "without_dp": float(values[WITHOUT_DP][record]),
             "with_dp": float(values[WITH_DP][record]),
+            "chance_without_dp": float(chance[WITHOUT_DP][record]),
+            "chance_with_dp": float(chance[WITH_DP][record]),
         }
 
     order = orders[WITHOUT_DP]

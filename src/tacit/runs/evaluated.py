@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tacit.datasets import Dataset
 from tacit.plan import Plan
-from tacit.report.evaluated import evaluation_data
+from tacit.report.evaluated import evaluation_data, is_ranked
 from tacit.report.pages.evaluation_page import evaluation_page
 from tacit.report.pages.plots import plot_confusion
 from tacit.report.rounding import round_up
@@ -28,6 +29,7 @@ __all__ = [
     "PAGE",
     "PICTURE",
     "draw_evaluation",
+    "drawn_score",
     "figures_of",
     "in_words_of",
     "public_loss",
@@ -36,6 +38,8 @@ __all__ = [
 
 DATA, PAGE, PICTURE = "evaluation.json", "evaluation.html", "confusion.png"
 
+_IN_INTERVAL = 1.96  # standard deviations to each side of a noisy score's interval
+_SHORT = 18  # characters of a class in a picture
 _EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
 _EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
 _EVEN_NUMBERS = "answering the middle of the bounds, if targets lie evenly between them"
@@ -55,15 +59,16 @@ def figures_of(
     * Of a noisy score, the result is a function of that score and of public facts: those of the configuration
       and the plan, and the declared classes, alphabet and bounds.
     """
-    words = ""
+    words = known = ""
     if evaluation.interval is not None:
-        baseline, words = _public_baseline(config, data)
+        baseline, words, known = _public_baseline(config, data)
         evaluation = replace(evaluation, baseline=baseline)
     figures = evaluation_data(
         evaluation,
         classes=data.classes,
         targets=[config.data.target] if config.data.target is not None else (),
         baseline=words,
+        known=known,
         settings=_settings(config, plan),
         private=private,
     )
@@ -79,17 +84,20 @@ def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
 
 
-def _public_baseline(config: Config, data: Dataset) -> tuple[float, str]:
-    """A score of the constant predictor for which no record is counted, and what gives it."""
+def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
+    """A score of the constant predictor for which no record is counted, what gives it, and how it is known.
+
+    The commonest of K classes has at least 1/K of the records; what share it has is not public.
+    """
     if config.privacy.test_baseline is not None:
-        return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares"
+        return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares", ""
     if data.classes:
         count = len(data.classes)
-        return 1.0 / count, _EVEN_CLASSES.format(count=count)
+        return 1.0 / count, _EVEN_CLASSES.format(count=count), "at least"
     if data.tokens:  # of characters, and the end of a line
         what = "tokens" if data.vocabulary else "characters"
-        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what)
-    return 1.0 / 3.0, _EVEN_NUMBERS
+        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what), "at least"
+    return 1.0 / 3.0, _EVEN_NUMBERS, "assumed"
 
 
 def public_loss(data: Dataset) -> float | None:
@@ -110,6 +118,34 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
     if not isinstance(plan.sampling, FullBatch):
         found["batch_size"] = f"{plan.expected_batch_size:,.0f} of {plan.records:,} records"
     return found
+
+
+def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
+    """What :func:`tacit.report.pages.plots.plot_progress` draws of a run: the score that judges it.
+
+    Of two classes of which one is rare that is the AUC: the accuracy stays at that of a constant answer.
+
+    Args:
+        tested: the number of test records, which is not used for a noisy score.
+    """
+    baseline = figures["baseline"]
+    drawn = {
+        "score": f"test {figures['measure']}",
+        "baseline": baseline["score"],
+        "known": baseline.get("known", ""),
+        "within": (0.0, 1.0) if figures["measure"].startswith("accuracy") else (-math.inf, math.inf),
+    }
+    if figures["interval"] is not None:
+        low, high = figures["interval"]
+        return drawn | {"error": (high - low) / (2 * _IN_INTERVAL)}
+    if is_ranked(figures):
+        negatives, positives = (one["records"] for one in figures["classes"])
+        error = math.sqrt((negatives + positives + 1) / (12 * negatives * positives))  # Mann and Whitney
+        name = figures["positive_class"]
+        auc = {"score": f"test AUC of “{name[:_SHORT]}”", "figure": "test_auc", "baseline": 0.5}
+        return drawn | auc | {"error": error, "within": (0.0, 1.0)}
+    worst = 0.5 if figures["measure"].startswith("accuracy") else 0.77  # of R², 2 R (1 - R²) at most
+    return drawn | {"error": worst / math.sqrt(max(1, tested))}
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:

@@ -7,12 +7,14 @@ its guarantee.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import json
+import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,9 @@ METADATA = "tacit"
 """The name of the metadata in the file."""
 _ROWS = 2  # of the example that the network is followed with; one row would be taken for a constant
 _OTHER_ROWS = (1, 5)
+_TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # exported in fact, and not by its stubs
+_TALKING = ("torch.onnx._internal.exporter._registration", "torch.fx.experimental.symbolic_shapes")
+"""Loggers of torch: of packages that this network needs not, and of what its error says as well."""
 _TOLERANCE = 1e-4  # another path through the network, not another order of sums
 
 
@@ -67,8 +72,7 @@ def export_model(
     write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[wanted]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), torch.random.fork_rng(devices=[]):
         made = Path(folder) / "model.pt2"  # torch warns of other endings
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about its own future
+        with _without_what_nobody_can_change():
             again = _understood(write, network, example, made, metadata, wanted)
         for rows in (_ROWS, *_OTHER_ROWS):
             _check_same(network, again, _rows(description, rows), wanted)
@@ -76,6 +80,31 @@ def export_model(
 
 
 Run = Callable[[Tensor], Tensor]
+
+
+@contextlib.contextmanager
+def _without_what_nobody_can_change() -> Iterator[None]:
+    """Leave out what torch says of its own future and parts; what the user's network says is shown.
+
+    Of values that tracing takes for constants torch warns also where they are constants: the file is compared
+    with the model afterwards, on other numbers of rows.
+    """
+    loggers = [logging.getLogger(name) for name in _TALKING]
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning, _TRACER_WARNING):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", r"The tensor attributes? .* (was|were) assigned during export")
+        for logger in loggers:
+            logger.addFilter(_is_an_error)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeFilter(_is_an_error)
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def _understood(

@@ -96,8 +96,15 @@ def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
         )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress)
+    data = replace(data, train=_usable(data.train), test=_usable(data.test))
     model = _trained(config, data, folder)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
+
+
+def _usable(pair: TensorPair) -> TensorPair:
+    """Records in a type with which models compute: those of large tables are kept in float16."""
+    narrow = pair.inputs.dtype == torch.float16
+    return TensorPair(pair.inputs.float() if narrow else pair.inputs, pair.targets)
 
 
 def weights_in(folder: Path) -> Path:

@@ -17,6 +17,7 @@ __all__ = [
     "check_empty",
     "check_resumable",
     "check_writable",
+    "declarations_file",
     "resume_state",
     "slot_files",
     "sole_user",
@@ -33,6 +34,11 @@ def resume_state(folder: Path) -> Path:
 def slot_files(folder: Path) -> tuple[Path, Path]:
     """The paths of the slots of an audited run, and, apart from what is released, of the coins."""
     return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
+
+
+def declarations_file(folder: Path) -> Path:
+    """The path of what a run's table says of its declared columns, for the curator."""
+    return folder / _PRIVATE / "declarations.txt"
 
 
 def canary_file(folder: Path) -> Path:

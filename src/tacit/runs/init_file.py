@@ -20,6 +20,7 @@ from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
 from tacit.columns.stated import bounds_from_text, by_column, check_column, values_from_text
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
 from tacit.ledger.policy_template import NO_COLUMN, policy_template
+from tacit.strength import warn_if_weak
 
 __all__ = [
     "BOUNDED",
@@ -45,6 +46,8 @@ class Facts:
 
     Attributes:
         target: the column to predict; test_fraction, test_table: where the test records come from.
+        user: the column that says whose a row is, where people have several; rows_per_user: the most rows of
+            one of them that a step reads.
         epsilon, delta, unit, adjacency, records: the promise, as in ``[privacy]``.
         unit_column, largest_table, note: of a policy.
         kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
@@ -55,6 +58,8 @@ class Facts:
     target: str | None = None
     test_fraction: float = 0.2
     test_table: str | None = None
+    user: str | None = None
+    rows_per_user: int | None = None
     epsilon: float | None = None
     delta: float | None = None
     unit: str | None = None
@@ -116,13 +121,14 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
         PrivacyRefusal: a delta of one over the number of records, or more.
     """
     if facts.epsilon is not None:
-        check_real("epsilon", facts.epsilon, low=0.0, open_low=True)
+        warn_if_weak(check_real("epsilon", facts.epsilon, low=0.0, open_low=True))
     if facts.delta is not None:
         check_real("delta", facts.delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if facts.records is not None:
         check_integer("records", facts.records, low=1)
     if facts.largest_table is not None:
         check_integer("largest_table", facts.largest_table, low=1)
+    _check_people(facts, found)
     if facts.adjacency is not None:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
     if facts.unit is not None and not facts.unit.strip():
@@ -137,19 +143,34 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
     return facts
 
 
+def _check_people(facts: Facts, found: Sniffed) -> None:
+    if facts.user is not None:
+        check_column("--user", facts.user, found.columns)
+        if facts.user in (facts.target, *facts.left_out):
+            raise InvalidInput(
+                f"--user {facts.user} says whose a row is; it is no target, and is not left out."
+            )
+    if facts.rows_per_user is not None:
+        check_integer("--rows-per-user", facts.rows_per_user, low=1)
+        if facts.user is None:
+            raise InvalidInput("--rows-per-user needs --user, the column that says whose a row is.")
+
+
 def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """The columns to be used, with the kinds and formats that were stated in place of those that were found.
+
+    The one that says whose a row is is none of them: its cells are read as they are written.
 
     Raises:
         InvalidInput: a fact that its column does not have.
     """
     columns = {}
     for name, column in found.columns.items():
-        if name in facts.left_out:
+        if name in (*facts.left_out, facts.user):
             continue
         if name in facts.kinds:
             kind = check_in(f"kind of the column {name!r}", facts.kinds[name], KINDS)
-            column = column if kind == column.kind else FoundColumn(kind)  # formats go with the old kind
+            column = column if kind == column.kind else _of_kind(kind, column)
         if name in facts.formats:
             if column.kind not in ("date", "datetime"):
                 raise _misfit("a format", name, column, "date or datetime")
@@ -168,6 +189,13 @@ def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
                 f"--kind {facts.target}=category."
             )
     return columns
+
+
+def _of_kind(kind: str, found: FoundColumn) -> FoundColumn:
+    """A column of another kind than was found: formats go with the old one; true and false are open."""
+    if kind == "boolean" and found.kind in ("category", "text"):
+        return FoundColumn(kind, {"true": None, "false": None})
+    return FoundColumn(kind)
 
 
 def policy_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
@@ -238,6 +266,14 @@ _BLANK_COLUMN = {
     "lower": "the least that is possible, known without the data",
     "upper": "the greatest",
     "values": '["a", "b"]: all that are known without the data',
+    "true": '["yes", "y"]: the words that mean true',
+    "false": "those that mean false",
+}
+_ROWS_PER_USER = "a step reads so many rows of one person, at most; known without the data"
+_OF_PEOPLE = {
+    "unit": 'what a person is, "patient": one of them, with all rows, is protected',
+    "adjacency": '"add-remove": hides whether a person is there; "replace-one": all that is said',
+    "records": "about how many people train, a public figure",
 }
 _KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text": no row says'
 _TARGET = "the column to predict; below, delete its line with missing"
@@ -264,7 +300,8 @@ def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
     parts += _sections(found, columns, facts)
     linear = _is_linear(facts)
     parts.append(_model(linear))
-    privacy = [setting(key, getattr(facts, key), said) for key, said in PROMISE.items()]
+    promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
+    privacy = [setting(key, getattr(facts, key), said) for key, said in promise.items()]
     parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
     parts.append(_training(linear))
     return "\n".join(parts)
@@ -290,7 +327,7 @@ def policy_text(found: Sniffed, facts: Facts) -> str:
 
 
 def _what_was_read(found: Sniffed) -> str:
-    return f"the first {SAMPLE_ROWS:,} rows" if found.dialect else "the types in the file"
+    return f"{'' if found.dialect else 'its types and '}the first {SAMPLE_ROWS:,} rows"
 
 
 def _data(table: Path, facts: Facts) -> str:
@@ -304,6 +341,9 @@ def _data(table: Path, facts: Facts) -> str:
         setting("target", facts.target, _TARGET if facts.target is None else "the column to predict"),
         tested,
     ]
+    if facts.user is not None:
+        lines.append(setting("user", facts.user, "the column that says whose a row is"))
+        lines.append(setting("rows_per_user", facts.rows_per_user, _ROWS_PER_USER))
     return "\n".join(["[data]", *lines]) + "\n"
 
 

@@ -64,7 +64,7 @@ def find_pictures(folder: Path) -> FoundPictures:
     root = folder / "train" if ready else folder
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
     files = (
-        file
+        (name, file)
         for name in classes
         for file in sorted((root / name).rglob("*"))
         if file.is_file() and not file.name.startswith(".")
@@ -75,10 +75,12 @@ def find_pictures(folder: Path) -> FoundPictures:
             f"{folder} has {len(classes)} folders of pictures. Give a folder with one folder of pictures for "
             "each of at least two classes, or folders train and test that hold them; or a table."
         )
-    return FoundPictures(folder, tuple(classes), *_look_at(first), ready)
+    name, file = first
+    where = f"picture 1 of {root / name}, in the order of paths,"  # its own name may be a person's
+    return FoundPictures(folder, tuple(classes), *_look_at(file, where), ready)
 
 
-def _look_at(file: Path) -> tuple[tuple[int, int], int]:
+def _look_at(file: Path, where: str) -> tuple[tuple[int, int], int]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
@@ -88,9 +90,7 @@ def _look_at(file: Path) -> tuple[tuple[int, int], int]:
             width, height = ImageOps.exif_transpose(picture).size
             colours = 1 if picture.mode in _GREY else 3
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise InvalidInput(
-            f"the first file in the class folders is no picture: {without_values(problem)}. Remove it."
-        ) from None
+        raise InvalidInput(f"{where} is no picture: {without_values(problem)}. Mend or remove it.") from None
     scale = min(1.0, _LARGEST / max(width, height))
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
 

@@ -31,7 +31,7 @@ _PROMISE = {
 }
 _OF_RUN = ("unit", "adjacency", "records", "epsilon", "delta")
 _OF_POLICY = ("unit", "largest_table", "adjacency", "epsilon", "delta", "note")
-_COUNTS = ("records", "largest_table")
+_COUNTS = ("records", "largest_table", "rows_per_user")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
             wizard.promise("unit_column")  # of which nothing else is asked
         else:
             wizard.target()
+            wizard.rows_per_user()
         columns = policy_columns if policy else table_columns
         for name in columns(found, wizard.facts):
             wizard.column(name, policy=policy)
@@ -123,6 +124,22 @@ class _Wizard:
                 Question("target", f"the column to predict: {names}"),
                 lambda answer: replace(self.facts, target=check_column("target", answer, self._columns())),
             )
+
+    def rows_per_user(self) -> None:
+        """How many rows of one person a step reads, where it was stated whose a row is."""
+        if self.facts.user is None or self.facts.rows_per_user is not None:
+            return
+
+        def read(answer: str) -> Facts:
+            most = _value("rows_per_user", answer)
+            return checked_promise(replace(self.facts, rows_per_user=most), self.found)
+
+        self._take(
+            Question(
+                "rows_per_user", "the most rows of one person that a step reads, known without the data"
+            ),
+            read,
+        )
 
     def column(self, name: str, *, policy: bool) -> None:
         """The kind and format where the rows do not say them; then bounds or values."""

@@ -57,6 +57,7 @@ def load_data(config: Config, progress: Progress | None = None) -> Dataset:
             user=section.user,
             date=section.date,
             unit=unit,
+            records=config.privacy.records * (section.rows_per_user or 1),
         )
     if section.images is not None:
         return load_image_folder(

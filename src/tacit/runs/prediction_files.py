@@ -1,8 +1,8 @@
 """How does a file of records become a table of predictions? Piece by piece, in constant memory.
 
-The table is CSV: what the record is called (``row`` from 1, ``file`` or ``line``), the ``prediction``, and
-for classes ``probability_<class>`` for each.  A language model gives each line a ``log_probability``, and its
-``bits_per_character``.
+The table is CSV: what the record is called (``row`` from 1, ``file`` or ``line``), the columns that are to be
+kept, such as an id, the ``prediction``, and for classes ``probability_<class>`` for each.  A language model
+gives each line a ``log_probability``, and its ``bits_per_character``.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, repeat
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from tacit.columns.tables import pieces
 from tacit.errors import InvalidInput
 from tacit.runs.predict import Predictor
-from tacit.runs.preprocessing import Piece, TextInputs
+from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
 from tacit.training.files import write_atomically
 
 __all__ = ["PredictionProgress", "write_predictions"]
@@ -34,25 +36,34 @@ def write_predictions(
     *,
     overwrite: bool = False,
     threshold: float | None = None,
+    keep: Sequence[str] = (),
     progress: PredictionProgress | None = None,
 ) -> int:
     """Predict for every record of ``data`` and write the table to ``out``; returns the number of records.
 
     ``out`` is written as a whole or not at all: an error or a Ctrl-C leaves what was there before.
 
+    Args:
+        keep: columns of the table of records that are carried over as they are written there.
+
     Raises:
-        InvalidInput: ``out`` exists, or is the data; or a record is not what the model was trained on.
+        InvalidInput: ``out`` exists, or is the data; or a record is not what the model was trained on; or
+            there is no such column to keep.
     """
     check_out(out, data, overwrite=overwrite)
     predictor.check_threshold(threshold)
+    header = _header(predictor, keep)
     total = predictor.description.preprocessing.count(data)
     done = 0
 
     def write(file: IO[bytes]) -> None:
         nonlocal done
-        file.write(_lines([_header(predictor)]))
+        kept = _kept(predictor, data, keep)
+        file.write(_lines([header]))
         for piece in predictor.pieces(data):
-            file.write(_lines(_rows(predictor, piece, threshold)))
+            rows = _rows(predictor, piece, threshold)
+            beside = islice(kept, len(piece.names))
+            file.write(_lines([name, *own, *row] for (name, *row), own in zip(rows, beside, strict=True)))
             done += len(piece.names)
             if progress is not None:
                 progress(done, total)
@@ -79,16 +90,41 @@ def check_out(out: Path, data: Path, *, overwrite: bool) -> None:
         )
 
 
-def _header(predictor: Predictor) -> list[str]:
+def _header(predictor: Predictor, keep: Sequence[str]) -> list[str]:
+    label, figures = predictor.description.preprocessing.label, _figures(predictor)
+    if twice := [name for name in keep if [label, *keep, *figures].count(name) > 1]:
+        raise InvalidInput(
+            f"--keep {twice[0]}: the predictions would have two columns of this name. Name it once, or "
+            "rename it in the table."
+        )
+    return [label, *keep, *figures]
+
+
+def _figures(predictor: Predictor) -> list[str]:
     description = predictor.description
-    label = description.preprocessing.label
     if description.task == "text":
-        return [label, "log_probability", "bits_per_character"]
+        return ["log_probability", "bits_per_character"]
     if description.task == "classes":
-        return [label, "prediction", *(f"probability_{name}" for name in description.classes)]
+        return ["prediction", *(f"probability_{name}" for name in description.classes)]
     if description.outputs == 1:
-        return [label, "prediction"]
-    return [label, *(f"prediction_{number}" for number in range(1, description.outputs + 1))]
+        return ["prediction"]
+    return [f"prediction_{number}" for number in range(1, description.outputs + 1)]
+
+
+def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
+    """The cells to be kept, row by row, beside the pieces that are predicted."""
+    if not keep:
+        return repeat([])
+    preprocessing = predictor.description.preprocessing
+    if not isinstance(preprocessing, TableInputs):
+        raise InvalidInput(
+            "--keep names a column of a table, and this model does not read one. Leave it out."
+        )
+    return (
+        ["" if cell is None or cell != cell else str(cell) for cell in row]
+        for piece in pieces(data, keep, preprocessing.encoder.dialect)
+        for row in zip(*(piece[name] for name in keep), strict=True)
+    )
 
 
 def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterator[list[str]]:
@@ -110,7 +146,7 @@ def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterat
         yield [name, *([] if words is None else [words[number]]), *(f"{value:.9g}" for value in values)]
 
 
-def _lines(rows: Iterator[list[str]] | list[list[str]]) -> bytes:
+def _lines(rows: Iterable[list[str]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

@@ -15,6 +15,7 @@ The folder of a run::
     slots.npy             with [audit] slots: what was released of them, step by step
     private/coins.npy     and which canaries took part, to audit the run
     private/canaries.json of text with [canaries]: the secrets, and which of them were planted
+    private/declarations.txt  of a table: where its declared columns do not fit it, for the curator
     private/resume.pt     the state to go on from, WITH THE KEY OF THE NOISE: never release it
 """
 
@@ -43,17 +44,26 @@ from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.charging import make_charges
 from tacit.runs.checks import CheckedRun, check_run
 from tacit.runs.config import Config, LedgerSection
+from tacit.runs.declarations import about_declarations
 from tacit.runs.evaluated import (
     DATA,
     PAGE,
     PICTURE,
     draw_evaluation,
+    drawn_score,
     figures_of,
     in_words_of,
     public_loss,
     write_evaluation,
 )
-from tacit.runs.folder import canary_file, check_empty, resume_state, slot_files, sole_user
+from tacit.runs.folder import (
+    canary_file,
+    check_empty,
+    declarations_file,
+    resume_state,
+    slot_files,
+    sole_user,
+)
 from tacit.runs.load import Progress
 from tacit.runs.notes import notes_on
 from tacit.runs.owners import owned_by
@@ -178,6 +188,7 @@ class Run:
         with ExitStack() as stack:
             ranks.only_first(lambda: self._open(stack))
             self.session.save(state, extra=self.history.to_plain())
+            ranks.only_first(self._write_declarations)
             shown = ranks.only_first(lambda: (*watchers, *self._written(stack))) or ()
             history = train(
                 self.session,
@@ -205,6 +216,12 @@ class Run:
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
         self.result.begin(self.folder, resumed=self.resumed)
+
+    def _write_declarations(self) -> None:
+        """What the first rows say of the declared columns, where only the curator reads."""
+        if self.config.data.table is not None and Path(self.config.data.table).is_file():
+            said = about_declarations(self.config, len(self.data.train.inputs), self.data.owners)
+            _write(declarations_file(self.folder), said)
 
     def _written(self, stack: ExitStack) -> Iterator[Watcher]:
         """What writes the metrics, those so far first; made after the first state, without which a folder
@@ -289,8 +306,7 @@ class Run:
         plot_progress(
             rows,
             self.folder / "progress.png",
-            score=f"test {figures['measure']}",
-            baseline=figures["baseline"]["score"],
+            **drawn_score(figures, len(self.data.test.targets)),
             loss_baseline=public_loss(self.data),
             private=private,
         )

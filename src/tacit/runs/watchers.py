@@ -37,7 +37,7 @@ __all__ = [
     "trackers",
 ]
 
-_FIGURES = ("epsilon", "loss", "test_score", "test_loss")
+_FIGURES = ("epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc")
 _PUBLIC = (
     "model",
     "privacy",

@@ -24,6 +24,7 @@ from tacit.scaling.law import Floats, Law, Range, parameters
 from tacit.scaling.noise_price import NoiseTable, accountant, noise_multiplier
 from tacit.scaling.published import published_facts
 from tacit.scaling.question import LanguageModelQuestion
+from tacit.strength import warn_if_weak
 
 __all__ = [
     "NEAR_BEST",
@@ -63,6 +64,7 @@ def advise_language_model(
     (True, 3)
     """
     told = progress or (lambda _title, _done, _total: None)
+    warn_if_weak(question.epsilon)
     title = "searching"
     told(title, 0, 6)
     table = _table(question, law)

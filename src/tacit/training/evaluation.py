@@ -231,11 +231,15 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
       other records changes the rounding of its outputs, which can change the larger of two.
     """
     inputs, targets = _pair(model, inputs, targets)
-    device = _device(model)
-    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, inputs):
+    device, floating = _device(model), floating_type(model)
+    few = cast_numbers(inputs[:2], floating)
+    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, few):
         pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
         return torch.stack(
-            [_score_of(logits_of(model(row.to(device))).float().cpu(), target) for row, target in pairs]
+            [
+                _score_of(logits_of(model(cast_numbers(row, floating).to(device))).float().cpu(), target)
+                for row, target in pairs
+            ]
         )
 
 
@@ -261,12 +265,13 @@ def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
 
 
 def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """The inputs and targets as tensors, by the casting rule of training."""
+    """The inputs as they are, to be cast part by part, and the targets by the casting rule of training."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    floating = floating_type(model)
-    parts = (("inputs", inputs), ("targets", targets))
-    pair = [cast_numbers(tensor_of(part, name), floating) for name, part in parts]
+    pair = [
+        tensor_of(inputs, "inputs"),
+        cast_numbers(tensor_of(targets, "targets"), floating_type(model)),
+    ]
     rows = [len(part) if part.ndim else 0 for part in pair]
     if rows[0] == 0 or rows[0] != rows[1]:
         raise InvalidInput(f"need as many targets as inputs, at least one; got {rows[1]} and {rows[0]}.")
@@ -286,9 +291,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    device = _device(model)
-    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, inputs):
-        parts = (logits_of(model(part.to(device))) for part in torch.split(inputs, _ROWS))
+    device, floating = _device(model), floating_type(model)
+    few = cast_numbers(inputs[:2], floating)
+    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, few):
+        parts = (
+            logits_of(model(cast_numbers(part, floating).to(device))) for part in torch.split(inputs, _ROWS)
+        )
         return torch.cat([part.float().cpu() for part in parts])
 
 

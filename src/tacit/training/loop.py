@@ -13,18 +13,19 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.notebook import grid
 from tacit.rounding import round_up
 from tacit.training.evaluation import Evaluation
+from tacit.training.loss_noise import SMOOTHING, loss_std, noisy, smoothed_std
 from tacit.training.session import PrivateSession
 
 __all__ = ["History", "Row", "Watcher", "train"]
-
-_SMOOTHING = 0.9
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of the metrics: all in it is public or accounted for, but test figures are of test records.
 
-    ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``.
+    ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``;
+    ``loss_std``, the standard deviation of ``loss``: of its noise, and of who was drawn; ``test_auc``, of two
+    classes.
 
     >>> Row(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
     0.5
@@ -35,6 +36,8 @@ class Row:
     loss: float | None
     test_score: float | None
     test_loss: float | None
+    loss_std: float | None = None
+    test_auc: float | None = None
 
 
 class Watcher(Protocol):
@@ -91,7 +94,8 @@ class History:
             (
                 f"{row.steps:,}",
                 round_up(row.epsilon),
-                *map(_figure, (row.loss, row.test_score, row.test_loss)),
+                "" if row.loss is None else noisy(row.loss, row.loss_std),
+                *map(_figure, (row.test_score, row.test_loss)),
             )
             for row in self.rows
         ]
@@ -102,8 +106,8 @@ class History:
         if loss is None:
             return
         past = 0.0 if self.smoothed is None else self.smoothed * self.weight
-        self.weight = _SMOOTHING * self.weight + (1 - _SMOOTHING)
-        self.smoothed = (_SMOOTHING * past + (1 - _SMOOTHING) * loss) / self.weight
+        self.weight = SMOOTHING * self.weight + (1 - SMOOTHING)
+        self.smoothed = (SMOOTHING * past + (1 - SMOOTHING) * loss) / self.weight
 
 
 def train(
@@ -230,6 +234,8 @@ def _add_row(
         loss=progress.smoothed,
         test_score=None if found is None else found.score,
         test_loss=None if found is None else found.loss,
+        loss_std=smoothed_std(loss_std(session.plan), progress.weight),
+        test_auc=None if found is None else found.auc,
     )
     progress.rows.append(row)
     for watcher in watchers:

@@ -1,7 +1,7 @@
 """Where is a run? A bar over its steps, in a notebook and in a terminal; nothing in a file or a pipe.
 
 It shows public figures only: steps, the epsilon of the last of them, and the noisy loss that the plan pays
-for.
+for, with its standard deviation.
 """
 
 from __future__ import annotations
@@ -9,39 +9,106 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from tacit.plan import Plan
 from tacit.rounding import round_up
+from tacit.training.loss_noise import loss_std, noisy
 
-__all__ = ["step_bar"]
+__all__ = ["KeptBar", "step_bar"]
 
 Took = Callable[[float | None], None]
 
 
+@dataclass
+class KeptBar:
+    """The bar of the last epoch, which the next one goes on with: a notebook shows each bar that is made.
+
+    In a terminal a bar is wiped when its epoch ends, so that what the loop prints has a line of its own.
+    """
+
+    bar: Any = None
+    cell: object = None
+
+    def take(self, words: str, total: int) -> Any:
+        """The bar from 0 on, if it stands below the cell that runs; else None."""
+        bar, self.bar = self.bar, None
+        if bar is None:
+            return None
+        if self.cell != _cell():
+            bar.close()
+            return None
+        bar.reset(total=total)
+        bar.set_description(words)
+        return bar
+
+    def keep(self, bar: Any) -> None:
+        """Let the next epoch have this bar, if it is one of a notebook."""
+        if hasattr(bar, "container"):
+            self.bar, self.cell = bar, _cell()
+        else:
+            bar.close()
+
+
 @contextmanager
 def step_bar(
-    title: str, *, first: int, stop: int, plan: Plan, progress: bool | None = None
+    title: str,
+    *,
+    first: int,
+    stop: int,
+    plan: Plan,
+    progress: bool | None = None,
+    kept: KeptBar | None = None,
 ) -> Iterator[Took]:
     """A bar over the steps ``first``, ..., ``stop - 1``; call what it gives with each step's noisy loss.
 
     Args:
         progress: whether to show it; None for a notebook and a terminal only.
+        kept: where this bar comes from and goes to, if it is one of several epochs.
     """
     if first >= stop or not (_somebody_looks() if progress is None else progress):
         yield _nothing
         return
+    std = loss_std(plan)
+    words = f"{title}, then ε = {round_up(plan.epsilon_after([stop])[0], 3)}"
+    bar = _made(words, stop - first, leave=stop >= plan.steps, kept=kept)
+
+    def took(loss: float | None) -> None:
+        if loss is not None:
+            bar.set_postfix_str(f"noisy loss {noisy(loss, std)}", refresh=False)
+        bar.update()
+
+    try:
+        yield took
+    except BaseException:
+        bar.close()
+        raise
+    if kept is None or stop >= plan.steps:
+        bar.close()
+    else:
+        kept.keep(bar)
+
+
+def _made(words: str, total: int, *, leave: bool, kept: KeptBar | None) -> Any:
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
-    shown = {"dynamic_ncols": True, "leave": stop >= plan.steps}  # one bar stays, not one for each epoch
-    price = round_up(plan.epsilon_after([stop])[0], 3)
-    with tqdm(total=stop - first, desc=f"{title}, then ε = {price}", unit="step", **shown) as bar:
+    bar = None if kept is None else kept.take(words, total)
+    if bar is None:
+        bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
+    if hasattr(bar, "container"):
+        bar.leave = True  # that of the last epoch is the same
+    return bar
 
-        def took(loss: float | None) -> None:
-            if loss is not None:
-                bar.set_postfix_str(f"noisy loss {loss:.3f}", refresh=False)
-            bar.update()
 
-        yield took
+def _cell() -> object:
+    """The number of the cell that runs in a notebook."""
+    return getattr(_shell(), "execution_count", None)
+
+
+def _shell() -> Any:
+    python = sys.modules.get("IPython")
+    return None if python is None else python.get_ipython()
 
 
 def _nothing(_loss: float | None) -> None:
@@ -50,6 +117,4 @@ def _nothing(_loss: float | None) -> None:
 
 def _somebody_looks() -> bool:
     """Whether stderr is a terminal, or this is the kernel of a notebook."""
-    python = sys.modules.get("IPython")
-    shell = None if python is None else python.get_ipython()
-    return getattr(shell, "kernel", None) is not None or (sys.stderr is not None and sys.stderr.isatty())
+    return getattr(_shell(), "kernel", None) is not None or (sys.stderr is not None and sys.stderr.isatty())

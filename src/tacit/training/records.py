@@ -42,7 +42,7 @@ Collate: TypeAlias = Callable[[list[Any]], Any]
 
 _APART = 0x9E3779B97F4A7C15
 _SAMPLED = 32  # records of a data set that its fingerprint is made of
-_CHUNK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 22
 """Records are checked in pieces of this size, so that a memory map need not fit into memory."""
 
 
@@ -355,7 +355,8 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
                     f"{name} of the data holds NaN or infinite values. Remove such records or fill them by a "
                     "fixed rule before training; a rule computed from the data would leak."
                 )
-            if floating not in (None, tensor.dtype) and not bool(piece.to(floating).isfinite().all()):
+            narrower = floating is not None and torch.finfo(floating).max < torch.finfo(tensor.dtype).max
+            if narrower and not bool(piece.to(floating).isfinite().all()):
                 raise InvalidInput(
                     f"{name} of the data holds numbers beyond {floating}, the type of the model, to which "
                     "floating numbers are cast. Scale it by public bounds, or train a model in float64."

@@ -25,7 +25,7 @@ import json
 import re
 import secrets
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,13 +60,15 @@ from tacit.training.guarded_optimizer import GuardedOptimizer
 from tacit.training.identity import Identity, differences
 from tacit.training.items import check_items
 from tacit.training.ledger_charges import StepCharges, resume_charges
+from tacit.training.loss_noise import loss_std, noisy
 from tacit.training.noise_reuse import check_release
 from tacit.training.owners import OwnedRecords, as_owned, check_unit, is_owned, rows_read
 from tacit.training.prefetch import Prefetcher, Request
 from tacit.training.processes import check_one_process
-from tacit.training.progress import step_bar
+from tacit.training.progress import KeptBar, step_bar
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Collate, Data, Records
+from tacit.training.replicas import check_of_replicas
 from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
@@ -265,6 +267,7 @@ class PrivateSession:
         self._done = 0
         self._unsaved = False  # whether a state of these records, of further days, is still to be saved
         self._loss: float | None = None  # the noisy one of the last step, for a bar
+        self._bar = KeptBar()
         self._torn = False
         if check_integer("workers", workers, low=0) > 0:
             session = weakref.proxy(self)  # the workers end with the session
@@ -397,11 +400,15 @@ class PrivateSession:
         """
         each = self.plan.steps_per_epoch
         title = f"epoch {self._done // each + 1} of {-(-self.plan.steps // each)}"
-        yield from self._tickets(min(self._done + each, self.steps_there), title, progress)
+        stop = min(self._done + each, self.steps_there)
+        yield from self._tickets(stop, title, progress, self._bar)
 
-    def _tickets(self, stop: int, title: str, progress: bool | None) -> Iterator[StepTicket]:
+    def _tickets(
+        self, stop: int, title: str, progress: bool | None, kept: KeptBar | None = None
+    ) -> Iterator[StepTicket]:
         shown = progress if self._ranks.first else False
-        with step_bar(title, first=self._done, stop=stop, plan=self.plan, progress=shown) as took:
+        steps = {"first": self._done, "stop": stop}
+        with step_bar(title, **steps, plan=self.plan, progress=shown, kept=kept) as took:
             while (step := self._done) < stop and self._is_paid_for():
                 yield StepTicket(step)
                 if self._done == step:
@@ -421,6 +428,7 @@ class PrivateSession:
             if self._done == 0:
                 raise
             self._refusal = refusal
+            self._check_same_model()
             return False
         self._refusal = None
         return True
@@ -456,6 +464,16 @@ class PrivateSession:
         self._ranks.each(check)
         self._agreed = True
 
+    def _same_model(self, weights: Mapping[str, nn.Parameter]) -> Callable[[], None]:
+        """The check that ``weights``, mode and optimizer are those of rank 0; all ranks call it together."""
+        if self._ranks.ranks == 1:
+            return lambda: None
+        whole = {} if self._layout.sharded else weights
+        return check_of_replicas(self.model, whole, self.optimizer, self._ranks)
+
+    def _check_same_model(self) -> None:
+        self._ranks.each(self._same_model(dict(self.model.named_parameters())))
+
     def step(self, ticket: StepTicket) -> StepReport:
         """Take the private step of this ticket, and the optimizer's step with its noisy gradient.
 
@@ -464,7 +482,8 @@ class PrivateSession:
             Diverged: the step was taken, and weights are NaN or infinite after it.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
             PrivacyRefusal: the step of this ticket was taken before; or other code left gradients on the
-                parameters; or the session would add noise that it has released to another sum.
+                parameters; or the session would add noise that it has released to another sum; or the model
+                or the optimizer of this rank is not that of rank 0.
             ProcessLost: another rank failed or ended.
         """
         self._check_ticket(ticket)
@@ -473,6 +492,7 @@ class PrivateSession:
         if self._ranks.ranks > 1 and not self._agreed:
             self._agree()
         indices = participants(self.plan, self._generator, len(self._records), self._dates)(self._done)
+        self._ranks.each(self._same_model(self._trained))  # before anything is computed with it
         self._ranks.each(lambda: self._check_reading(indices))
         released = noisy_step(
             self._engine,
@@ -503,17 +523,20 @@ class PrivateSession:
             self._charges.after(ticket.step)
         self._watch.take(released.loss)
         check_weights(self._trained, ticket.step, self.optimizer, self._layout)
+        if self._done == self.plan.steps:
+            self._check_same_model()
         return StepReport(step=ticket.step, loss=released.loss)
 
     def _repr_html_(self) -> str:
         trained = sum(p.numel() for p in self._trained.values())
+        loss, std = self._loss, loss_std(self.plan)
         rows = [
             ("Model", f"{type(self.model).__name__}, {trained:,} trained parameters"),
             ("Optimizer", type(self.optimizer).__name__),
             ("Steps", f"{self._done:,} of {self.plan.steps:,}"),
             ("Epsilon spent", f"{round_up(self.epsilon)} of {round_up(self.plan.epsilon)}"),
             ("Protected", f"one {self.plan.unit}, adjacency {self.plan.adjacency}"),
-            ("Noisy loss", "none" if self._loss is None else f"{self._loss:.4g} in the last step"),
+            ("Noisy loss", "none" if loss is None else f"{noisy(loss, std)} in the last step"),
             ("Private", "yes" if self.private else "NO: the key of the noise is a fixed test key"),
             *([] if self.stopped is None else [("Stopped", self.stopped)]),
         ]
@@ -572,9 +595,11 @@ class PrivateSession:
         together.  All ranks must see one file system.
 
         Raises:
-            PrivacyRefusal: the last step was cut short while it changed the weights.
+            PrivacyRefusal: the last step was cut short while it changed the weights; or the model or the
+                optimizer of this rank is not that of rank 0.
         """
         self._check_whole()
+        self._check_same_model()
         saved = self._layout.saved(Path(path), self.model, self.optimizer)
         self._ranks.from_first(lambda: self._save(Path(path), saved, extra))
         self._unsaved = False  # at every rank

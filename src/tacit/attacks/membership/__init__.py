@@ -9,15 +9,25 @@ from tacit.attacks.membership.loss import loss_threshold
 from tacit.attacks.membership.rmia import rmia_offline, rmia_online
 from tacit.attacks.membership.shadows import ShadowScores, log_probability, logit_margin
 from tacit.attacks.membership.shokri import shokri
-from tacit.attacks.membership.suite import DEFAULT_ATTACK, Evidence, attack_all
-from tacit.attacks.membership.vulnerability import ranked_and_reported, vulnerability
+from tacit.attacks.membership.suite import (
+    DEFAULT_ATTACK,
+    LOSS_THRESHOLD,
+    Evidence,
+    attack_all,
+    attacks_without,
+    without_each_group,
+)
+from tacit.attacks.membership.vulnerability import by_chance, ranked_and_reported, vulnerability
 
 __all__ = [
     "DEFAULT_ATTACK",
+    "LOSS_THRESHOLD",
     "Evidence",
     "ShadowScores",
     "attack_all",
+    "attacks_without",
     "bavaria",
+    "by_chance",
     "lira_offline",
     "lira_online",
     "log_probability",
@@ -28,4 +38,5 @@ __all__ = [
     "rmia_online",
     "shokri",
     "vulnerability",
+    "without_each_group",
 ]

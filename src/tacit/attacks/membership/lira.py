@@ -21,11 +21,11 @@ from scipy.special import log_ndtr
 from tacit.attacks.membership.shadows import ShadowScores, World
 from tacit.errors import InvalidInput
 
-__all__ = ["lira_offline", "lira_online"]
+__all__ = ["PER_RECORD_VARIANCE", "lira_offline", "lira_online"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_PER_RECORD_VARIANCE = (
+PER_RECORD_VARIANCE = (
     64  # shadows from which on a record's own variance is a better estimate than the pooled one
 )
 
@@ -61,7 +61,7 @@ def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
 def _variance(scores: ShadowScores, world: World, pooled: bool | None) -> Array:
     """Within-record variances, of shape (n,)."""
     if pooled is None:
-        pooled = scores.shadows.shape[0] < _PER_RECORD_VARIANCE
+        pooled = scores.shadows.shape[0] < PER_RECORD_VARIANCE
     if pooled:
         variance = np.full(world.mean.shape, world.pooled_variance())
     else:

@@ -5,26 +5,36 @@ Letters: K shadows, n records, z records outside, c classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tacit.attacks.between_shadows import shadow_groups
 from tacit.attacks.membership.bavaria import bavaria
-from tacit.attacks.membership.lira import lira_offline, lira_online
+from tacit.attacks.membership.lira import PER_RECORD_VARIANCE, lira_offline, lira_online
 from tacit.attacks.membership.loss import loss_threshold
 from tacit.attacks.membership.rmia import rmia_offline, rmia_online
 from tacit.attacks.membership.shadows import ShadowScores, log_probability, logit_margin
 from tacit.attacks.membership.shokri import shokri
 from tacit.errors import InvalidInput
 
-__all__ = ["DEFAULT_ATTACK", "Evidence", "attack_all"]
+__all__ = [
+    "DEFAULT_ATTACK",
+    "LOSS_THRESHOLD",
+    "Evidence",
+    "attack_all",
+    "attacks_without",
+    "without_each_group",
+]
 
 Array: TypeAlias = NDArray[np.float64]
 
 DEFAULT_ATTACK = "BaVarIA-t"
 
+LOSS_THRESHOLD = "loss threshold"
 _SLOPE = 0.4  # of RMIA offline: the middle of what its authors found on pairs of models
 
 
@@ -47,9 +57,10 @@ class Evidence:
     outside_labels: ArrayLike | None = None
 
 
-def attack_all(evidence: Evidence) -> dict[str, Array]:
+def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, Array]:
     """Every attack's (n,) scores by its name, higher for members; RMIA only with records outside.
 
+    :param pooled: of LiRA: one variance per world for all records; None: below 64 shadow models.
     :raises InvalidInput: what any of the attacks refuses; or some, but not all, of what RMIA needs.
 
     >>> rng = np.random.default_rng(0)
@@ -62,10 +73,10 @@ def attack_all(evidence: Evidence) -> dict[str, Array]:
     losses = -log_probability(evidence.target, y)
     margins = ShadowScores(logit_margin(evidence.target, y), logit_margin(evidence.shadows, y), mask)
     found = {
-        "loss threshold": loss_threshold(losses),
+        LOSS_THRESHOLD: loss_threshold(losses),
         "Shokri": shokri(evidence.target, evidence.shadows, mask, y),
-        "LiRA": lira_online(margins),
-        "LiRA offline": lira_offline(margins),
+        "LiRA": lira_online(margins, pooled=pooled),
+        "LiRA offline": lira_offline(margins, pooled=pooled),
     }
     outside = (evidence.outside_target, evidence.outside_shadows, evidence.outside_labels)
     if all(part is not None for part in outside):
@@ -80,3 +91,42 @@ def attack_all(evidence: Evidence) -> dict[str, Array]:
             "three or none."
         )
     return found | {DEFAULT_ATTACK: bavaria(margins)}
+
+
+def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
+    """The shadow models that stay, without each group of :func:`tacit.attacks.shadow_groups`.
+
+    >>> [kept.tolist() for kept in without_each_group(6)]
+    [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
+    """
+    every = np.arange(shadows)
+    return (np.setdiff1d(every, group) for group in shadow_groups(shadows))
+
+
+def attacks_without(evidence: Evidence) -> dict[str, list[Array]]:
+    """The scores of every attack that uses shadow models, without each group of them, for
+    :func:`tacit.attacks.measure`.
+
+    :raises InvalidInput: what :func:`attack_all` refuses.
+
+    >>> rng = np.random.default_rng(0)
+    >>> trained_on = np.argsort(rng.random((8, 50)), axis=0) < 4
+    >>> logits = rng.normal(size=(9, 50, 3))
+    >>> found = attacks_without(Evidence(logits[0], logits[1:], trained_on, rng.integers(0, 3, 50)))
+    >>> sorted(found), len(found["LiRA"])
+    (['BaVarIA-t', 'LiRA', 'LiRA offline', 'Shokri'], 4)
+    """
+    found: dict[str, list[Array]] = {}
+    pooled = len(evidence.shadows) < PER_RECORD_VARIANCE
+    for kept in without_each_group(len(evidence.shadows)):
+        outside = None if evidence.outside_shadows is None else np.asarray(evidence.outside_shadows)[kept]
+        fewer = replace(
+            evidence,
+            shadows=evidence.shadows[kept],
+            trained_on=evidence.trained_on[kept],
+            outside_shadows=outside,
+        )
+        for name, values in attack_all(fewer, pooled=pooled).items():
+            if name != LOSS_THRESHOLD:
+                found.setdefault(name, []).append(values)
+    return found

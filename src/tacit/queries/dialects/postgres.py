@@ -9,6 +9,7 @@ from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.engines.base import Engine, EngineFailure
 from tacit.queries.engines.duckdb import check_types
+from tacit.queries.engines.reading import refuse_missing_values
 from tacit.queries.statements import Statement, syntax
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class PostgresEngine(Engine):
 
     def check(self, policy: Policy) -> None:
         """See :meth:`Engine.check`."""
+        refuse_missing_values(policy)
         check_types({name: _TYPES.get(kind, kind) for name, kind, _ in self._columns}, policy)
         wanted = {*policy.columns, policy.unit_column}
         for name, _, deterministic in self._columns:

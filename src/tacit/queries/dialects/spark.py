@@ -9,6 +9,7 @@ from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.engines.base import Engine, EngineFailure
 from tacit.queries.engines.duckdb import check_types
+from tacit.queries.engines.reading import refuse_missing_values
 from tacit.queries.statements import Statement, syntax
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class SparkEngine(Engine):
 
     def check(self, policy: Policy) -> None:
         """See :meth:`Engine.check`."""
+        refuse_missing_values(policy)
         check_types({name: _TYPES.get(kind, kind) for name, kind in self._columns.items()}, policy)
         wanted = [name for name in (policy.unit_column, *policy.columns) if name is not None]
         for name in wanted:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.cells import CsvFile
-from tacit.columns.reading import Cells, numbers_of, words_of
+from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
 from tacit.columns.tables import arrow_cells, pieces
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
@@ -28,6 +28,7 @@ __all__ = [
     "file_table",
     "lacks_none",
     "must_be_read",
+    "refuse_missing_values",
     "type_of_nothing",
     "wanted_columns",
 ]
@@ -157,7 +158,8 @@ def _read_cells(cells: Cells, kind: str, column: str, policy: Policy) -> tuple[A
     pa = _pyarrow()
     if kind in ("who", "category", "text"):
         declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
-        return pa.array(words_of(cells, tuple(declared)), pa.string()), np.empty(0, dtype=np.int64)
+        words = words_of(cells, tuple(declared), _nothing(column, policy))
+        return pa.array(words, pa.string()), np.empty(0, dtype=np.int64)
     try:
         numbers, places = numbers_of(cells, policy.columns[column], policy.dialect)
     except InvalidInput as problem:
@@ -172,10 +174,31 @@ def _read_cells(cells: Cells, kind: str, column: str, policy: Policy) -> tuple[A
     return pa.array(numbers, from_pandas=True), places
 
 
-def needs_reading(kind: str, found: Any) -> bool:
+def _nothing(column: str, policy: Policy) -> tuple[str, ...]:
+    return declared_missing(policy.columns.get(column), policy.dialect)
+
+
+def refuse_missing_values(policy: Policy) -> None:
+    """Refuse a policy with words for a missing value, where a database reads the cells.
+
+    Raises:
+        InvalidInput: naming the column and what a view would say.
+    """
+    if telling := [column for column in wanted_columns(policy) if _nothing(column, policy)]:
+        name, word = telling[0], _nothing(telling[0], policy)[0]
+        raise InvalidInput(
+            f"the policy declares missing_values for column {name!r}, and a database is asked as it is. Name "
+            f"a view that has NULLIF(\"{name}\", '{word}') in its place, and delete missing_values from "
+            "the policy."
+        )
+
+
+def needs_reading(column: str, found: Any, policy: Policy) -> bool:
     """Whether a column of this Arrow type is read cell by cell: texts, or what the kind writes otherwise."""
+    if _nothing(column, policy):
+        return True
     types = _pyarrow().types
-    match kind:
+    match _kind(column, policy):
         case "number" | "integer":
             return bool(_is_string(found))
         case "boolean":
@@ -203,7 +226,7 @@ def must_be_read(path: Path, policy: Policy) -> bool:
     except (OSError, ArrowException):  # the engine says what is wrong
         return False
     wanted = [column for column in wanted_columns(policy) if schema.names.count(column) == 1]
-    return any(needs_reading(_kind(column, policy), schema.field(column).type) for column in wanted)
+    return any(needs_reading(column, schema.field(column).type, policy) for column in wanted)
 
 
 # --- data frames -----------------------------------------------------------------------------------------
@@ -244,7 +267,7 @@ def _by_column(found: Mapping[str, Any], rows: int, policy: Policy) -> Read:
     unreadable: dict[str, NDArray[np.int64]] = {}
     for column, cells in found.items():
         kind = _kind(column, policy)
-        if needs_reading(kind, cells.type):
+        if needs_reading(column, cells.type, policy):
             columns[column], places = _read_cells(arrow_cells(cells), kind, column, policy)
             unreadable |= {column: places} if len(places) else {}
         else:  # a column of nothing but None has no type

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from tacit.report.evaluated import constant_score
 from tacit.report.pages.document import document
 
 __all__ = ["evaluation_page"]
@@ -55,7 +56,7 @@ def _scores(data: Data) -> str:
     if data["interval"] is not None:
         low, high = data["interval"]
         score = f"{data['score']:.3f} ({low:.3f} to {high:.3f})"
-    rows = [(f"test {data['measure']}", score, _four(baseline["score"]))]
+    rows = [(f"test {data['measure']}", score, constant_score(baseline))]
     if "balanced_accuracy" in data:
         rows.append(
             (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,41 +48,83 @@ def plot_progress(
     path: Path,
     *,
     score: str = "test accuracy",
+    figure: str = "test_score",
+    error: float = 0.0,
+    within: tuple[float, float] = (-math.inf, math.inf),
     baseline: float | None = None,
+    known: str = "",
     loss_baseline: float | None = None,
     private: bool = True,
 ) -> None:
     """Score above, epsilon below, over the same steps.
 
-    Where there is one score at most, the noisy training loss is above.
+    Where there is one score at most, the noisy training loss is above.  The axis has room for what chance
+    does, so that a line that only chance moves looks flat; the band is two standard errors wide to each side.
 
     Args:
         rows: the lines of metrics.
         path: of the PNG.
         score: what the score is, in words.
+        figure: the column of the metrics that it is in.
+        error: the standard error of a score; that of a loss is in its row.
+        within: what values a score can have.
         baseline: the score of a constant answer, a dashed line.
+        known: how that score is known where it is no exact figure, such as "at least".
         loss_baseline: the loss of equal probabilities for all classes, the line where the loss is above.
         private: False marks the picture as one of a run with a fixed test key.
     """
-    figure = new_figure(height=4.8)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    picture = new_figure(height=4.8)
+    upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     spent = [(0, 0.0), *((row.steps, row.epsilon) for row in rows)]
-    scored = [(row.steps, row.test_score) for row in rows if row.test_score is not None]
-    losses = [(row.steps, row.loss) for row in rows if row.loss is not None]
-    answer = "constant answer"
+    scored = _points(rows, figure, lambda _: error)
+    losses = _points(rows, "loss", lambda row: row.loss_std or 0.0)
+    answer = f"constant answer: {known}".removesuffix(" ")
     if len(scored) < 2 <= len(losses):
-        scored, score, baseline, answer = losses, "noisy training loss", loss_baseline, "equal probabilities"
-    _line(upper, scored, score, BLUE, f"{scored[-1][1]:.3f}" if scored else "")
+        scored, score, baseline, answer = losses, "noisy training loss", loss_baseline, "equal probabilities:"
+        within = (-math.inf, math.inf)
+    _line(upper, [point[:2] for point in scored], score, BLUE, f"{scored[-1][1]:.3f}" if scored else "")
     if baseline is not None and math.isfinite(baseline):
-        _constant(upper, baseline, answer)
+        apart = [abs(point[1] - baseline) for point in scored]
+        _constant(upper, baseline, answer, at_end=bool(apart) and apart[-1] > apart[0])
+    _give_room(upper, scored, within, baseline)
     _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
     lower.set_ylim(bottom=0)
     lower.set_xlabel("steps")
     lower.set_xlim(left=0)
     last = rows[-1].steps if rows else 0
-    figure.suptitle(f"What {last} steps reached, and what they cost", fontsize=11)
+    picture.suptitle(f"What {last} steps reached, and what they cost", fontsize=11)
     _mark(upper, private)
-    save_figure(figure, path)
+    save_figure(picture, path)
+
+
+_Point = tuple[int, float, float]
+"""Steps, a value, and its standard error."""
+
+
+def _points(rows: Sequence[Row], figure: str, error: Callable[[Row], float]) -> list[_Point]:
+    found = ((row, getattr(row, figure)) for row in rows)
+    return [(row.steps, value, error(row)) for row, value in found if value is not None]
+
+
+def _give_room(
+    axes: Axes, points: Sequence[_Point], within: tuple[float, float], baseline: float | None
+) -> None:
+    """Draw the band of chance, and let the axis hold four standard errors to each side of the line."""
+    known = [point for point in points if math.isfinite(point[1]) and point[2] > 0.0]
+    if not known:
+        return
+    steps = [point[0] for point in known]
+    low = [max(within[0], value - 2 * error) for _, value, error in known]
+    high = [min(within[1], value + 2 * error) for _, value, error in known]
+    axes.fill_between(steps, low, high, color=BLUE, alpha=0.12, linewidth=0)
+    room = 4 * min(error for _, _, error in known)
+    values = [value for _, value, _ in known]
+    ends = [min(*low, min(values) - room), max(*high, max(values) + room)]
+    if baseline is not None and math.isfinite(baseline):
+        ends = [min(ends[0], baseline), max(ends[1], baseline)]
+    margin = 0.08 * (ends[1] - ends[0])
+    edge = 0.02 * (within[1] - within[0]) if all(map(math.isfinite, within)) else margin
+    axes.set_ylim(max(ends[0] - margin, within[0] - edge), min(ends[1] + margin, within[1] + edge))
 
 
 def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: str, label: str) -> None:
@@ -98,13 +140,20 @@ def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: st
         )  # fmt: skip
 
 
-def _constant(axes: Axes, value: float, answer: str) -> None:
-    """What needs no training, with its name above its line, inside of the axes."""
+def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
+    """What needs no training, with its name above its line, inside of the axes, where scores are far off."""
     axes.axhline(value, color=GREY, linestyle="--", linewidth=1.2)
     axes.annotate(
-        f"{answer}: {value:.3f}", (0.02, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
-        textcoords="offset points", color=GREY, fontsize=9, va="bottom",
-    )  # fmt: skip
+        f"{answer} {value:.3f}",
+        (0.98 if at_end else 0.02, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        color=GREY,
+        fontsize=9,
+        va="bottom",
+        ha="right" if at_end else "left",
+    )
 
 
 def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:

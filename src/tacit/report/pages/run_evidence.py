@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["bar", "strays", "strongest_evidence", "tenths"]
+__all__ = ["bar", "stands_out", "strays", "strongest_evidence", "tenths"]
 
 Data = Mapping[str, Any]
 
+_MODELS = {"without_dp": "without DP", "with_dp": "with DP"}
+_COLOURS = {"without_dp": "two", "with_dp": "one"}
 _PLAIN = 4.0  # standard deviations that fill at least the width of the page
 
 
@@ -27,19 +29,45 @@ def _record(data: Data) -> str:
         return ""
     first, unit = found["most"][0], data["run"]["unit"]
     picture = f'<img alt="the record" src="{first["picture"]}">' if first["picture"] else ""
-    top = max(_PLAIN, first["without_dp"], first["with_dp"] or 0.0)
-    sentence = (
-        f"The {unit} exposed most without DP is record {first['record']:,}, “{first['label']}”: the model "
-        f"without DP exposes it by {tenths(first['without_dp'])} standard deviations"
-    )
-    bars = bar("without DP", first["without_dp"], top, "two", digits=1)
-    if first["with_dp"] is not None:
-        sentence += f", the model with DP by {tenths(first['with_dp'])}"
-        bars += bar("with DP", first["with_dp"], top, "one", digits=1)
+    kinds = [key for key in ("without_dp", "with_dp") if first[key] is not None]
+    above = [key for key in kinds if stands_out(first, key)]
+    if not above:
+        return f'<div class="evidence"><div><p>{escape(_nobody(first, kinds, unit))}</p></div></div>'
+    said = [f"the model {_MODELS[key]} exposes it by {_moved(first, key)}" for key in kinds]
+    top = max(_PLAIN, *(first[key] for key in above))
+    bars = "".join(bar(_MODELS[key], first[key], top, _COLOURS[key], digits=1) for key in above)
+    most = "exposed most" if "without_dp" in above else "ranked first"
+    sentence = f"The {unit} {most} without DP is record {first['record']:,}, “{first['label']}”: "
     return (
-        f'<div class="evidence">{picture}<div><p>{escape(sentence)}. By 3, almost anyone can tell that it '
-        f"took part.{strays(data)}</p>{bars}</div></div>"
+        f'<div class="evidence">{picture}<div><p>{escape(sentence + ", ".join(said))}. By 3, almost anyone '
+        f"can tell that it took part.{strays(data)}</p>{bars}</div></div>"
     )
+
+
+def stands_out(card: Data, kind: str) -> bool:
+    """Whether a record's figure, "with_dp" or "without_dp", is more than chance gives it."""
+    return card[kind] is not None and card[kind] > card[f"chance_{kind}"]
+
+
+def _nobody(card: Data, kinds: Sequence[str], unit: str) -> str:
+    """The sentence where the record that is ranked first has no figure above chance."""
+    moved = " and ".join(
+        f"{tenths(card[key])} {_MODELS[key]} (chance alone gives up to {tenths(card[f'chance_{key}'])})"
+        for key in kinds
+    )
+    return (
+        f"No {unit} stands out. Half of the shadow models ranked all records; the other half moves the "
+        f"record that came first, {card['record']:,}, no further than chance does, in standard deviations: "
+        f"{moved}. So these attacks can name no {unit} that took part. More shadow models see more."
+    )
+
+
+def _moved(card: Data, kind: str) -> str:
+    """By how much one model exposes the record, in words."""
+    if stands_out(card, kind):
+        return f"{tenths(card[kind])} standard deviations"
+    chance = tenths(card[f"chance_{kind}"])
+    return f"no more than chance does ({tenths(card[kind])}, where it gives up to {chance})"
 
 
 def strays(data: Data) -> str:

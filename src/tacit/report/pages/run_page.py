@@ -12,7 +12,7 @@ from typing import Any
 from tacit.report.pages.document import document
 from tacit.report.pages.remembered_page import remembered_section
 from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_evidence import bar, strays, strongest_evidence, tenths
+from tacit.report.pages.run_evidence import bar, stands_out, strays, strongest_evidence, tenths
 from tacit.report.pages.run_summary import epsilon_of, figures, percent, summary, verdict
 from tacit.report.rounding import round_up
 
@@ -130,8 +130,9 @@ def _membership(data: Data, charts: Mapping[str, str]) -> str:
         f"These had {who}.</p>"
         f"{_figure(charts['attacks'], _ATTACKS.format(attack=found['headline'], percent=percent))}"
         f"<details><summary>Every attack, in figures</summary>{tables}"
-        f'<p class="soft">In brackets: {percent} % intervals, over records like these, for this one model. '
-        "“Found” is judged on half of the records, at a threshold that the other half chose.</p></details>"
+        f'<p class="soft">In brackets: {percent} % intervals, over records like these and '
+        "other shadow models, for this one model; that the threshold was set by these records is in them. "
+        f"{escape(found['about'])}</p></details>"
         '<p class="soft">Members are the training records, others the test records. Where the two differ in '
         "kind, an attack can also tell them apart by that, which is no leak.</p>"
     )
@@ -150,7 +151,7 @@ def _attack_table(model: Data, rates: Sequence[Data]) -> str:
             f"<td>{auc['value']:.3f} ({auc['low']:.3f}–{auc['high']:.3f})</td>{cells}</tr>"
         )
     if model["private"]:
-        rows.append(f"<tr><td><i>limit for any attack</i></td><td></td>{limits}</tr>")
+        rows.append(f"<tr><td><i>limit for any attack, of the rate itself</i></td><td></td>{limits}</tr>")
     first = model["attacks"][0]
     return (
         f"<h3>{escape(model['model'])}</h3>"
@@ -170,14 +171,17 @@ def _exposed(data: Data, charts: Mapping[str, str]) -> str:
     most, least = (
         f'<div class="gallery">{"".join(map(_card, found[which]))}</div>' for which in ("most", "least")
     )
+    anybody = any(stands_out(found["most"][0], kind) for kind in ("without_dp", "with_dp"))
+    first, last = (f"Exposed {which} without DP" for which in ("most", "least"))
+    if not anybody:
+        first, last = (f"Ranked {which} without DP: none stands out" for which in ("first", "last"))
     return (
         "<h2>Who is exposed most</h2><p>Training on a record moves the score of that very record. How far it "
         f"is moved, in standard deviations of what chance does, is by how much this {unit} is exposed: by 0 "
         "nobody can tell that it took part, by 3 almost anyone can. Averages hide this: odd and mislabelled "
         f"records are exposed first.{strays(data)}</p>"
         f"{_figure(charts['exposed'], _EXPOSED)}"
-        f"<h3>Exposed most without DP</h3>{most}"
-        f"<details><summary>Exposed least without DP</summary>{least}</details>"
+        f"<h3>{first}</h3>{most}<details><summary>{last}</summary>{least}</details>"
     )
 
 

@@ -89,7 +89,7 @@ def figures(data: Data) -> dict[str, str]:
     if membership := data.get("membership"):
         model = next(one for one in membership["models"] if one["private"])
         attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
-        found["attack"] = f"{100 * attack['points'][0]['true_positive_rate']['value']:.3g} % found"
+        found["attack"] = f"{percent(attack['points'][0]['true_positive_rate'])} found"
     if groups := [group for group in _planted_secrets(data) if group["count"]]:
         out, count = (sum(group[key] for group in groups) for key in ("completed", "count"))
         found["memory"] = f"{out} of {count} came out"

@@ -25,6 +25,7 @@ from tacit.ledger import ChargedRun
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.report.rounding import round_up
+from tacit.strength import weakness
 
 __all__ = ["Statement", "Trained", "group_epsilon", "make_statement", "promise"]
 
@@ -371,8 +372,10 @@ def promise(data: Mapping[str, Any]) -> list[str]:
     if epsilon is None:
         return [stated, f"No finite epsilon is proven at this delta, so nothing is promised. {count}"]
     without = (_ROWS if fixed else _WITHOUT)[adjacency].format(unit=unit)
+    weak = weakness(epsilon)
     return [
         stated,
+        *([] if weak is None else [f"THIS PROMISE IS WEAK: {weak}"]),
         f"In plain words: take anything that anyone may conclude or do after seeing the model. It is at "
         f"most {_factor(epsilon)} times as probable (e to the power epsilon), plus {delta:.15g} (delta), as "
         f"it would be {without}. The smaller the two numbers, the less the model can tell about any one "

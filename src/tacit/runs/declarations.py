@@ -1,0 +1,298 @@
+"""Do the declared columns fit the table? For its curator alone: what is said here comes from single records.
+
+A wrong declaration is no error: ``mortgage`` where the cells say ``MORTGAGE`` makes every row "other", bounds
+in other units move every value to one end, and the model learns nothing from the column.  Nothing of this may
+be released, so it is written where only the curator reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.columns import Column, Dialect, Encoder
+from tacit.columns.features import bounds_of
+from tacit.columns.kinds import is_identifier
+from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
+from tacit.columns.tables import names_of_file, pieces
+from tacit.datasets.dataset import Owners
+from tacit.runs.config import Config
+
+__all__ = ["Doubt", "about_declarations", "doubts"]
+
+_MANY = 0.1  # of the cells: fewer may be what "other" and the bounds are for
+_WIDE = 50  # times the range in which nearly all values lie
+_BINS = 1000
+_FEW = 30  # cells say little
+
+
+_FIRST_ROWS = 50_000
+_HEAD = (
+    "Confidential: what follows comes from single records, without noise. It is only for the curator.\n"
+    "Where the declared columns do not fit the first {rows:,} rows of the table (tacit check RUN.toml reads "
+    "all of them):"
+)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Something that a declaration says and the table does not.  Confidential.
+
+    >>> print(Doubt("age", "9 of 10 cells are missing."))
+    column 'age': 9 of 10 cells are missing.
+    """
+
+    column: str | None
+    what: str
+
+    def __str__(self) -> str:
+        return self.what if self.column is None else f"column {self.column!r}: {self.what}"
+
+
+def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
+    """What the declared columns and ``records`` of a run file say that its table does not.
+
+    Args:
+        rows: how many rows to read, from the first; all of them by default.
+        trained: how many records train, where that is known.
+
+    Raises:
+        InvalidInput: the table cannot be read, or lacks a column.
+    """
+    assert config.data.table is not None, "the run reads a table"
+    path, dialect = Path(config.data.table), config.read_dialect()
+    encoder = Encoder(config.read_columns(), config.data.target, dialect)
+    declared = [*encoder.inputs_of, str(config.data.target)]
+    named = [name for name in names_of_file(path, dialect) if is_identifier(name)]
+    owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
+    tallies = {name: _tally(encoder.columns[name], dialect) for name in declared}
+    people: dict[str, Counter[object]] = {
+        name: Counter() for name in (*declared, *named, *owners) if not _has_few_values(encoder, name)
+    }
+    count = 0
+    for piece in pieces(path, list(dict.fromkeys([*declared, *people])), dialect):
+        for name, tally in tallies.items():
+            tally.add(piece[name])
+        for name, seen in people.items():
+            seen.update(cells.tolist() if isinstance(cells := piece[name], np.ndarray) else cells)
+        count += len(piece[declared[0]])
+        if rows is not None and count >= rows:
+            break
+    found = [Doubt(name, what) for name, tally in tallies.items() for what in tally.doubts(name)]
+    if not owners:
+        found += _repeated(people, count, encoder, config.privacy.unit)
+    if trained is None and rows is None:
+        units = len(people[owners[0]]) if len(owners) == 1 and config.data.draw == "users" else count
+        trained = round(units * (1.0 - (config.data.test_fraction or 0.0)))
+    return found + _records(config.privacy.records, trained)
+
+
+def about_declarations(config: Config, trained: int, owners: Owners | None) -> str:
+    """What a run leaves to its curator, by the first rows of its table and the records that train.
+
+    Args:
+        trained: how many rows train; owners: whose each is, where a record is a person.
+    """
+    people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
+    units = len(set(owners or ())) if people else trained
+    found = doubts(config, rows=_FIRST_ROWS, trained=units)
+    said = [f"* {doubt}" for doubt in found] or ["Nothing was found."]
+    return "\n".join([_HEAD.format(rows=_FIRST_ROWS), "", *said, ""])
+
+
+def _has_few_values(encoder: Encoder, name: str) -> bool:
+    return name in encoder.columns and encoder.columns[name].kind not in ("integer", "text")
+
+
+def _records(stated: int, trained: int | None) -> list[Doubt]:
+    if trained is None or stated / 2 <= trained <= 2 * stated:
+        return []
+    return [
+        Doubt(
+            None,
+            f"[privacy] records says {stated:,}, and {trained:,} train. Batches, steps and delta follow from "
+            "that number: state about how many train, from what is publicly known.",
+        )
+    ]
+
+
+def _repeated(people: dict[str, Counter[object]], count: int, encoder: Encoder, unit: str) -> Iterator[Doubt]:
+    """Columns that may say whose a row is, with repeats, where the promise is for single rows."""
+    for name, seen in people.items():
+        used = name in encoder.inputs_of
+        dense = used and _are_numbers_of_people(seen, count)
+        if (is_identifier(name) or dense) and len(seen) < count:
+            model = "The model would learn who is who, and " * used
+            what = f"a {unit} with several rows is" if not used else f"each row of a {unit} is"
+            yield Doubt(
+                name,
+                f"its values repeat, as if it said whose a row is. {model}{what} protected row by row, "
+                f'not as a whole. If it does, say [data] user = "{name}" and rows_per_user, and take it '
+                "out of the columns.",
+            )
+
+
+def _are_numbers_of_people(seen: Counter[object], count: int) -> bool:
+    """Whether whole numbers look as if given out one by one: many, and nearly all in their range."""
+    try:
+        numbers = np.array([int(str(cell)) for cell in seen if str(cell).strip()])
+    except ValueError:
+        return False
+    many = len(numbers) > max(_FEW, count / 8)
+    return bool(many and len(numbers) > 0.8 * (numbers.max() - numbers.min() + 1))
+
+
+# --- single columns --------------------------------------------------------------------------------------
+
+
+def _tally(column: Column, dialect: Dialect) -> _Words | _Numbers:
+    listed = column.kind == "category" or (column.values is not None and column.lower is None)
+    return (_Words if listed and column.kind != "boolean" else _Numbers)(column, dialect)
+
+
+@dataclass
+class _Tally:
+    column: Column
+    dialect: Dialect
+    cells: int = 0
+    missing: int = 0
+
+    def lacking(self) -> Iterator[str]:
+        if self.cells and self.missing == self.cells:
+            yield "every cell is missing."
+        elif self.missing and self.column.missing == "refuse":
+            yield (
+                f"{self.missing:,} of {self.cells:,} cells are missing, which is refused. Declare missing, "
+                "or remove these rows."
+            )
+
+
+@dataclass
+class _Words(_Tally):
+    """Cells that are none of the declared values; those that would be in other capitals."""
+
+    other: int = 0
+    in_other_case: int = 0
+    seen: set[str] = field(default_factory=set)
+
+    def add(self, cells: Cells) -> None:
+        values = [str(value) for value in self.column.values or ()]
+        folded = {value.casefold() for value in values}
+        words = words_of(cells, values, declared_missing(self.column, self.dialect))
+        there = [word for word in words if word is not None]
+        strange = [word for word in there if word not in values]
+        self.cells += len(words)
+        self.missing += len(words) - len(there)
+        self.other += len(strange)
+        self.in_other_case += sum(word.casefold() in folded for word in strange)
+        self.seen.update(value for value in values if value in there)
+
+    def doubts(self, _name: str) -> Iterator[str]:
+        yield from self.lacking()
+        there = self.cells - self.missing
+        if self.other > _MANY * there:
+            why = " Most of them are, but for capitals: write the values as the table does."
+            yield (
+                f'{self.other:,} of {there:,} cells are none of the declared values, and count as "other".'
+                + (why if self.in_other_case > self.other / 2 else " Declare what else is publicly known.")
+            )
+        elif there >= _FEW and (unseen := len(self.column.values or ()) - len(self.seen)):
+            yield f"{unseen:,} of the {len(self.column.values or ()):,} declared values do not occur."
+
+
+@dataclass
+class _Numbers(_Tally):
+    """Numbers and moments outside their bounds, and how they lie within."""
+
+    unreadable: int = 0
+    outside: int = 0
+    swapped: _Swapped | None = None
+    shape: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BINS, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if self.column.is_moment and self.column.format and self.column.low is not None:
+            self.swapped = _Swapped.of(self.column)
+
+    def add(self, cells: Cells) -> None:
+        values, wrong = numbers_of(cells, self.column, self.dialect)
+        there = values[~np.isnan(values)]
+        self.cells += len(values)
+        self.unreadable += len(wrong)
+        self.missing += len(values) - len(there) - len(wrong)
+        if self.column.low is None:
+            return
+        low, high = bounds_of(self.column)
+        self.outside += int(((there < low) | (there > high)).sum())
+        self.shape += np.histogram(there, bins=_BINS, range=(low, high))[0]
+        if self.swapped is not None:
+            self.swapped.add(cells)
+
+    def doubts(self, _name: str) -> Iterator[str]:
+        yield from self.lacking()
+        there = self.cells - self.missing - self.unreadable
+        if self.unreadable:
+            yield f"{self.unreadable:,} cells cannot be read as the declared {self.column.kind}."
+        if self.outside > _MANY * there:
+            yield (
+                f"{self.outside:,} of {there:,} values lie outside the declared bounds, and count as the "
+                "nearer one. Are the bounds in the units of the table?"
+            )
+        elif there >= _FEW and self._is_narrow():
+            yield (
+                f"nearly all values lie in less than a {_WIDE}th of the declared bounds, so that they look "
+                "alike to the model. Are the bounds in the units of the table?"
+            )
+        if self.swapped is not None and self.swapped.is_likelier(self.outside):
+            yield (
+                f'the cells can be read as "{self.swapped.format}" too, and lie better so: are day and month '
+                "exchanged in format?"
+            )
+
+    def _is_narrow(self) -> bool:
+        if not self.column.is_number or not self.shape.sum():
+            return False
+        total = np.cumsum(self.shape) / self.shape.sum()
+        first, last = np.searchsorted(total, [0.001, 0.999])
+        return bool(last - first + 1 < _BINS / _WIDE)
+
+
+@dataclass
+class _Swapped:
+    """The same cells with day and month the other way round."""
+
+    column: Column
+    format: str
+    other: Column
+    unreadable: int = 0
+    outside: int = 0
+    months: tuple[set[float], set[float]] = field(default_factory=lambda: (set(), set()))
+
+    @classmethod
+    def of(cls, column: Column) -> _Swapped | None:
+        other = re.sub("%[dm]", lambda found: {"%d": "%m", "%m": "%d"}[found[0]], str(column.format))
+        if other == column.format:
+            return None
+        facts = column.to_data() | {"format": other}
+        return cls(column, other, Column.from_data(facts))
+
+    def add(self, cells: Cells) -> None:
+        as_declared, _ = numbers_of(cells, self.column)
+        values, wrong = numbers_of(cells, self.other)
+        low, high = bounds_of(self.column)
+        self.unreadable += len(wrong)
+        self.outside += int(((values < low) | (values > high)).sum())
+        for months, read in zip(self.months, (as_declared, values), strict=True):
+            there = np.unique(read[~np.isnan(read)])
+            moments = there.astype("datetime64[D]" if self.column.kind == "date" else "datetime64[s]")
+            months.update(moments.astype("datetime64[M]").astype(int).tolist())
+
+    def is_likelier(self, outside: int) -> bool:
+        """Whether all cells can be read so, and more of them lie within the bounds, or in far more months."""
+        declared, other = map(len, self.months)
+        return not self.unreadable and (self.outside < outside / 2 or other > 3 * declared)

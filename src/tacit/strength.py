@@ -1,0 +1,53 @@
+"""Is an epsilon too large to promise anything? Then that is said, once and plainly, wherever it is chosen.
+
+Any positive epsilon is a valid promise, and nothing refuses it: runs without much noise are of use on public
+data.  From :data:`MOST` on it is a promise in form alone.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from tacit.errors import PrivacyWarning
+
+__all__ = ["MOST", "warn_if_weak", "weakness"]
+
+MOST = 20.0
+"""The largest epsilon of which nothing is said: e^20 is 485 million."""
+
+
+def weakness(epsilon: float) -> str | None:
+    """What an epsilon above :data:`MOST` does not promise, in two sentences; None for another.
+
+    >>> weakness(8.0) is None
+    True
+    >>> print(weakness(60.0).partition(":")[0])
+    epsilon = 60 is too weak a promise to mean anything
+    """
+    if not MOST < epsilon < math.inf:
+        return None
+    return (
+        f"epsilon = {epsilon:.4g} is too weak a promise to mean anything: an attacker who falsely accuses "
+        "1 % of those who did not take part may find up to 100 % of those who did, as if without noise. "
+        "Usual are 0.1 to 10: 1 is strong, 3 is useful against strong attackers, 8 is weak "
+        "(docs/explanation/what-epsilon-means.md)."
+    )
+
+
+def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
+    """Warn of an epsilon above :data:`MOST`, where it is chosen.
+
+    Args:
+        stacklevel: 2 names the line that calls the caller.
+
+    >>> warn_if_weak(3.0)
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     warn_if_weak(60.0)
+    >>> told[0].category.__name__
+    'PrivacyWarning'
+    """
+    words = None if epsilon is None else weakness(epsilon)
+    if words is not None:
+        warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)

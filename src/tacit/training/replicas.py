@@ -1,0 +1,137 @@
+"""Are the ranks' copies of the model still one? Each takes the optimizer's step with the same noisy sum.
+
+The noisy sums are the same at all ranks.  The weights are so too, if every rank has the same optimizer.  A
+learning rate that differs, or a schedule that one rank alone follows, makes another model of each copy.
+
+That is more than a nuisance.  Which rank reads a record depends on the records that are drawn before it:
+where the copies differ, one record changes what others add to the sum, by more than the noise is for.
+
+**Guarantee**
+
+* Before each step the ranks compare the settings of their optimizers, the mode of the model (train or eval),
+  and a checksum of the bits of the trained weights, and refuse the step where they differ.  So no sum is
+  released that was computed with different copies.
+* They do so again when a state is saved and after the last step, with the frozen weights too.
+
+Of a sharded model each rank has rows of its own, and all compute with the gathered weights: there settings
+and mode alone are compared.
+
+**Not covered**
+
+* Buffers and frozen weights that the loop of one rank changes between two saved states.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import PrivacyRefusal
+from tacit.training.ranks import Ranks
+
+__all__ = ["check_of_replicas"]
+
+_NAMED = 3  # differences that an error names
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def check_of_replicas(
+    model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> Callable[[], None]:
+    """The check of this rank against rank 0, for :meth:`Ranks.each`; all ranks call this together.
+
+    Args:
+        weights: what each rank has as a whole.
+
+    The check raises:
+        PrivacyRefusal: settings, mode or weights differ; the message says which, and what to do.
+    """
+    mine = ranks.each(lambda: _copy(model, weights, optimizer))
+    first = ranks.from_first(lambda: mine)
+
+    def check() -> None:
+        if how := _how(first, mine):
+            raise PrivacyRefusal(
+                f"the model that process {ranks.rank} trains has come apart from that of process 0: {how}. "
+                "All processes add to one sum, and which of them reads a record depends on other records. "
+                "Where their models differ, one record may change the sum by more than the noise hides. The "
+                "session takes no step with such models and saves no state of them; what was released before "
+                "is covered. Give each process the optimizer, the settings, the schedule of the learning "
+                "rate and the loop of process 0, on processors of one kind, and go on from the last saved "
+                "state."
+            )
+
+    return check
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What the ranks compare: settings of the optimizer, modules in the mode train, checksums of weights."""
+
+    settings: dict[str, str]
+    training: tuple[bool, ...]
+    weights: dict[str, int]
+
+
+def _copy(model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> _Copy:
+    sums = [_checksum(tensor) for tensor in weights.values()]
+    numbers = torch.stack(sums).tolist() if sums else []  # one wait for the device
+    training = tuple(module.training for module in model.modules())
+    return _Copy(_settings(optimizer), training, dict(zip(weights, numbers, strict=True)))
+
+
+def _how(first: _Copy, mine: _Copy) -> str:
+    """In what two copies differ; empty where they do not."""
+    if first.settings != mine.settings:
+        names = [name for name in {**first.settings, **mine.settings}
+                 if first.settings.get(name) != mine.settings.get(name)]  # fmt: skip
+        told = [
+            f"{name} is {mine.settings.get(name, 'missing')}, not {first.settings.get(name, 'missing')}"
+            for name in names
+        ]
+        return f"of its optimizer {_some(told)}"
+    if first.training != mine.training:
+        return "it is in another mode (model.train(), model.eval())"
+    differing = [name for name in mine.weights if first.weights.get(name) != mine.weights[name]]
+    return f"its weights differ in {_some(differing)}, with the same optimizer settings" if differing else ""
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """The class and the settings of each group of parameters, in words.
+
+    >>> _settings(torch.optim.SGD([torch.ones(2)], lr=0.5))["lr"]
+    '0.5'
+    """
+    groups, found = optimizer.param_groups, {"the class": type(optimizer).__name__}
+    for number, group in enumerate(groups):
+        of = f" of group {number}" if len(groups) > 1 else ""
+        found[f"the number of parameters{of}"] = str(len(group["params"]))
+        found.update({f"{name}{of}": _said(group[name]) for name in group if name != "params"})
+    return found
+
+
+def _said(setting: Any) -> str:
+    plain = setting.tolist() if isinstance(setting, Tensor) else setting
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(plain))
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """The sum of the bits of a tensor, read as integers, where the tensor lies.
+
+    >>> one = torch.ones(2)
+    >>> bool(_checksum(one) == _checksum(torch.ones(2)))
+    True
+    >>> bool(_checksum(one) == _checksum(one.nextafter(2 * one)))
+    False
+    """
+    plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    return plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
