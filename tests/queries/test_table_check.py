@@ -53,10 +53,10 @@ NUMBERS: list[tuple[str, float | str]] = [
     *[(cell, UNREADABLE) for line in _NO_NUMBERS.split("\n")[1:-1] for cell in line.strip().split("|")],
 ]
 TRUTHS: list[tuple[str, bool | str]] = [
-    *[(cell, True) for cell in ("true", "TRUE", "True", "t", "yes", "Y", "1", " true ")],
-    *[(cell, False) for cell in ("false", "F", "no", "n", "0")],
+    *[(cell, True) for cell in ("true", "TRUE", "True", "t", "yes", "Y", "1", "1.0", " true ")],
+    *[(cell, False) for cell in ("false", "F", "no", "n", "0", "0.0")],
     *[(cell, MISSING) for cell in ("", "NA", "null")],
-    *[(cell, UNREADABLE) for cell in ("2", "1.0", "maybe", "on", "wahr", "truee")],
+    *[(cell, UNREADABLE) for cell in ("2", "1.5", "maybe", "on", "wahr", "truee")],
 ]
 WORDS: list[tuple[str, str]] = [
     *[("a", "a"), (" a ", "a"), ('"a"', "a"), ('"b,c"', "b,c"), ("NA", "NA")],  # which is declared

@@ -60,6 +60,7 @@ def test_the_table_agrees_with_itself() -> None:
         assert flops == pytest.approx(row["flops"], rel=0.08)
 
 
+@pytest.mark.filterwarnings("ignore:epsilon = 64 is too weak")
 def test_the_noise_of_the_table_is_what_the_accountant_says() -> None:
     for row in TABLE:
         plan = tacit.Plan.calibrate(

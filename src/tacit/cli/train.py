@@ -296,7 +296,7 @@ def show_outcome(outcome: Outcome) -> None:
     console.print("  private/ has the key of the noise, to go on from: do not release it")
     if (told := declarations_file(outcome.folder)).exists():
         console.print(
-            f"  private/{told.name} says, for you alone, how the declared columns fit the table",
+            f"  private/{told.name} says, for you alone, how the columns fit the table",
             soft_wrap=True,
         )
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
