@@ -74,7 +74,7 @@ POLICY = Policy(
     },
 )
 HEADER, GOOD = "x,ok,word,n", ["1,true,a,3", "2,false,a,4"]
-EPSILON = 1e4
+EPSILON = 1e5
 
 
 def table(folder: Path, *lines: str, name: str = "visits.csv") -> Path:
