@@ -1,4 +1,4 @@
-"""What is in a new run file, and in a new policy? What the table's form says, what was stated, and blanks.
+"""What is in a new run file, and in a new policy? What the form says, what was stated, blanks; long, with words
 
 **Guarantee**
 
