@@ -1,0 +1,406 @@
+"""A pass of records under ``torch.func.vmap``: no record can see another, by construction.
+
+The loss is called once, for one record by meaning: its rows (K, ...) are *batched* tensors, of which the
+physical ones (n, K, ...) hold all records.  Python gets no number of a batched tensor, nor does another
+thread, NumPy or a hook; so what one record adds depends on no other.
+
+A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call.  It sees each operation and looks for
+*sources*: parameters, and what is computed from parameters and constants alone, such as ``W.t()`` or a weight
+by weight norm.  A source that meets a record is read in one of two ways:
+
+* *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights.  The rule
+  works on physical tensors and keeps what norms and sums need, as (inputs, output gradients).
+* *Lent*: as one copy for each record, which takes no memory.  Autograd then forms the gradient of each
+  record, (n, \\*shape), whatever is done with it: biases, scales, tied and shared weights need no rule.
+
+Letters: n records; K views; B = n K rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import (  # what torch.func itself is made of
+    _add_batch_dim,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_current_level,
+    maybe_get_bdim,
+    maybe_get_level,
+)
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import _StopRecomputationError
+
+from tacit.clipping.memory import MemoryBudget
+from tacit.clipping.per_example.hooks import Backward, Forward, Function, Tap, Uses
+from tacit.clipping.per_example.use import Kept, Use
+from tacit.errors import UnsupportedModel
+
+__all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass", "Rows"]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+_READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
+"""By which Python would get the numbers of all records at once."""
+_ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item})
+"""By which Python gets one number of a record."""
+
+
+OWN_SEED = (
+    "the model or the loss chooses a seed by itself, or draws from a random number generator of its own: which "
+    "numbers a record gets would depend on how many records are before it, and they would be the same in each "
+    "step. Draw by torch's own generator: torch.rand(len(x))."
+)
+UNSEEN = (
+    "a gradient reaches a parameter by a way that is not seen, so it cannot be clipped. Parameters must be read "
+    "in the forward pass of this batch, in Python: pass modules that are not scripted or traced (torch.jit)."
+)
+STALE = (
+    "the loss or the model reads a tensor that was computed from parameters before this batch: its gradient "
+    "reaches them past the engine, and cannot be clipped. Compute it in the forward pass."
+)
+
+
+class NotCarried(Exception):  # noqa: N818 (no error of the user's)
+    """What the pass cannot do under vmap: the model goes record by record, for this reason."""
+
+
+class KeptTensor(NotCarried):
+    """A tensor of an earlier pass is read."""
+
+
+class FirstAnswer(Exception):  # noqa: N818
+    """Python asks for a number of a record for the first time: its state must be kept before."""
+
+
+class Answers(Exception):  # noqa: N818
+    """The records of a pass give Python several numbers; ``groups``: (n,), those that give the same."""
+
+    def __init__(self, groups: Tensor) -> None:
+        super().__init__()
+        self.groups = groups
+
+
+@final
+class Pass(TorchFunctionMode):
+    """What one pass of n records leaves: the uses of each source.
+
+    Args:
+        parameters: the private ones.
+        n: records.
+        views: K.
+        rules: by operation, ``rule(pass, *args, **kwargs)``, or ``NotImplemented`` where it does not fit.
+        budget: what may be kept.
+        asks: whether Python may ask for numbers of records, for its state is kept.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        n: int,
+        views: int,
+        rules: dict[Any, Callable[..., Any]],
+        budget: MemoryBudget,
+        *,
+        asks: bool = False,
+    ) -> None:
+        super().__init__()
+        self.n, self.views, self.rows, self.budget = n, views, n * views, budget
+        self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
+        self.uses: dict[int, list[Use]] = {}
+        self.anchor = torch.empty(0, requires_grad=True)
+        self.hooked = False
+        self.level, self.seed = 0, torch.initial_seed()
+        self.failed: BaseException | None = None
+        """What was raised, though the model may have gone on."""
+        self.checkpointed = False
+        self._asks, self._rules = asks, rules
+        self._lent: dict[int, tuple[Tensor, Tensor]] = {}
+        self.in_backward = False
+        self.each = self.anchor
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__set__" or (name == "__get__" and not self._derives(func, args)):
+            return self.mark(func(*args, **kwargs))
+        try:
+            return self.mark(self._carry_out(func, args, kwargs))
+        except _StopRecomputationError:
+            raise  # a checkpoint has all that it wants
+        except BaseException as error:
+            self.failed = self.failed or error
+            raise
+
+    def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        sourced, batched = self._look(args, kwargs, func)
+        if kwargs.get("generator") is not None or torch.initial_seed() != self.seed:
+            raise UnsupportedModel(OWN_SEED)
+        if not batched:
+            return self._derive(func, args, kwargs) if sourced else func(*args, **kwargs)
+        if func in _ANSWERS:
+            return self._answer(func, args[0])
+        if func in _READS:
+            raise NotCarried("Python reads the numbers of records, as print(x) does")
+        self._check_hooks()
+        rule = self._rules.get(func)
+        if rule is not None and maybe_current_level() == self.level:
+            result = rule(self, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if sourced:
+            args, kwargs = tree_map(self.lent, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _check_hooks(self) -> None:
+        """Refuse hooks on what autograd saves, which would see all records; those of checkpoints are known."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is None:
+            return
+        if getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
+            raise NotCarried("hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks)")
+        self.checkpointed = True
+
+    def _answer(self, func: Callable[..., Any], tensor: Tensor) -> Any:
+        """Return the number that each record gives Python, if it is the same for all."""
+        if not self.is_batched(tensor) or tensor.numel() != 1:
+            return func(tensor)  # which says what is wrong
+        if not self._asks:
+            raise FirstAnswer
+        with temporarily_pop_interpreter_stack():
+            values = self.physical(tensor).detach().reshape(self.n)
+            if values.dtype.is_floating_point:  # to the last bit, NaN too
+                values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+            groups = values.unique(return_inverse=True)[1]
+            if bool((groups != groups[0]).any()):
+                raise Answers(groups)
+            return func(self.physical(tensor).detach().reshape(self.n)[0])
+
+    @staticmethod
+    def _derives(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+        """Whether reading a property makes another tensor: ``W.T`` and the like."""
+        return getattr(func, "__self__", None) in _TRANSPOSED
+
+    def _look(self, args: Any, kwargs: dict[str, Any], func: Callable[..., Any]) -> tuple[bool, bool]:
+        """Whether there is a source among the arguments, and a batched tensor; refuse those of other passes."""
+        sourced = batched = False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, Tensor):
+                one, other = self._is(value, func)
+                sourced |= one
+                batched |= other
+            elif isinstance(value, list | tuple | dict):
+                for tensor in tree_leaves(value):
+                    if isinstance(tensor, Tensor):
+                        one, other = self._is(tensor, func)
+                        sourced |= one
+                        batched |= other
+        return sourced, batched
+
+    def _is(self, tensor: Tensor, func: Callable[..., Any]) -> tuple[bool, bool]:
+        if is_functorch_wrapped_tensor(tensor):
+            if getattr(tensor, "_tacit_pass", None) is not self:
+                raise KeptTensor(f"a tensor that was kept from an earlier pass is read by {func.__name__!r}")
+            return False, True
+        if tensor.requires_grad and id(tensor) not in self.sources and tensor.grad_fn is not None:
+            raise UnsupportedModel(STALE)
+        return id(tensor) in self.sources, False
+
+    def mark(self, result: Any) -> Any:
+        """Note that batched tensors are of this pass; give iterators back as iterators."""
+        if isinstance(result, Tensor):
+            if is_functorch_wrapped_tensor(result):
+                result._tacit_pass = self  # type: ignore[attr-defined]
+        elif isinstance(result, list | tuple | dict):
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
+                    tensor._tacit_pass = self  # type: ignore[attr-defined]
+        elif isinstance(result, Iterator):
+            return iter([self.mark(each) for each in result])
+        return result
+
+    def owns(self, tensor: Tensor | None) -> bool:
+        """Whether it is a source."""
+        return id(tensor) in self.sources
+
+    def _derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute from parameters and constants alone, and make what comes out sources."""
+        with saved_tensors_hooks(_as_it_is, _as_it_is):  # pulled back later, where a checkpoint is no more
+            result = func(*args, **kwargs)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                self.sources[id(tensor)] = tensor
+        return result
+
+    def lent(self, value: Any) -> Any:
+        """Return one copy for each record of what is a source, else what it is."""
+        if not isinstance(value, Tensor) or not self.owns(value):
+            return value
+        if id(value) not in self._lent:
+            with temporarily_pop_interpreter_stack():
+                leaf = value.detach().expand(self.n, *value.shape).requires_grad_()
+            self._lent[id(value)] = leaf, self.mark(_add_batch_dim(leaf, 0, self.level))
+        return self._lent[id(value)][1]
+
+    def physical(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """Return what holds all records, (n, ...), n at ``dim``; of a constant, a copy for each record."""
+        if not is_batchedtensor(tensor):
+            return tensor.expand(self.n, *tensor.shape).movedim(0, dim)
+        whole = get_unwrapped(tensor)
+        at = maybe_get_bdim(tensor)
+        return whole if at == dim else whole.movedim(at, dim)
+
+    def batched(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """Return a physical tensor as a batched one."""
+        result: Tensor = _add_batch_dim(tensor, dim, self.level)
+        return result
+
+    def is_batched(self, *tensors: Tensor) -> bool:
+        """Whether these are all batched, at the level of the pass: no transform is in between."""
+        return maybe_current_level() == self.level and all(
+            is_batchedtensor(t) and maybe_get_level(t) == self.level for t in tensors
+        )
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass of the sum of the (n,) losses: rules keep their uses, lent sources get theirs."""
+        if not self.in_backward and losses.requires_grad:
+            self._run_backward(losses)
+
+    def backward_within(self, losses: Tensor) -> None:
+        """The same for a batched loss, (1,), under vmap, where checkpointed layers can be computed anew."""
+        whole = self.physical(losses)
+        if whole.requires_grad:
+            self._run_backward(whole, self)
+
+    def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
+        self.in_backward = True
+        leaves = {key: leaf for key, (leaf, _) in self._lent.items()}
+        own = [s for s in self.sources.values() if s.is_leaf]
+        inputs = (*own, *leaves.values(), self.anchor)
+        ones = torch.ones_like(losses)
+        with within:
+            found = torch.autograd.Variable._execution_engine.run_backward(
+                (losses,), (ones,), False, False, inputs, True, False
+            )
+        if any(g is not None for g in found[: len(own)]):
+            raise UnsupportedModel(UNSEEN)
+        for key, g in zip(leaves, found[len(own) :], strict=False):
+            if g is not None:
+                self.uses.setdefault(key, []).append(Kept(g))
+        self._lent.clear()
+
+    def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
+        """Keep the uses that a rule found in the backward pass."""
+        del g
+        if not self.in_backward:
+            raise NotCarried("a gradient is taken within the forward pass")
+        for source, use in uses:
+            self.uses.setdefault(id(source), []).append(use)
+
+    def clear(self) -> None:
+        """Let go of everything: activations hold the graph, which holds this pass."""
+        self.uses.clear()
+        self.sources.clear()
+        self._lent.clear()
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+_TRANSPOSED = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)
+"""Properties that are other tensors of the same numbers."""
+
+
+@final
+class Rows:
+    """How a rule of a layer sees a pass: B rows, ``views`` of each record, and sources among its arguments."""
+
+    exact = 0
+
+    def __init__(self, of: Pass, views: int) -> None:
+        self.of, self.views, self.rows, self.budget = of, views, of.n * views, of.budget
+        self.owns = of.owns
+        self.record = of.record
+
+    def plain(self, tensor: Tensor | None) -> Tensor | None:
+        """Return the value of a source: what autograd must not differentiate by itself."""
+        return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
+
+    def of_rows(self, operation: str, tensor: Tensor, dimensions: int) -> Rows:
+        """Return itself: the pass brings the rows first."""
+        del operation, tensor, dimensions
+        return self
+
+    def decided(self, decide: Callable[[], Any]) -> Any:
+        """Return what follows from shapes."""
+        return decide()
+
+    def positions(self, tensor: Tensor) -> Tensor:
+        """Return (B, ..., d) as (n, K ..., d)."""
+        return tensor.reshape(self.of.n, -1, tensor.shape[-1])
+
+    def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Compute from sources alone."""
+        return self.of._derive(func, args, kwargs)
+
+    def tap(
+        self,
+        operation: str,
+        output: Tensor,
+        uses: Uses,
+        *,
+        saved: tuple[Tensor, ...],
+        sources: tuple[Tensor | None, ...],
+        rows: int = 0,
+    ) -> Tensor:
+        """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``."""
+        del operation
+        if not any(self.owns(source) for source in sources):
+            return output
+        result: Tensor = Tap.apply(output, self, uses, rows, self.of.anchor, *saved)  # type: ignore[no-untyped-call]
+        return result
+
+    def function(
+        self,
+        operation: str,
+        forward: Forward,
+        backward: Backward,
+        *,
+        inputs: tuple[Tensor, ...],
+        sources: tuple[Tensor | None, ...],
+    ) -> Tensor:
+        """Return an output with a backward pass of its own."""
+        del operation
+        anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
+        result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
+        return result
+
+    def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
+        """Nothing: under vmap each row is its record's."""
+        del tensors
+        return _NOTHING
+
+    def owners(self, tensors: Iterable[Tensor]) -> list[Tensor | None]:
+        """Nothing."""
+        del tensors
+        return []
+
+    def check_owners(self, tensors: Sequence[Tensor], before: Sequence[Tensor | None]) -> None:
+        """Nothing."""
+
+    def mark(self, *tensors: Tensor | None) -> None:
+        """Nothing."""
