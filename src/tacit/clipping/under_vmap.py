@@ -39,9 +39,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import _StopRecomputationError
 
+from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example.hooks import Backward, Forward, Function, Tap, Uses
 from tacit.clipping.per_example.use import Kept, Use
+from tacit.clipping.vmap_draws import Group
 from tacit.errors import UnsupportedModel
 
 __all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass", "Rows"]
@@ -51,6 +53,7 @@ _READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Te
 """By which Python would get the numbers of all records at once."""
 _ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item})
 """By which Python gets one number of a record."""
+_DRAWS = DRAWS | DROPOUTS | SLOPES
 
 
 OWN_SEED = (
@@ -99,6 +102,7 @@ class Pass(TorchFunctionMode):
         rules: by operation, ``rule(pass, *args, **kwargs)``, or ``NotImplemented`` where it does not fit.
         budget: what may be kept.
         asks: whether Python may ask for numbers of records, for its state is kept.
+        group: whose random numbers are drawn, if Python asks.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Pass(TorchFunctionMode):
         budget: MemoryBudget,
         *,
         asks: bool = False,
+        group: Group | None = None,
     ) -> None:
         super().__init__()
         self.n, self.views, self.rows, self.budget = n, views, n * views, budget
@@ -117,7 +122,7 @@ class Pass(TorchFunctionMode):
         self.uses: dict[int, list[Use]] = {}
         self.anchor = torch.empty(0, requires_grad=True)
         self.hooked = False
-        self.level, self.seed = 0, torch.initial_seed()
+        self.level, self.seeds, self.group = 0, {torch.initial_seed()}, group
         self.failed: BaseException | None = None
         """What was raised, though the model may have gone on."""
         self.checkpointed = False
@@ -147,10 +152,10 @@ class Pass(TorchFunctionMode):
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         sourced, batched = self._look(args, kwargs, func)
-        if kwargs.get("generator") is not None or torch.initial_seed() != self.seed:
+        if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
-        if not batched:
-            return self._derive(func, args, kwargs) if sourced else func(*args, **kwargs)
+        if not batched and not (sourced and func in _DRAWS):  # which each record draws for itself
+            return self._derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
         if func in _ANSWERS:
             return self._answer(func, args[0])
         if func in _READS:
@@ -163,7 +168,10 @@ class Pass(TorchFunctionMode):
                 return result
         if sourced:
             args, kwargs = tree_map(self.lent, (args, kwargs))
-        return func(*args, **kwargs)
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs) if self.group is None else self.group.carry_out(self, func, args, kwargs)
 
     def _check_hooks(self) -> None:
         """Refuse hooks on what autograd saves, which would see all records; those of checkpoints are known."""
@@ -187,7 +195,10 @@ class Pass(TorchFunctionMode):
             groups = values.unique(return_inverse=True)[1]
             if bool((groups != groups[0]).any()):
                 raise Answers(groups)
-            return func(self.physical(tensor).detach().reshape(self.n)[0])
+            answer = func(self.physical(tensor).detach().reshape(self.n)[0])
+            if self.group is not None:
+                self.seeds.add(self.group.go_on(answer))
+            return answer
 
     @staticmethod
     def _derives(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:

@@ -107,6 +107,8 @@ def _attend(
     """``F.scaled_dot_product_attention`` by torch's own kernel on all records at once."""
     if of.owns(attn_mask):
         attn_mask = of.lent(attn_mask)
+    if dropout_p and of.group is not None:
+        return NotImplemented  # by operations that each draw for all records of the batch
     if not of.is_batched(query, key, value) or not (query.dim() == key.dim() == value.dim() >= 3):
         return NotImplemented
     if attn_mask is not None and attn_mask.dim() > query.dim():
@@ -149,6 +151,8 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
         batch_first = args[-1] if len(args) == 6 else kwargs.get("batch_first", False)
         at = 0 if batch_first else 1
         k = input.shape[at]
+        if of.group is not None and any(isinstance(arg, float) and arg for arg in (*args, *kwargs.values())):
+            raise NotCarried("dropout within a recurrent layer, in a model of which Python reads numbers")
         if not _free(of, *params) or any(of.owns(s) or s.dim() != 3 for s in first):
             return NotImplemented
 

@@ -26,6 +26,7 @@ from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of,
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.under_vmap import OWN_SEED, Answers, FirstAnswer, KeptTensor, NotCarried, Pass
+from tacit.clipping.vmap_draws import Group, drawn_once
 from tacit.clipping.vmap_rules import RULES
 from tacit.clipping.warnings import warn_of
 from tacit.errors import TacitError, UnsupportedModel
@@ -58,6 +59,7 @@ class VmapEngine(GradientEngine):
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._why_slow: str | None = None
         self._asks = False
+        self._group: Group | None = None
         self._inside: PerExampleLoss = per_example_loss
 
     @property
@@ -194,11 +196,17 @@ class VmapEngine(GradientEngine):
             f"fail: {type(reason).__name__}."
         ) from None
 
-    def _by_groups(self, batch, go):
+    def _by_groups(self, batch, go, group=None):
         """Let ``go`` take the batch, in groups of records that give Python the same numbers."""
+        if self._asks and group is None:
+            with drawn_once(len(batch[0]) // self.views, batch[0], devices_of(batch)) as group:
+                return self._by_groups(batch, go, group)
         memory = self._keep_state() if self._asks else None
         try:
             self._restart()
+            self._group = group
+            if group is not None:
+                group.begin()
             return go(batch)
         except FirstAnswer:
             self._asks = True
@@ -209,10 +217,10 @@ class VmapEngine(GradientEngine):
             if memory is not None:
                 memory.restore()
         n, parts = len(groups), []
-        for group in groups.unique():
-            chosen = groups == group
+        for number in groups.unique():
+            chosen = groups == number
             rows = chosen.repeat_interleave(self.views)
-            parts.append((chosen, self._by_groups(tuple(t[rows] for t in batch), go)))
+            parts.append((chosen, self._by_groups(tuple(t[rows] for t in batch), go, group.part(chosen))))
         found = []
         for column in zip(*(values for _, values in parts), strict=True):
             k = len(column[0]) // int(parts[0][0].sum())
@@ -244,7 +252,7 @@ class VmapEngine(GradientEngine):
         return torch.cat(norms), torch.cat(losses)
 
     def _open(self, n: int) -> Pass:
-        return Pass(self.parameters.values(), n, self.views, RULES, self.budget, asks=self._asks)
+        return Pass(self.parameters.values(), n, self.views, RULES, self.budget, asks=self._asks, group=self._group)
 
     def _add_pass(self, accumulator, thresholds, scale, batch):
         n = len(batch[0]) // self.views
@@ -269,7 +277,7 @@ class VmapEngine(GradientEngine):
                 losses = self.per_example_loss(self.model, *rows)
             if run.failed is not None:
                 raise run.failed
-            if torch.initial_seed() != run.seed:
+            if torch.initial_seed() not in run.seeds:
                 raise UnsupportedModel(OWN_SEED)
             losses = modules.check_losses(losses, self.views)
             if run.checkpointed:
