@@ -20,14 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tacit.clipping.isolation.randomness import (
-    _DROPOUTS,
-    _DROPPING,
-    _KEPT,
-    _SLOPES,
-    begin_at,
-    devices_of,
-)
+from tacit.clipping.isolation.randomness import DROPOUTS, DROPPING, KEPT, SLOPES, begin_at, devices_of
 from tacit.errors import UnsupportedModel
 
 __all__ = ["RECORDS", "WithoutDraws", "made_up", "only_torch_draws", "refuse_if_mixed"]
@@ -35,10 +28,11 @@ __all__ = ["RECORDS", "WithoutDraws", "made_up", "only_torch_draws", "refuse_if_
 RECORDS = 8
 """How many are made up: mixing in groups of four, or above a capacity of a few, is seen."""
 MIXES = (
-    "a record's loss in a batch is another than that of the record alone: the model or the loss mixes records, "
-    "and a private step takes the gradient of each record by itself. Look for batch statistics "
-    "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as len(x), "
-    "for arange(len(x)), and for layers that take (T, B, d) and are given (B, T, d) (batch_first=False)."
+    "a record's loss in a batch is another than that of the record alone: the model or the loss mixes "
+    "records, and a private step takes the gradient of each record by itself. Look for batch statistics "
+    "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
+    "len(x), for arange(len(x)), and for layers that take (T, B, d) and are given (B, T, d) "
+    "(batch_first=False)."
 )
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -121,13 +115,13 @@ class WithoutDraws(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _DROPOUTS:
+        if func in DROPOUTS:
             return args[0] if args else kwargs["input"]
-        if func in _SLOPES:
+        if func in SLOPES:
             return F.rrelu(args[0], *args[1:3])
-        if func in _DROPPING:
+        if func in DROPPING:
             args = tuple(0.0 if isinstance(arg, float) else arg for arg in args)
-            kwargs = {name: _KEPT.get(name, value) for name, value in kwargs.items()}
+            kwargs = {name: KEPT.get(name, value) for name, value in kwargs.items()}
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _ORDERS:
