@@ -425,5 +425,6 @@ LOOPED = {
     "Mixtral, eager": "aten::nonzero",
     "Qwen2-MoE, eager": "aten::nonzero",
     "Longformer": "boolean mask",
+    "nn.EmbeddingBag, max": "max",
 }
 """What vmap does not carry, and the operation for which it does not."""

@@ -41,12 +41,11 @@ from torch.utils.checkpoint import _StopRecomputationError
 
 from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.memory import MemoryBudget
-from tacit.clipping.per_example.hooks import Backward, Forward, Function, Tap, Uses
 from tacit.clipping.per_example.use import Kept, Use
 from tacit.clipping.vmap_draws import Group
 from tacit.errors import UnsupportedModel
 
-__all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass", "Rows"]
+__all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass"]
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
@@ -55,15 +54,15 @@ _ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.
 """By which Python gets one number of a record."""
 _DRAWS = DRAWS | DROPOUTS | SLOPES
 
-
 OWN_SEED = (
-    "the model or the loss chooses a seed by itself, or draws from a random number generator of its own: which "
-    "numbers a record gets would depend on how many records are before it, and they would be the same in each "
-    "step. Draw by torch's own generator: torch.rand(len(x))."
+    "the model or the loss chooses a seed by itself, or draws from a random number generator of its own: "
+    "which numbers a record gets would depend on how many records are before it, and they would be the same "
+    "in each step. Draw by torch's own generator: torch.rand(len(x))."
 )
 UNSEEN = (
-    "a gradient reaches a parameter by a way that is not seen, so it cannot be clipped. Parameters must be read "
-    "in the forward pass of this batch, in Python: pass modules that are not scripted or traced (torch.jit)."
+    "a gradient reaches a parameter by a way that is not seen, so it cannot be clipped. Parameters must be "
+    "read in the forward pass of this batch, in Python: pass modules that are not scripted or traced "
+    "(torch.jit)."
 )
 STALE = (
     "the loss or the model reads a tensor that was computed from parameters before this batch: its gradient "
@@ -71,7 +70,7 @@ STALE = (
 )
 
 
-class NotCarried(Exception):  # noqa: N818 (no error of the user's)
+class NotCarried(Exception):
     """What the pass cannot do under vmap: the model goes record by record, for this reason."""
 
 
@@ -79,11 +78,11 @@ class KeptTensor(NotCarried):
     """A tensor of an earlier pass is read."""
 
 
-class FirstAnswer(Exception):  # noqa: N818
+class FirstAnswer(Exception):
     """Python asks for a number of a record for the first time: its state must be kept before."""
 
 
-class Answers(Exception):  # noqa: N818
+class Answers(Exception):
     """The records of a pass give Python several numbers; ``groups``: (n,), those that give the same."""
 
     def __init__(self, groups: Tensor) -> None:
@@ -101,8 +100,7 @@ class Pass(TorchFunctionMode):
         views: K.
         rules: by operation, ``rule(pass, *args, **kwargs)``, or ``NotImplemented`` where it does not fit.
         budget: what may be kept.
-        asks: whether Python may ask for numbers of records, for its state is kept.
-        group: whose random numbers are drawn, if Python asks.
+        group: these records, if Python may ask for their numbers, for its state is kept.
     """
 
     def __init__(
@@ -113,7 +111,6 @@ class Pass(TorchFunctionMode):
         rules: dict[Any, Callable[..., Any]],
         budget: MemoryBudget,
         *,
-        asks: bool = False,
         group: Group | None = None,
     ) -> None:
         super().__init__()
@@ -121,15 +118,23 @@ class Pass(TorchFunctionMode):
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
         self.uses: dict[int, list[Use]] = {}
         self.anchor = torch.empty(0, requires_grad=True)
+        """Makes the output of a rule require a gradient, and gets none."""
         self.hooked = False
-        self.level, self.seeds, self.group = 0, {torch.initial_seed()}, group
+        """Whether a hook is on what is computed from parameters."""
+        self.level: int | None = None
+        """Of the records, once ``vmap`` has begun."""
+        self.seeds = {torch.initial_seed()}
+        """Of the generator: where it began, and where it went on after Python was given a number."""
         self.failed: BaseException | None = None
         """What was raised, though the model may have gone on."""
         self.checkpointed = False
-        self._asks, self._rules = asks, rules
+        self.group, self._rules, self._in_backward = group, rules, False
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
-        self.in_backward = False
-        self.each = self.anchor
+
+    def begin(self, rows: tuple[Tensor, ...]) -> None:
+        """Begin with the batched rows of a record, within ``vmap``."""
+        self.level = maybe_current_level()
+        self.mark(rows)
 
     def __torch_function__(
         self,
@@ -138,9 +143,10 @@ class Pass(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        del types
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "__set__" or (name == "__get__" and not self._derives(func, args)):
+        if name == "__set__" or (name == "__get__" and getattr(func, "__self__", None) not in _TRANSPOSED):
             return self.mark(func(*args, **kwargs))
         try:
             return self.mark(self._carry_out(func, args, kwargs))
@@ -151,11 +157,12 @@ class Pass(TorchFunctionMode):
             raise
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
         sourced, batched = self._look(args, kwargs, func)
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
         if not batched and not (sourced and func in _DRAWS):  # which each record draws for itself
-            return self._derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
+            return self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
         if func in _ANSWERS:
             return self._answer(func, args[0])
         if func in _READS:
@@ -174,8 +181,8 @@ class Pass(TorchFunctionMode):
         return func(*args, **kwargs) if self.group is None else self.group.carry_out(self, func, args, kwargs)
 
     def _check_hooks(self) -> None:
-        """Refuse hooks on what autograd saves, which would see all records; those of checkpoints are known."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        """Refuse hooks on what autograd saves, which would see all records; checkpoints' own are known."""
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
         if hooks is None:
             return
         if getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
@@ -186,27 +193,22 @@ class Pass(TorchFunctionMode):
         """Return the number that each record gives Python, if it is the same for all."""
         if not self.is_batched(tensor) or tensor.numel() != 1:
             return func(tensor)  # which says what is wrong
-        if not self._asks:
+        if self.group is None:
             raise FirstAnswer
         with temporarily_pop_interpreter_stack():
             values = self.physical(tensor).detach().reshape(self.n)
-            if values.dtype.is_floating_point:  # to the last bit, NaN too
-                values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
-            groups = values.unique(return_inverse=True)[1]
+            groups = _alike(values)
             if bool((groups != groups[0]).any()):
                 raise Answers(groups)
-            answer = func(self.physical(tensor).detach().reshape(self.n)[0])
-            if self.group is not None:
-                self.seeds.add(self.group.go_on(answer))
+            answer = func(values[0])
+            self.seeds.add(self.group.go_on(answer))
             return answer
 
-    @staticmethod
-    def _derives(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-        """Whether reading a property makes another tensor: ``W.T`` and the like."""
-        return getattr(func, "__self__", None) in _TRANSPOSED
-
     def _look(self, args: Any, kwargs: dict[str, Any], func: Callable[..., Any]) -> tuple[bool, bool]:
-        """Whether there is a source among the arguments, and a batched tensor; refuse those of other passes."""
+        """Whether there is a source among the arguments, and a batched tensor.
+
+        Those of other passes are refused.
+        """
         sourced = batched = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
@@ -222,6 +224,7 @@ class Pass(TorchFunctionMode):
         return sourced, batched
 
     def _is(self, tensor: Tensor, func: Callable[..., Any]) -> tuple[bool, bool]:
+        """Whether it is a source, and whether it is batched."""
         if is_functorch_wrapped_tensor(tensor):
             if getattr(tensor, "_tacit_pass", None) is not self:
                 raise KeptTensor(f"a tensor that was kept from an earlier pass is read by {func.__name__!r}")
@@ -234,11 +237,11 @@ class Pass(TorchFunctionMode):
         """Note that batched tensors are of this pass; give iterators back as iterators."""
         if isinstance(result, Tensor):
             if is_functorch_wrapped_tensor(result):
-                result._tacit_pass = self  # type: ignore[attr-defined]
+                _note(result, self)
         elif isinstance(result, list | tuple | dict):
             for tensor in tree_leaves(result):
                 if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
-                    tensor._tacit_pass = self  # type: ignore[attr-defined]
+                    _note(tensor, self)
         elif isinstance(result, Iterator):
             return iter([self.mark(each) for each in result])
         return result
@@ -247,8 +250,12 @@ class Pass(TorchFunctionMode):
         """Whether it is a source."""
         return id(tensor) in self.sources
 
-    def _derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute from parameters and constants alone, and make what comes out sources."""
+        if func is Tensor.register_hook:
+            if args[0].is_leaf:
+                raise NotCarried("the model puts a hook on a parameter")
+            self.hooked = True
         with saved_tensors_hooks(_as_it_is, _as_it_is):  # pulled back later, where a checkpoint is no more
             result = func(*args, **kwargs)
         for tensor in tree_leaves(result):
@@ -263,7 +270,7 @@ class Pass(TorchFunctionMode):
         if id(value) not in self._lent:
             with temporarily_pop_interpreter_stack():
                 leaf = value.detach().expand(self.n, *value.shape).requires_grad_()
-            self._lent[id(value)] = leaf, self.mark(_add_batch_dim(leaf, 0, self.level))
+            self._lent[id(value)] = leaf, self.mark(self.batched(leaf))
         return self._lent[id(value)][1]
 
     def physical(self, tensor: Tensor, dim: int = 0) -> Tensor:
@@ -276,6 +283,7 @@ class Pass(TorchFunctionMode):
 
     def batched(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """Return a physical tensor as a batched one."""
+        assert self.level is not None
         result: Tensor = _add_batch_dim(tensor, dim, self.level)
         return result
 
@@ -287,7 +295,7 @@ class Pass(TorchFunctionMode):
 
     def backward(self, losses: Tensor) -> None:
         """The backward pass of the sum of the (n,) losses: rules keep their uses, lent sources get theirs."""
-        if not self.in_backward and losses.requires_grad:
+        if not self._in_backward and losses.requires_grad:
             self._run_backward(losses)
 
     def backward_within(self, losses: Tensor) -> None:
@@ -297,18 +305,19 @@ class Pass(TorchFunctionMode):
             self._run_backward(whole, self)
 
     def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
-        self.in_backward = True
+        """What ``torch.autograd.grad`` calls, which itself would leave the mode ``within``."""
+        self._in_backward = True
         leaves = {key: leaf for key, (leaf, _) in self._lent.items()}
         own = [s for s in self.sources.values() if s.is_leaf]
         inputs = (*own, *leaves.values(), self.anchor)
         ones = torch.ones_like(losses)
         with within:
-            found = torch.autograd.Variable._execution_engine.run_backward(
+            found: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
                 (losses,), (ones,), False, False, inputs, True, False
             )
         if any(g is not None for g in found[: len(own)]):
             raise UnsupportedModel(UNSEEN)
-        for key, g in zip(leaves, found[len(own) :], strict=False):
+        for key, g in zip(leaves, found[len(own) : -1], strict=True):
             if g is not None:
                 self.uses.setdefault(key, []).append(Kept(g))
         self._lent.clear()
@@ -316,7 +325,7 @@ class Pass(TorchFunctionMode):
     def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
         """Keep the uses that a rule found in the backward pass."""
         del g
-        if not self.in_backward:
+        if not self._in_backward:
             raise NotCarried("a gradient is taken within the forward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)
@@ -328,90 +337,21 @@ class Pass(TorchFunctionMode):
         self._lent.clear()
 
 
+def _note(tensor: Any, of: Pass) -> None:
+    tensor._tacit_pass = of
+
+
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
-_TRANSPOSED = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)
+def _alike(values: Tensor) -> Tensor:
+    """The groups (n,) of values that are the same, of fractions to the last bit."""
+    if values.dtype.is_floating_point:
+        values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+    groups: Tensor = values.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
+    return groups
+
+
+_TRANSPOSED: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)
 """Properties that are other tensors of the same numbers."""
-
-
-@final
-class Rows:
-    """How a rule of a layer sees a pass: B rows, ``views`` of each record, and sources among its arguments."""
-
-    exact = 0
-
-    def __init__(self, of: Pass, views: int) -> None:
-        self.of, self.views, self.rows, self.budget = of, views, of.n * views, of.budget
-        self.owns = of.owns
-        self.record = of.record
-
-    def plain(self, tensor: Tensor | None) -> Tensor | None:
-        """Return the value of a source: what autograd must not differentiate by itself."""
-        return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
-
-    def of_rows(self, operation: str, tensor: Tensor, dimensions: int) -> Rows:
-        """Return itself: the pass brings the rows first."""
-        del operation, tensor, dimensions
-        return self
-
-    def decided(self, decide: Callable[[], Any]) -> Any:
-        """Return what follows from shapes."""
-        return decide()
-
-    def positions(self, tensor: Tensor) -> Tensor:
-        """Return (B, ..., d) as (n, K ..., d)."""
-        return tensor.reshape(self.of.n, -1, tensor.shape[-1])
-
-    def derive(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute from sources alone."""
-        return self.of._derive(func, args, kwargs)
-
-    def tap(
-        self,
-        operation: str,
-        output: Tensor,
-        uses: Uses,
-        *,
-        saved: tuple[Tensor, ...],
-        sources: tuple[Tensor | None, ...],
-        rows: int = 0,
-    ) -> Tensor:
-        """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``."""
-        del operation
-        if not any(self.owns(source) for source in sources):
-            return output
-        result: Tensor = Tap.apply(output, self, uses, rows, self.of.anchor, *saved)  # type: ignore[no-untyped-call]
-        return result
-
-    def function(
-        self,
-        operation: str,
-        forward: Forward,
-        backward: Backward,
-        *,
-        inputs: tuple[Tensor, ...],
-        sources: tuple[Tensor | None, ...],
-    ) -> Tensor:
-        """Return an output with a backward pass of its own."""
-        del operation
-        anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
-        result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
-        return result
-
-    def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
-        """Nothing: under vmap each row is its record's."""
-        del tensors
-        return _NOTHING
-
-    def owners(self, tensors: Iterable[Tensor]) -> list[Tensor | None]:
-        """Nothing."""
-        del tensors
-        return []
-
-    def check_owners(self, tensors: Sequence[Tensor], before: Sequence[Tensor | None]) -> None:
-        """Nothing."""
-
-    def mark(self, *tensors: Tensor | None) -> None:
-        """Nothing."""

@@ -16,8 +16,7 @@ Letters: n records of a batch; m of a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
@@ -102,15 +101,10 @@ class Group:
         return args[0].copy_(found) if _in_place(func, args, kwargs) else found
 
 
-@contextmanager
-def drawn_once(n: int, like: Tensor, devices: Sequence[int]) -> Iterator[Group]:
-    """Yield the group of all n records of a batch; afterwards as much is drawn as a single number."""
-    seed = _seed(int(torch.randint(2**62, ())), None)
-    states = states_of(devices)
-    try:
-        yield Group(torch.arange(n, device=like.device), n, seed, devices)
-    finally:
-        draw_again(states, devices)
+def drawn_once(n: int, devices: Sequence[int]) -> Group:
+    """Return the group of all n records of a batch, whose seed is drawn."""
+    device = torch.device("cuda", devices[0]) if devices else torch.device("cpu")
+    return Group(torch.arange(n, device=device), n, _seed(int(torch.randint(2**62, ())), None), devices)
 
 
 def _in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

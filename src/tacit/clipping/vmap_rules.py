@@ -6,7 +6,7 @@ Letters: n records; k rows of one record in this operation; B = n k.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from tacit.clipping.per_example import affine, attention, convolution, embedding, group_norm, linear, recurrent, recurrent_scan
+from tacit.clipping.per_example import (
+    affine,
+    attention,
+    convolution,
+    embedding,
+    group_norm,
+    linear,
+    recurrent,
+    recurrent_scan,
+)
 from tacit.clipping.per_example.pooling import FASTER
 from tacit.clipping.per_example.recorder import Unseen
-from tacit.clipping.under_vmap import NotCarried, Pass, Rows
+from tacit.clipping.under_vmap import NotCarried, Pass
+from tacit.clipping.vmap_rows import Rows
 
 __all__ = ["RULES"]
 
@@ -72,26 +82,62 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
 
 
 def _addmm(of: Pass, input: Any, mat1: Any, mat2: Any, **kwargs: Any) -> Any:  # noqa: A002
+    handler: Any = linear.addmm
     if not of.is_batched(mat1) or not _free(of, input, mat2) or not of.owns(mat2):
         return NotImplemented
     with temporarily_pop_interpreter_stack():
         try:
-            found = linear.addmm(Rows(of, 1), input, of.physical(mat1), mat2, **kwargs)
+            found = handler(Rows(of, 1), input, of.physical(mat1), mat2, **kwargs)
         except Unseen:
             return NotImplemented
     return of.batched(found)
 
 
 def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    handler: Any = embedding.embedding
     if not of.is_batched(input) or not of.owns(weight):
         return NotImplemented
     with temporarily_pop_interpreter_stack():
         numbers = of.physical(input)
         try:
-            found = embedding.embedding(Rows(of, 1), numbers, weight, *args, **kwargs)
+            found = handler(Rows(of, 1), numbers, weight, *args, **kwargs)
         except Unseen:
             return NotImplemented
     return of.batched(found)
+
+
+def _embedding_bag(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """``F.embedding_bag`` of bags of one size, (k, L) numbers: their rows of the table, then sum or mean."""
+    del norm_type, sparse, include_last_offset  # of which one goes with max_norm, the others with offsets
+    if offsets is not None or mode not in ("sum", "mean") or max_norm is not None or scale_grad_by_freq:
+        raise NotCarried("F.embedding_bag has offsets, max_norm, scale_grad_by_freq or mode='max'")
+    rows = F.embedding(input, weight, padding_idx)
+    shares = torch.ones_like(input, dtype=rows.dtype) if per_sample_weights is None else per_sample_weights
+    if padding_idx is not None:
+        shares = shares.masked_fill(input == padding_idx % len(weight), 0.0)
+    if mode == "mean":
+        shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
+    return (shares[:, :, None] * rows).sum(1)
+
+
+def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa: A002
+    """``x.squeeze()``, which leaves the rows of one record what it leaves those of a batch of several."""
+    if dims or kwargs or not of.is_batched(input) or input.dim() == 0 or input.shape[0] != 1:
+        return NotImplemented
+    with of:
+        return input.squeeze([dim for dim in range(1, input.dim()) if input.shape[dim] == 1])
 
 
 def _attend(
@@ -126,7 +172,13 @@ def _attend(
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, options: dict[str, Any]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    options: dict[str, Any],
 ) -> Tensor:
     """Join the records and their rows, (n, k, H, L, e), as kernels take four dimensions."""
     if q.dim() != 5 or k.dim() != 5 or q.shape[:2] != k.shape[:2]:
@@ -160,13 +212,18 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
             return of.physical(t, at).flatten(at, at + 1)  # (T, n, k, d): n before k
 
         def apart(t: Tensor, at: int) -> Tensor:
-            return of.batched(t.unflatten(at, (of.n, k)), at)
+            return of.batched(t.view(*t.shape[:at], of.n, k, *t.shape[at + 1 :]), at)
 
         with temporarily_pop_interpreter_stack():
             state = [joined(s, 1) for s in first]
             try:
                 found = handler(
-                    Rows(of, k), joined(input, at), state[0] if states == 1 else tuple(state), params, *args, **kwargs
+                    Rows(of, k),
+                    joined(input, at),
+                    state[0] if states == 1 else tuple(state),
+                    params,
+                    *args,
+                    **kwargs,
                 )
             except Unseen:
                 return NotImplemented
@@ -186,6 +243,7 @@ def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    """Max pooling by the quick kernel that has one for all rows."""
     if not of.is_batched(input) or input.dim() != 4:
         return NotImplemented
     with temporarily_pop_interpreter_stack():
@@ -195,6 +253,29 @@ def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A
             return NotImplemented
         found = found.view(*x.shape[:2], *found.shape[1:])
     return of.batched(found)
+
+
+def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
+    """A rule for what torch computes of each row (C, s...) by itself, (k, C, s...), and vmap by a loop."""
+
+    def rule(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        if not of.is_batched(input) or input.dim() != dimensions:
+            return NotImplemented
+        with temporarily_pop_interpreter_stack():
+            x = of.physical(input)
+            found = function(x.flatten(0, 1), *args, **kwargs)
+            found = found.view(*x.shape[:2], *found.shape[1:])
+        return of.batched(found)
+
+    return rule
+
+
+def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    """``x.scatter_(dim, index, number)``, for which vmap has a rule where it is not in place."""
+    value = args[0] if len(args) == 1 else kwargs.get("value")
+    if not isinstance(value, int | float) or kwargs.keys() - {"value"} or not of.is_batched(input):
+        return NotImplemented
+    return input.copy_(input.scatter(dim, index, value))
 
 
 def _multi_head(
@@ -224,35 +305,39 @@ def _multi_head(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """``F.multi_head_attention_forward`` of (L, k, E) queries and (S, k, .) keys and values, by linear maps."""
+    """``F.multi_head_attention_forward`` by linear maps: (L, k, E) queries, (S, k, .) keys and values."""
     if add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise NotCarried("attention with added or static keys has no rule")
     if query.dim() != 3 or query.shape[2] != embed_dim_to_check or (is_causal and attn_mask is None):
         raise NotCarried("attention has arguments that do not fit")
-    if use_separate_proj_weight:
-        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
-    elif query is key and key is value:
-        weights = ()
-    else:
-        weights = in_proj_weight.chunk(3)
-    if weights:
-        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
-        projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
-    else:
-        projected = list(F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=2))
-    q, k, v = (t.unflatten(2, (num_heads, -1)).permute(1, 2, 0, 3) for t in projected)  # (k, H, L or S, e)
+    own = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else (in_proj_weight,)
+    projected = _projected(query, key, value, own, in_proj_bias)
+    q, k, v = (t.reshape(*t.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for t in projected)  # (k, H, ., e)
     mask = attention._mask(attn_mask, key_padding_mask, q, k)
     dropout = dropout_p if training else 0.0
-    weights = None
+    weights: Tensor | None = None
     if need_weights:
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
-        weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
-        mixed = weights @ v
-        weights = weights.mean(1) if average_attn_weights else weights
+        each = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+        mixed = each @ v
+        weights = each.mean(1) if average_attn_weights else each
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
     out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
     return out, weights
+
+
+def _projected(
+    query: Tensor, key: Tensor, value: Tensor, own: Sequence[Tensor | None], bias: Tensor | None
+) -> Sequence[Tensor]:
+    """Queries, keys and values behind their linear maps, of which there are three, or one for all."""
+    weights = [weight for weight in own if weight is not None]
+    if len(weights) == 1:
+        if query is key and key is value:
+            return F.linear(query, weights[0], bias).chunk(3, dim=2)
+        weights = list(weights[0].chunk(3))
+    biases = [None, None, None] if bias is None else bias.chunk(3)
+    return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
 
 
 def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,9 +353,13 @@ def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
 
 RULES: dict[Any, Callable[..., Any]] = {
     F.linear: _anywhere(linear.linear),
-    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), _anywhere(linear.matmul)),
+    **dict.fromkeys(
+        (torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), _anywhere(linear.matmul)
+    ),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
     F.embedding: _embedding,
+    F.embedding_bag: _decomposed(_embedding_bag),
+    **dict.fromkeys((torch.squeeze, Tensor.squeeze), _squeeze),
     F.conv1d: _rows_first(convolution.conv1d, 3),
     F.conv2d: _rows_first(convolution.conv2d, 4),
     F.conv3d: _rows_first(convolution.conv3d, 5),
@@ -284,6 +373,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attend,
     F.multi_head_attention_forward: _decomposed(_multi_head),
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _pool),
+    **dict.fromkeys((F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _rows_alike(F.adaptive_avg_pool1d, 3)),
+    F.adaptive_avg_pool2d: _rows_alike(F.adaptive_avg_pool2d, 4),
+    F.adaptive_avg_pool3d: _rows_alike(F.adaptive_avg_pool3d, 5),
+    Tensor.scatter_: _scatter,
     torch.lstm_cell: _decomposed(_cell(recurrent_scan.lstm)),
     torch.gru_cell: _decomposed(_cell(recurrent_scan.gru)),
     torch.rnn_tanh_cell: _decomposed(_cell(recurrent_scan.tanh)),

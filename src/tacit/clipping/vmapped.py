@@ -1,14 +1,19 @@
-"""The fast engine: one call of the loss for all records, none of which can see another.
+"""The engine under vmap: one call of the loss for records that cannot see each other.  Long, and on trial.
+
+A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
+vmap carries it.  What vmap does not carry goes record by record.  Where Python asks for a number of a record
+(``bool``, ``item``), the records are grouped by their answers; model and loss then begin each group as they
+began the step, and are left as a record of zeros leaves them.
 
 Letters: n records; K views; B = n K rows; G groups of parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +21,9 @@ from torch.func import vmap
 
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
 from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, states_of
-from tacit.clipping.isolation.state import Memory, refuse_kept, refuse_wrapped
 from tacit.clipping.isolation.probe import READS_KEPT
+from tacit.clipping.isolation.randomness import devices_of, draw_again, states_of
+from tacit.clipping.isolation.state import Memory, Place, refuse_kept, refuse_wrapped
 from tacit.clipping.made_up import MIXES, made_up, only_torch_draws, refuse_if_mixed
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.passes import Passes, keep_memory
@@ -33,12 +38,18 @@ from tacit.errors import TacitError, UnsupportedModel
 
 __all__ = ["VmapEngine"]
 
+_Found: TypeAlias = tuple[Tensor, ...]
+"""Of each tensor some rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
+_BY_RECORD, _ASKS = "record by record", "groups of records"
 
 
 @final
 class VmapEngine(GradientEngine):
-    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed."""
+    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed.
+
+    ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
+    """
 
     def __init__(
         self,
@@ -58,29 +69,43 @@ class VmapEngine(GradientEngine):
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._why_slow: str | None = None
-        self._asks = False
-        self._group: Group | None = None
-        self._inside: PerExampleLoss = per_example_loss
+        self._asks = False  # whether Python asks for numbers of records
+        self._group: Group | None = None  # the records of a pass, if Python asks
+        self._added = False  # whether a pass began to add to the sum
 
     @property
     def route(self) -> str:
-        """``"fast"``, or why records go one by one."""
-        return "fast" if self._why_slow is None else f"record by record: {self._why_slow}"
+        """``"fast"``, or why the records go one by one."""
+        return "fast" if self._why_slow is None else f"{_BY_RECORD}: {self._why_slow}"
+
+    def _go_slow(self, reason: BaseException) -> None:
+        """Take the records one by one from here on, a resumed run too: else dropout draws others."""
+        self._why_slow = f"{type(reason).__name__}: {str(reason).partition(chr(10))[0]}"[:200]
+        if isinstance(reason, NotCarried):
+            self._why_slow = str(reason)
+        self.measured[_BY_RECORD] = 1
+        warn_of(self._why_slow)
+
+    def _give_copies(self) -> None:
+        super()._give_copies()
+        self._reference.per_example_loss = self.per_example_loss
 
     def _judge(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes or keeps records; find out whether vmap carries it."""
         memory, around = Memory(self.model), Memory(self.model, self.per_example_loss)
         rows = self._made_up(batch, around)
         try:
-            after_zeros = self._left_by_zeros(rows, memory)
+            self._zeros(rows)
+            after_zeros = memory.changes()
             around.restore()
-            left = self._try(rows, memory, around)
-            refuse_kept(memory, after_zeros, left)
-            self.changes_itself |= bool(left)
+            after_records = self._refuse_if_mixed(rows, memory, around)
+            refuse_kept(memory, after_zeros, after_records)
+            self.changes_itself |= bool(after_records)
         finally:
             around.restore()
+            self._begun = None
 
-    def _made_up(self, batch: tuple[Tensor, ...], memory: Memory) -> tuple[Tensor, ...]:
+    def _made_up(self, batch: tuple[Tensor, ...], around: Memory) -> tuple[Tensor, ...]:
         """Return made-up records that the loss takes: of whole numbers it may take 0 alone."""
         rows = made_up(batch, self.views)
         try:
@@ -89,16 +114,20 @@ class VmapEngine(GradientEngine):
         except Exception:  # noqa: BLE001 (the user's own code may raise anything)
             rows = made_up(batch, self.views, integers=1)
         finally:
-            memory.restore()
+            around.restore()
         return rows
 
-    def _left_by_zeros(self, rows: tuple[Tensor, ...], memory: Memory) -> dict:
+    def _zeros(self, rows: tuple[Tensor, ...]) -> None:
+        """Carry out an ordinary forward pass of zeros of these shapes, which leaves what no record says."""
+        zeros = tuple(torch.zeros_like(t) for t in rows)
         with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
-            self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
-        return memory.changes()
+            self.per_example_loss(self.model, *zeros)
 
-    def _try(self, rows: tuple[Tensor, ...], memory: Memory, around: Memory) -> dict:
-        left = []
+    def _refuse_if_mixed(
+        self, rows: tuple[Tensor, ...], memory: Memory, around: Memory
+    ) -> Mapping[Place, Any]:
+        """Compare the losses of a batch with those of its records alone; return what the batch changes."""
+        left: list[Mapping[Place, Any]] = []
 
         def together() -> Tensor:
             around.restore()
@@ -109,38 +138,42 @@ class VmapEngine(GradientEngine):
 
         def alone() -> Tensor:
             around.restore()
-            return self._losses_alone(rows)
+            return self._losses_alone(rows, around)
 
         refuse_if_mixed(together, alone, rows)
         return left[0]
 
-    def _losses_alone(self, rows: tuple[Tensor, ...]) -> Tensor:
+    def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
         """(B,) losses of records each of which is alone; learn how they can be had."""
         if self._why_slow is None:
             try:
-                return self._by_groups(rows, self._look_at)[0]
+                return self._by_groups(rows, self._look)[0]
+            except KeptTensor:
+                raise UnsupportedModel(READS_KEPT) from None
+            except torch.OutOfMemoryError:
+                raise
             except _NOT_CARRIED as reason:
-                self._why_slow = _said(reason)
-                warn_of(self._why_slow)
+                self._go_slow(reason)
         k, found = self.views, []
-        memory = Memory(self.model, self.per_example_loss)
         for start in range(0, len(rows[0]), k):
-            memory.restore()
+            around.restore()
             try:
                 with torch.enable_grad():
                     one = self.per_example_loss(self.model, *(t[start : start + k] for t in rows))
-            except Exception as reason:  # noqa: BLE001
-                raise UnsupportedModel(f"{MIXES} It fails for a record alone: {_said(reason)}.") from reason
+            except Exception as reason:
+                said = f"{type(reason).__name__}: {reason}".partition("\n")[0]
+                raise UnsupportedModel(f"{MIXES} It fails for a record alone: {said}.") from reason
             found.append(modules.check_losses(one, k).detach())
         return torch.cat(found)
 
-    def _look_at(self, rows: tuple[Tensor, ...]) -> tuple[Tensor]:
+    def _look(self, rows: tuple[Tensor, ...]) -> _Found:
+        """The losses (B,) of a pass that is not added."""
         run = self._open(len(rows[0]) // self.views)
         try:
             losses = self._forward(run, rows)
-            run.backward(losses)
+            run.backward(self._means(losses))
             refuse_wrapped(self.model)
-            return (run.each.detach().flatten(),)
+            return (losses.detach().flatten(),)
         finally:
             run.clear()
 
@@ -150,129 +183,175 @@ class VmapEngine(GradientEngine):
         kind = "".join(str(int(flag)) for flag in self._survey.flags)
 
         def forward(rows: tuple[Tensor, ...]) -> None:
-            memory = Memory(self.model)
+            memory = Memory(self.model, self.per_example_loss)
             try:
-                self.per_example_loss(self.model, *rows)
+                self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
             finally:
                 memory.restore()
 
         return self._cuts.cut(batch, forward, kind)
 
+    def _restart(self) -> None:
+        """Let the next pass begin with model and loss as the step did, if a pass may change them."""
+        if self._begun is not None:
+            self._begun.restore()
+        elif self.changes_itself or self._asks or self._why_slow is not None:
+            self._begun = Memory(self.model, self.per_example_loss)
+
+    def _settle(self, batch: tuple[Tensor, ...]) -> None:
+        """Leave the state of a pass of zeros: that of the passes may depend on what records told Python."""
+        if self._begun is None:  # nothing was told, and what tensors of records were kept cannot be read
+            refuse_wrapped(self.model)
+            return
+        self._begun.restore()
+        if self.changes_itself:
+            self._zeros(tuple(t[: self.views] for t in batch))
+
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
+        try:
+            found = self._add_whole(accumulator, batch, thresholds, scale)
+            if found is None:
+                found = self._one_by_one(accumulator, batch, thresholds, scale)
+        except BaseException:
+            if self._begun is not None:
+                self._begun.restore()
+                self._begun = None
+            raise
+        self._settle(batch)
+        return found
+
+    def _add_whole(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """Add the sum in passes under vmap; None if the records go one by one."""
+        if self._why_slow is None and self.measured.get(_BY_RECORD):
+            self._why_slow = "as when the run began"
+        self._asks |= bool(self.measured.get(_ASKS))
         if self._why_slow is not None:
-            return self._one_by_one(accumulator, batch, thresholds, scale)
-        devices = devices_of(batch)
-        states = states_of(devices)
+            return None
+        devices, apart = devices_of(batch), _Apart(self.parameters)
+        states, self._added = states_of(devices), False
+        go = partial(self._add_pass, accumulator, apart, thresholds, scale)
         try:
             with only_torch_draws():
-                norms, losses = self._by_groups(batch, partial(self._add_pass, accumulator, thresholds, scale))
-            return norms, losses
-        except TacitError:
-            raise
+                norms, losses = self._by_groups(batch, go)
         except KeptTensor:
             raise UnsupportedModel(READS_KEPT) from None
+        except (TacitError, torch.OutOfMemoryError):
+            raise
         except _NOT_CARRIED as reason:
-            draw_again(states, devices)
+            if self._added:  # too late for the loop: the sum is half made
+                raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
             self._refuse_if_records_decide(batch, reason)
-            self._why_slow = _said(reason)
-            warn_of(self._why_slow)
-        return self._one_by_one(accumulator, batch, thresholds, scale)
+            draw_again(states, devices)
+            self._go_slow(reason)
+            return None
+        for name, total in apart.items():
+            self._buffer(accumulator, name).add_(total)
+        return norms, losses
 
     def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> None:
         """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide."""
         zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
-        memory = Memory(self.model, self.per_example_loss)
         try:
-            self._by_groups(zeros, self._look_at)
+            self._by_groups(zeros, self._look)
         except _NOT_CARRIED:
             return
-        finally:
-            memory.restore()
         raise UnsupportedModel(
-            "the model or the loss fails for some records: whether it does may depend on one record, and would "
-            'decide how all others are clipped. Make the session with engine="reference", or let no operation '
-            f"fail: {type(reason).__name__}."
+            "the model or the loss fails for some records: whether it does may depend on one record, and "
+            'would decide how all others are clipped. Make the session with engine="reference", or let no '
+            f"operation fail: {type(reason).__name__}."
         ) from None
 
-    def _by_groups(self, batch, go, group=None):
+    def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found]) -> _Found:
         """Let ``go`` take the batch, in groups of records that give Python the same numbers."""
-        if self._asks and group is None:
-            with drawn_once(len(batch[0]) // self.views, batch[0], devices_of(batch)) as group:
-                return self._by_groups(batch, go, group)
-        memory = self._keep_state() if self._asks else None
-        try:
+        devices = devices_of(batch)
+        states = states_of(devices)
+        if not self._asks:
             self._restart()
-            self._group = group
-            if group is not None:
-                group.begin()
+            try:
+                return go(batch)
+            except FirstAnswer:
+                draw_again(states, devices)
+                self._asks, self.measured[_ASKS] = True, 1
+        try:
+            return self._by_answers(batch, go, drawn_once(len(batch[0]) // self.views, devices))
+        finally:
+            self._group = None
+            draw_again(states, devices)
+            torch.randint(2, ())
+
+    def _by_answers(
+        self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found], group: Group
+    ) -> _Found:
+        """Let ``go`` take a group of records, or its parts if what they give Python is not the same."""
+        self._restart()
+        self._group = group
+        group.begin()
+        try:
             return go(batch)
-        except FirstAnswer:
-            self._asks = True
-            return self._by_groups(batch, go)
         except Answers as answers:
             groups = answers.groups
-        finally:
-            if memory is not None:
-                memory.restore()
-        n, parts = len(groups), []
-        for number in groups.unique():
+        parts: list[tuple[Tensor, _Found]] = []
+        for number in groups.unique():  # type: ignore[no-untyped-call]
             chosen = groups == number
             rows = chosen.repeat_interleave(self.views)
-            parts.append((chosen, self._by_groups(tuple(t[rows] for t in batch), go, group.part(chosen))))
-        found = []
-        for column in zip(*(values for _, values in parts), strict=True):
-            k = len(column[0]) // int(parts[0][0].sum())
-            whole = column[0].new_zeros(n, k, *column[0].shape[1:])
-            for (chosen, _), part in zip(parts, column, strict=True):
-                whole[chosen] = part.reshape(-1, k, *part.shape[1:])
-            found.append(whole.flatten(0, 1))
-        return tuple(found)
-
-    def _keep_state(self) -> Memory:
-        return Memory(self.model, self.per_example_loss)
+            own = tuple(t[rows] for t in batch)
+            parts.append((chosen, self._by_answers(own, go, group.part(chosen))))
+        return _put_together(parts)
 
     def _one_by_one(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         """The loop over records, each of which begins with the state of the first."""
-        memory, k = self._keep_state(), self.views
         norms, losses = [], []
-        try:
-            for start in range(0, len(batch[0]), k):
-                memory.restore()
-                one = tuple(t[start : start + k] for t in batch)
-                with only_torch_draws():
-                    norm, loss = self._reference._add(accumulator, one, thresholds, scale)
-                norms.append(norm)
-                losses.append(loss)
-        finally:
-            memory.restore()
+        for start in range(0, len(batch[0]), self.views):
+            self._restart()
+            one = tuple(t[start : start + self.views] for t in batch)
+            with only_torch_draws():
+                norm, loss = self._reference._add(accumulator, one, thresholds, scale)
+            norms.append(norm)
+            losses.append(loss)
         return torch.cat(norms), torch.cat(losses)
 
     def _open(self, n: int) -> Pass:
-        return Pass(self.parameters.values(), n, self.views, RULES, self.budget, asks=self._asks, group=self._group)
+        return Pass(self.parameters.values(), n, self.views, RULES, self.budget, group=self._group)
 
-    def _add_pass(self, accumulator, thresholds, scale, batch):
-        n = len(batch[0]) // self.views
-        run = self._open(n)
+    def _add_pass(
+        self,
+        accumulator: Mapping[str, Tensor],
+        apart: Mapping[str, Tensor],
+        thresholds: Tensor,
+        scale: float,
+        batch: tuple[Tensor, ...],
+    ) -> _Found:
+        """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
+
+        Groups of records are added ``apart``, as another group may turn out to go record by record.
+        """
+        run = self._open(len(batch[0]) // self.views)
         try:
-            losses = self._forward(run, batch)
+            losses = self._means(self._forward(run, batch))
             run.backward(losses)
             with full_precision():
-                return self._add_from(run, accumulator, n, thresholds, scale), losses.detach()
+                sums = apart if self._asks else accumulator
+                return self._add_from(run, sums, thresholds, scale), losses.detach()
         finally:
             run.clear()
 
+    def _means(self, losses: Tensor) -> Tensor:
+        """(n,) losses of records, of (n, K) ones of rows."""
+        with torch.enable_grad():
+            return losses[:, 0] if self.views == 1 else losses.mean(1)
+
     def _forward(self, run: Pass, batch: tuple[Tensor, ...]) -> Tensor:
-        """Return the (n,) losses of records under vmap."""
+        """Return the (n, K) losses of the records under vmap."""
         records = tuple(t.reshape(run.n, self.views, *t.shape[1:]) for t in batch)
-        each = []
 
         def one(*rows: Tensor) -> Tensor:
-            run.level = torch._C._functorch.maybe_current_level()
-            run.mark(rows)
+            run.begin(rows)
             with run:
                 losses = self.per_example_loss(self.model, *rows)
             if run.failed is not None:
@@ -284,17 +363,20 @@ class VmapEngine(GradientEngine):
                 run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
             return losses
 
-        with torch.enable_grad():
-            run.each = vmap(one, randomness="different")(*records)
-            return run.each[:, 0] if self.views == 1 else run.each.mean(1)
+        with torch.enable_grad(), _without_hints():
+            losses: Tensor = vmap(one, randomness="different")(*records)
+        return losses
 
     def _add_from(
-        self, run: Pass, accumulator: Mapping[str, Tensor], n: int, thresholds: Tensor, scale: float
+        self, run: Pass, accumulator: Mapping[str, Tensor], thresholds: Tensor, scale: float
     ) -> Tensor:
-        """Add the clipped sum of n records; return the (n, G) norms."""
-        gradients = gradients_of(self.parameters, run)  # type: ignore[arg-type]
+        """Add the clipped sum of n records; return the (n, G) norms.
+
+        Records that are not finite are left out, as 0 * inf is NaN.
+        """
+        gradients = gradients_of(self.parameters, run)
         small = [joined(gradients, group) for group in self.groups]
-        norms = self._norms(gradients, small, n, thresholds)
+        norms = self._norms(gradients, small, run.n, thresholds)
         kept = norms
         if not bool(norms.sum() < torch.inf):
             finite = (norms < torch.inf).all(1)
@@ -304,6 +386,7 @@ class VmapEngine(GradientEngine):
             gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
             small = [None if together is None else together.of(finite) for together in small]
         factors = self._factors(kept, thresholds, scale).unbind(1)
+        self._added = not self._asks
         for together, of_group in zip(small, factors, strict=True):
             if together is not None:
                 together.add_weighted(partial(self._buffer, accumulator), of_group)
@@ -317,6 +400,7 @@ class VmapEngine(GradientEngine):
     def _norms(
         self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
     ) -> Tensor:
+        """Return the (n, G) norms, in the type of the thresholds."""
         squares = []
         for group, together in zip(self.groups, small, strict=True):
             used = [] if together is None else [together.squared_norms()]
@@ -327,5 +411,36 @@ class VmapEngine(GradientEngine):
         return torch.stack(squares, 1).sqrt_()
 
 
-def _said(reason: Exception) -> str:
-    return f"{type(reason).__name__}: {str(reason).partition(chr(10))[0]}"[:200]
+@contextmanager
+def _without_hints() -> Iterator[None]:
+    """Let torch not warn of operations that it carries out for one record after the other."""
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+
+
+class _Apart(dict[str, Tensor]):
+    """Buffers that are made when they are first asked for."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._parameters = parameters
+
+    def __missing__(self, name: str) -> Tensor:
+        like = self._parameters[name].detach()
+        self[name] = torch.zeros_like(like, dtype=torch.float64)
+        return self[name]
+
+
+def _put_together(parts: Sequence[tuple[Tensor, _Found]]) -> _Found:
+    """Join what groups of records found; with each, (n,) bool: which records are in it."""
+    n, found = len(parts[0][0]), []
+    for columns in zip(*(values for _, values in parts), strict=True):
+        of_one = len(columns[0]) // int(parts[0][0].sum())
+        whole = columns[0].new_zeros(n, of_one, *columns[0].shape[1:])
+        for (chosen, _), column in zip(parts, columns, strict=True):
+            whole[chosen] = column.reshape(-1, of_one, *column.shape[1:])
+        found.append(whole.flatten(0, 1))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""What a forward pass changes: nothing of the records may stay in the model but by the noisy step.
+"""What a forward pass changes: nothing of the records may stay but by the noisy step.  Long: many places.
 
 A forward pass may write to the model beside computing losses: activations for a plot, a running mean, weights
 that are set from the first batch.  All of it would leave with the model, or reach later steps, without noise.
@@ -23,7 +23,17 @@ from torch.nn.parameter import is_lazy
 
 from tacit.errors import UnsupportedModel
 
-__all__ = ["Memory", "Place", "Writes", "differing", "is_object", "refuse_kept", "refuse_wrapped", "same", "values_around"]
+__all__ = [
+    "Memory",
+    "Place",
+    "Writes",
+    "differing",
+    "is_object",
+    "refuse_kept",
+    "refuse_wrapped",
+    "same",
+    "values_around",
+]
 
 Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
 """Which one it is, and what is in it by name."""
@@ -296,7 +306,9 @@ def _tables_around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
         tables.append(_Names(thing))
         tables += [_Cell(cell) for cell in thing.__closure__ or () if _is_filled(cell)]
         yield id(thing), tables[0]
-        for cell, table in zip([c for c in thing.__closure__ or () if _is_filled(c)], tables[1:], strict=True):
+        for cell, table in zip(
+            [c for c in thing.__closure__ or () if _is_filled(c)], tables[1:], strict=True
+        ):
             yield id(cell), table
         inside = [value for table in tables for value in table.values()]
     elif isinstance(thing, nn.Module):
