@@ -6,13 +6,13 @@ Letters: n records, each of K rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
-from vmap_zoo import LOOPED, MORE, ZOO, Batch, Entry, of, vectors, without_draws
+from vmap_zoo import LOOPED, MORE, SOUND, ZOO, Batch, Entry, heard, of, vectors, without_draws
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.vmapped import VmapEngine
@@ -34,7 +34,7 @@ def loop(entry: Entry, model: nn.Module, batch: Batch, views: int, bound: float 
     """The definition, one record after the other; the median of the norms is the bound if there is none."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     each = []
-    for rows in zip(*(t.split(views) for t in batch), strict=True):
+    for rows in zip(*(t.view(-1, views, *t.shape[1:]) for t in batch), strict=True):
         value = entry.loss(model, *rows).mean()
         each.append(torch.autograd.grad(value, trainable, allow_unused=True, materialize_grads=True))
     norms = torch.stack([torch.cat([g.flatten() for g in own]).norm() for own in each])
@@ -93,7 +93,7 @@ def test_one_pass_of_other_models_equals_a_loop(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_pass_equals_a_loop_in_single_precision(name: str) -> None:
-    check(name, torch.float32, 1e-5)
+    check(name, torch.float32, 1e-5 if name in ZOO else 1e-4)  # of which a loop itself is off by as much
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ALL.items() if entry.double])
@@ -101,6 +101,33 @@ def test_one_pass_of_two_views_equals_a_loop(name: str) -> None:
     check(name, torch.float64, 1e-10, views=2)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_what_a_record_draws_depends_on_no_other(name: str) -> None:
+    """With dropout of numbers, paths and layers, as the models come; the last of three is another record."""
+    entry = ALL[name]
+    model, batch = made(entry, N, torch.float64 if entry.double else torch.float32)
+    other = tuple(torch.cat([t[:-1], t[:1].flip(-1)]) for t in batch)
+    engine = VmapEngine(model, entry.loss, FlatClipping(1.0))
+    found = []
+    for records in (batch, batch, other):
+        torch.manual_seed(1)
+        found.append(add(engine, records, 1.0).norms)
+    torch.testing.assert_close(found[2][:-1], found[1][:-1], rtol=1e-9 if entry.double else 1e-5, atol=0.0)
+    assert found[2][-1] != found[1][-1]
+    assert (engine.route == "fast") == (name not in LOOPED)
+
+
+def test_masks_that_numpy_draws_are_refused() -> None:
+    """Wav2Vec2 as it comes hides parts of the sound that NumPy chooses."""
+    entry = of(
+        "Wav2Vec2Model", "Wav2Vec2Config", heard, vectors(80), mask_time_prob=0.5, mask_time_length=2, **SOUND
+    )
+    model, batch = made(entry, N, torch.float32)
+    engine = VmapEngine(model, entry.loss, FlatClipping(1.0))
+    with pytest.raises(UnsupportedModel, match="draws random numbers by Python's random or NumPy"):
+        add(engine, batch, 1.0)
+
+
 def test_nearly_all_are_fast() -> None:
     assert len(ZOO) >= 30
-    assert len(ZOO.keys() - LOOPED.keys()) >= max(27, len(ZOO) - 3)
+    assert len(ZOO.keys() - LOOPED.keys()) >= max(27, len(ZOO) - 5)

@@ -19,6 +19,7 @@ V, T, S, D = 19, 5, 16, 16
 """Words, positions, pixels a side and width."""
 Loss = Callable[..., Tensor]
 Batch = tuple[Tensor, ...]
+Settings = dict[str, Any]
 
 
 class Entry(NamedTuple):
@@ -134,26 +135,34 @@ def without_draws(model: nn.Module) -> nn.Module:
         rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
         for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
             setattr(module, name, 0.0)
-        config = getattr(module, "config", None)
-        if hasattr(config, "layerdrop"):
-            config.layerdrop = 0.0
+        if hasattr(module, "config") and hasattr(module.config, "layerdrop"):
+            module.config.layerdrop = 0.0
     return model
 
 
-COMMON = {"vocab_size": V, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-SIZES = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 2}
-LLAMA = COMMON | SIZES | {"intermediate_size": 24, "num_key_value_heads": 1, "max_position_embeddings": 12}
-BERT = COMMON | SIZES | {"intermediate_size": 24, "max_position_embeddings": 12}
-EXPERTS = {"moe_intermediate_size": 12, "shared_expert_intermediate_size": 12, "num_experts": 4}
-GEMMA = LLAMA | {"head_dim": 8}
-MIXTRAL = LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}
-QWEN = LLAMA | EXPERTS | {"num_experts_per_tok": 2}
-HOW: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("", {"experts_implementation": "grouped_mm"}),
-    (", batched", {"experts_implementation": "batched_mm"}),
-    (", eager", {"experts_implementation": "eager"}),
+COMMON: Settings = {"vocab_size": V, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+SIZES: Settings = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 2}
+LLAMA: Settings = (
+    COMMON | SIZES | {"intermediate_size": 24, "num_key_value_heads": 1, "max_position_embeddings": 12}
 )
-"""The first is what these models choose themselves: torch has it for float32 alone."""
+BERT: Settings = COMMON | SIZES | {"intermediate_size": 24, "max_position_embeddings": 12}
+EXPERTS: Settings = {"moe_intermediate_size": 12, "shared_expert_intermediate_size": 12, "num_experts": 4}
+GEMMA: Settings = LLAMA | {"head_dim": 8}
+MIXTRAL: Settings = LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN: Settings = LLAMA | EXPERTS | {"num_experts_per_tok": 2}
+VISION: Settings = {"image_size": S, "num_labels": 3}
+STAGES: Settings = {"depths": [1, 1], "hidden_sizes": [8, 16], "num_labels": 3}
+SOUND: Settings = SIZES | {
+    "intermediate_size": 24,
+    "conv_dim": (8, 8),
+    "conv_kernel": (4, 3),
+    "conv_stride": (4, 2),
+}
+SOUND |= {"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+GROUPED: Settings = {"experts_implementation": "grouped_mm"}
+BATCHED: Settings = {"experts_implementation": "batched_mm"}
+EAGER: Settings = {"experts_implementation": "eager"}
+"""The first is what these models choose themselves; torch has it for float32 and narrower types alone."""
 
 ZOO: dict[str, Entry] = {
     "GPT-2": of(
@@ -207,8 +216,8 @@ ZOO: dict[str, Entry] = {
         "WhisperForConditionalGeneration", "WhisperConfig", spoken,
         lambda n: (torch.randn(n, 8, 12), torch.randint(2, V, (n, T))),
         d_model=D, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=24, decoder_ffn_dim=24, max_source_positions=6, max_target_positions=8, num_mel_bins=8,
-        decoder_start_token_id=1, **COMMON,
+        encoder_ffn_dim=24, decoder_ffn_dim=24, max_source_positions=6, max_target_positions=8,
+        num_mel_bins=8, decoder_start_token_id=1, **COMMON,
     ),
     "ViT": of(
         "ViTForImageClassification", "ViTConfig", seen, images,
@@ -220,7 +229,7 @@ ZOO: dict[str, Entry] = {
     ),
     "ConvNeXt": of(
         "ConvNextForImageClassification", "ConvNextConfig", seen, images,
-        patch_size=2, num_stages=2, hidden_sizes=[8, 16], depths=[1, 1], num_labels=3, image_size=S, drop_path_rate=0.2,
+        patch_size=2, num_stages=2, image_size=S, drop_path_rate=0.2, **STAGES,
     ),
     "ResNet": of(
         "ResNetForImageClassification", "ResNetConfig", seen, images,
@@ -230,12 +239,15 @@ ZOO: dict[str, Entry] = {
         "MambaForCausalLM", "MambaConfig", next_token,
         hidden_size=D, state_size=4, num_hidden_layers=2, use_mambapy=False, **COMMON,
     ),
-    **{f"Mixtral{how}": of("MixtralForCausalLM", "MixtralConfig", next_token, **kw, **MIXTRAL) for how, kw in HOW},
-    **{f"Qwen2-MoE{how}": of("Qwen2MoeForCausalLM", "Qwen2MoeConfig", next_token, **kw, **QWEN) for how, kw in HOW},
+    "Mixtral": of("MixtralForCausalLM", "MixtralConfig", next_token, **GROUPED, **MIXTRAL),
+    "Mixtral, batched": of("MixtralForCausalLM", "MixtralConfig", next_token, **BATCHED, **MIXTRAL),
+    "Mixtral, eager": of("MixtralForCausalLM", "MixtralConfig", next_token, **EAGER, **MIXTRAL),
+    "Qwen2-MoE": of("Qwen2MoeForCausalLM", "Qwen2MoeConfig", next_token, **GROUPED, **QWEN),
+    "Qwen2-MoE, batched": of("Qwen2MoeForCausalLM", "Qwen2MoeConfig", next_token, **BATCHED, **QWEN),
+    "Qwen2-MoE, eager": of("Qwen2MoeForCausalLM", "Qwen2MoeConfig", next_token, **EAGER, **QWEN),
     "Wav2Vec2": of(
         "Wav2Vec2Model", "Wav2Vec2Config", heard, vectors(80),
-        intermediate_size=24, conv_dim=(8, 8), conv_kernel=(4, 3), conv_stride=(4, 2), num_feat_extract_layers=2,
-        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, mask_time_prob=0.0, layerdrop=0.3, **SIZES,
+        mask_time_prob=0.0, layerdrop=0.3, **SOUND,
     ),
     "CLIP vision": of(
         "CLIPVisionModel", "CLIPVisionConfig", looked_at, images,
@@ -311,8 +323,6 @@ ZOO |= {
     "nn.EmbeddingBag, max": torch_entry(lambda: Bags("max")),
 }
 
-VISION = {"image_size": S, "num_labels": 3}
-STAGES = {"depths": [1, 1], "hidden_sizes": [8, 16], "num_labels": 3}
 MORE: dict[str, Entry] = {
     "Falcon": of("FalconForCausalLM", "FalconConfig", next_token, **COMMON, **SIZES),
     "GPT-J": of(
@@ -329,13 +339,13 @@ MORE: dict[str, Entry] = {
     "StarCoder 2": of("Starcoder2ForCausalLM", "Starcoder2Config", next_token, **LLAMA),
     "Nemotron": of("NemotronForCausalLM", "NemotronConfig", next_token, **LLAMA),
     "DeepSeek-V3": of(
-        "DeepseekV3ForCausalLM", "DeepseekV3Config", next_token, experts_implementation="batched_mm",
+        "DeepseekV3ForCausalLM", "DeepseekV3Config", next_token, **BATCHED,
         **LLAMA | {"num_key_value_heads": 2}, moe_intermediate_size=12, n_routed_experts=4, n_group=1,
         topk_group=1, num_experts_per_tok=2, first_k_dense_replace=1, q_lora_rank=8, kv_lora_rank=8,
         qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8,
     ),
     "gpt-oss": of(
-        "GptOssForCausalLM", "GptOssConfig", next_token, experts_implementation="batched_mm", **MIXTRAL,
+        "GptOssForCausalLM", "GptOssConfig", next_token, **BATCHED, **MIXTRAL,
         head_dim=8, sliding_window=3, layer_types=["sliding_attention", "full_attention"],
     ),
     "Mamba 2": of(
@@ -415,8 +425,7 @@ MORE: dict[str, Entry] = {
     ),
     "HuBERT": of(
         "HubertModel", "HubertConfig", heard, vectors(80),
-        intermediate_size=24, conv_dim=(8, 8), conv_kernel=(4, 3), conv_stride=(4, 2), num_feat_extract_layers=2,
-        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, mask_time_prob=0.0, **SIZES,
+        mask_time_prob=0.0, **SOUND,
     ),
 }  # fmt: skip
 """What make test-all tries too."""
@@ -424,7 +433,6 @@ LOOPED = {
     "Bloom": "autograd.Function",
     "Mixtral, eager": "aten::nonzero",
     "Qwen2-MoE, eager": "aten::nonzero",
-    "Longformer": "boolean mask",
     "nn.EmbeddingBag, max": "max",
 }
 """What vmap does not carry, and the operation for which it does not."""

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Protocol, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
@@ -29,10 +30,17 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacit.clipping.isolation.randomness import DROPOUTS, SLOPES, begin_at, draw_again, states_of
 
-if TYPE_CHECKING:
-    from tacit.clipping.under_vmap import Pass
+__all__ = ["Group", "attended_by_parts", "drawn_once"]
 
-__all__ = ["Group", "drawn_once"]
+
+class _Pass(Protocol):
+    """A pass under vmap."""
+
+    def physical(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """Return what holds all records of a batched tensor."""
+
+    def batched(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """Return a batched tensor of what holds all records."""
 
 
 @final
@@ -67,7 +75,9 @@ class Group:
         begin_at(seed, self._devices)
         return seed
 
-    def carry_out(self, of: Pass, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def carry_out(
+        self, of: _Pass, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Carry out an operation; what draws random numbers draws them for all n records."""
         if self._whole:
             return func(*args, **kwargs)
@@ -81,10 +91,12 @@ class Group:
         return self._for_all(of, func, args, kwargs)
 
     def _for_all(
-        self, of: Pass, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, of: _Pass, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         values, form = tree_flatten((args, kwargs))
-        batched = [i for i, value in enumerate(values) if isinstance(value, Tensor) and is_batchedtensor(value)]
+        batched = [
+            i for i, value in enumerate(values) if isinstance(value, Tensor) and is_batchedtensor(value)
+        ]
 
         def one(_: Tensor, *rows: Tensor) -> Any:
             given = list(values)
@@ -101,6 +113,33 @@ class Group:
         return args[0].copy_(found) if _in_place(func, args, kwargs) else found
 
 
+def attended_by_parts(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention whose dropout is an operation of its own, which draws for all records of a batch."""
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        hidden = mask == 0 if mask.dtype == torch.bool else mask == -torch.inf
+        dead = hidden.all(-1, keepdim=True)  # which look at nothing, and get zeros
+        scores = scores.masked_fill(hidden, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        weights = scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
+    else:
+        weights = scores.softmax(-1)
+    return F.dropout(weights, dropout) @ v
+
+
 def drawn_once(n: int, devices: Sequence[int]) -> Group:
     """Return the group of all n records of a batch, whose seed is drawn."""
     device = torch.device("cuda", devices[0]) if devices else torch.device("cpu")
@@ -108,7 +147,7 @@ def drawn_once(n: int, devices: Sequence[int]) -> Group:
 
 
 def _in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it changes its first argument: ``x.bernoulli_()``, or dropout and slopes with ``inplace=True``."""
+    """Whether it changes its first argument: ``x.bernoulli_()``, and dropout with ``inplace=True``."""
     name, flag = getattr(func, "__name__", ""), 3 if func in DROPOUTS else 4
     by_flag = func in DROPOUTS | SLOPES and (kwargs.get("inplace") or args[flag : flag + 1] == (True,))
     return bool(by_flag or (name.endswith("_") and not name.endswith("__")))

@@ -27,6 +27,8 @@ from tacit.clipping.per_example import (
 from tacit.clipping.per_example.pooling import FASTER
 from tacit.clipping.per_example.recorder import Unseen
 from tacit.clipping.under_vmap import NotCarried, Pass
+from tacit.clipping.vmap_asked import ASKED
+from tacit.clipping.vmap_draws import attended_by_parts
 from tacit.clipping.vmap_rows import Rows
 
 __all__ = ["RULES"]
@@ -154,7 +156,8 @@ def _attend(
     if of.owns(attn_mask):
         attn_mask = of.lent(attn_mask)
     if dropout_p and of.group is not None:
-        return NotImplemented  # by operations that each draw for all records of the batch
+        with of:
+            return attended_by_parts(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if not of.is_batched(query, key, value) or not (query.dim() == key.dim() == value.dim() >= 3):
         return NotImplemented
     if attn_mask is not None and attn_mask.dim() > query.dim():
@@ -373,10 +376,13 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attend,
     F.multi_head_attention_forward: _decomposed(_multi_head),
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _pool),
-    **dict.fromkeys((F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _rows_alike(F.adaptive_avg_pool1d, 3)),
+    **dict.fromkeys(
+        (F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _rows_alike(F.adaptive_avg_pool1d, 3)
+    ),
     F.adaptive_avg_pool2d: _rows_alike(F.adaptive_avg_pool2d, 4),
     F.adaptive_avg_pool3d: _rows_alike(F.adaptive_avg_pool3d, 5),
     Tensor.scatter_: _scatter,
+    **{func: _decomposed(in_other_words) for func, in_other_words in ASKED.items()},
     torch.lstm_cell: _decomposed(_cell(recurrent_scan.lstm)),
     torch.gru_cell: _decomposed(_cell(recurrent_scan.gru)),
     torch.rnn_tanh_cell: _decomposed(_cell(recurrent_scan.tanh)),

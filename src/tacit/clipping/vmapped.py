@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
 from torch.func import vmap
 
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
@@ -414,11 +415,11 @@ class VmapEngine(GradientEngine):
 @contextmanager
 def _without_hints() -> Iterator[None]:
     """Let torch not warn of operations that it carries out for one record after the other."""
-    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    _set_vmap_fallback_warning_enabled(False)
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+        _set_vmap_fallback_warning_enabled(True)
 
 
 class _Apart(dict[str, Tensor]):
