@@ -10,6 +10,7 @@ Letters: n records; K views; B = n K rows; G groups of parameters.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -81,7 +82,6 @@ class VmapEngine(GradientEngine):
         if isinstance(reason, NotCarried):
             self._why_slow = str(reason)
         self.measured[_BY_RECORD] = 1
-        warn_of(self._why_slow)
 
     def _give_copies(self) -> None:
         super()._give_copies()
@@ -98,6 +98,7 @@ class VmapEngine(GradientEngine):
             after_records = self._refuse_if_mixed(rows, memory, around)
             refuse_kept(memory, after_zeros, after_records)
             self.changes_itself |= bool(after_records)
+            warn_of(self._why_slow)
         finally:
             around.restore()
             self._begun = None
@@ -135,7 +136,8 @@ class VmapEngine(GradientEngine):
 
         def alone() -> Tensor:
             around.restore()
-            return self._losses_alone(rows, around)
+            with warnings.catch_warnings(action="ignore"):  # of one record: std of a single number
+                return self._losses_alone(rows, around)
 
         refuse_if_mixed(together, alone, rows)
         return left[0]
@@ -243,6 +245,7 @@ class VmapEngine(GradientEngine):
             self._refuse_if_records_decide(batch, reason)
             draw_again(states, devices)
             self._go_slow(reason)
+            warn_of(self._why_slow)
             return None
         for name, total in apart.items():
             self._buffer(accumulator, name).add_(total)
@@ -343,7 +346,8 @@ class VmapEngine(GradientEngine):
                 run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
             return losses
 
-        with torch.enable_grad():
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
             losses: Tensor = vmap(one, randomness="different")(*records)
         return losses
 
