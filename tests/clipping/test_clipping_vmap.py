@@ -395,6 +395,28 @@ def test_numbers_that_a_record_draws_beside_a_parameter_are_its_own() -> None:
     assert engine.route == "fast"
 
 
+def test_where_records_decide_whether_it_fails_the_step_is_refused() -> None:
+    """No batch goes another way by a record: the error is the model's, or the refusal says what to do."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        if len(x) == 1 and x[0, 0].item() > 3:
+            return m.out(x * torch.from_numpy(x.numpy()))  # type: ignore[no-any-return]
+        return m.out(x)  # type: ignore[no-any-return]
+
+    engine, x = engine_of(made(lambda: Part(forward, out=nn.Linear(6, 3)))), numbers(6, 6).clamp(-2, 2)
+    clipped_sum(engine, x, C=C)
+    x[2, 0] = 4.0
+    with pytest.raises(UnsupportedModel, match="fails for some records"):
+        clipped_sum(engine, x, C=C)
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    engine = engine_of(made(lambda: nn.Linear(6, 3)), loss)
+    with pytest.raises(IndexError, match="out of bounds"):
+        clipped_sum(engine, x, torch.tensor([0, 1, 2, 3, 0, 1]), C=C)
+
+
 def test_a_resumed_run_keeps_its_route() -> None:
     """A state says that records went one by one: else dropout would draw others."""
     engine = engine_of(made(perceptron))
@@ -500,7 +522,7 @@ def test_a_sum_that_is_half_made_is_not_made_again(monkeypatch: pytest.MonkeyPat
     clipped_sum(engine, x, C=C)
     monkeypatch.setattr("tacit.clipping.per_example.linear.Pair.add_weighted", fail)
     monkeypatch.setattr("tacit.clipping.per_example.linear.Outer.add_weighted", fail)
-    with pytest.raises(UnsupportedModel, match="in the middle"):
+    with pytest.raises(UnsupportedModel, match="computes differently each time: RuntimeError"):
         clipped_sum(engine, x, C=C)
 
 
@@ -518,7 +540,7 @@ def test_groups_are_added_once_though_one_is_not_carried(monkeypatch: pytest.Mon
         return right(self, *args)
 
     monkeypatch.setattr(VmapEngine, "_add_from", second_fails)
-    monkeypatch.setattr(VmapEngine, "_refuse_if_records_decide", lambda *args: None)
+    monkeypatch.setattr(VmapEngine, "_refuse_if_records_decide", lambda self, batch, reason: reason)
     found = clipped_sum(engine, x, C=C)
     assert engine.route == "record by record: RuntimeError: this group is not carried"
     torch.testing.assert_close(found, definition(model, squares, (x,), C), rtol=1e-10, atol=1e-10)
