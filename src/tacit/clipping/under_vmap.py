@@ -158,11 +158,14 @@ class Pass(TorchFunctionMode):
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
-        sourced, batched = self._look(args, kwargs, func)
+        sourced, batched = self._look(args, kwargs)
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
-        if not batched and not (sourced and func in _DRAWS):  # which each record draws for itself
-            return self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
+        if not batched and not (sourced and func in _DRAWS):  # as F.dropout(W), which each record draws
+            found = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
+            if not sourced or not any(map(_is_wrapped, tree_leaves(found))):
+                return found
+            return self._run(func, *tree_map(self.lent, (args, kwargs)))  # it draws too
         if func in _ANSWERS:
             return self._answer(func, args[0])
         if func in _READS:
@@ -204,7 +207,7 @@ class Pass(TorchFunctionMode):
             self.seeds.add(self.group.go_on(answer))
             return answer
 
-    def _look(self, args: Any, kwargs: dict[str, Any], func: Callable[..., Any]) -> tuple[bool, bool]:
+    def _look(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
         """Whether there is a source among the arguments, and a batched tensor.
 
         Those of other passes are refused.
@@ -212,22 +215,27 @@ class Pass(TorchFunctionMode):
         sourced = batched = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
-                one, other = self._is(value, func)
+                one, other = self._is(value)
                 sourced |= one
                 batched |= other
             elif isinstance(value, list | tuple | dict):
                 for tensor in tree_leaves(value):
                     if isinstance(tensor, Tensor):
-                        one, other = self._is(tensor, func)
+                        one, other = self._is(tensor)
                         sourced |= one
                         batched |= other
         return sourced, batched
 
-    def _is(self, tensor: Tensor, func: Callable[..., Any]) -> tuple[bool, bool]:
+    def _is(self, tensor: Tensor) -> tuple[bool, bool]:
         """Whether it is a source, and whether it is batched."""
         if is_functorch_wrapped_tensor(tensor):
-            if getattr(tensor, "_tacit_pass", None) is not self:
-                raise KeptTensor(f"a tensor that was kept from an earlier pass is read by {func.__name__!r}")
+            of = getattr(tensor, "_tacit_pass", None)
+            if of is None:
+                raise NotCarried(
+                    "an operation that Python does not see, as of torch.jit, computes from records"
+                )
+            if of is not self:
+                raise KeptTensor
             return False, True
         if tensor.requires_grad and id(tensor) not in self.sources and tensor.grad_fn is not None:
             raise UnsupportedModel(STALE)
@@ -335,6 +343,10 @@ class Pass(TorchFunctionMode):
         self.uses.clear()
         self.sources.clear()
         self._lent.clear()
+
+
+def _is_wrapped(value: Any) -> bool:
+    return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
 
 
 def _note(tensor: Any, of: Pass) -> None:

@@ -10,6 +10,7 @@ Letters: n records; K views; B = n K rows; G groups of parameters.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -85,7 +86,6 @@ class VmapEngine(GradientEngine):
         if isinstance(reason, NotCarried):
             self._why_slow = str(reason)
         self.measured[_BY_RECORD] = 1
-        warn_of(self._why_slow)
 
     def _give_copies(self) -> None:
         super()._give_copies()
@@ -102,6 +102,7 @@ class VmapEngine(GradientEngine):
             after_records = self._refuse_if_mixed(rows, memory, around)
             refuse_kept(memory, after_zeros, after_records)
             self.changes_itself |= bool(after_records)
+            warn_of(self._why_slow)
         finally:
             around.restore()
             self._begun = None
@@ -139,7 +140,8 @@ class VmapEngine(GradientEngine):
 
         def alone() -> Tensor:
             around.restore()
-            return self._losses_alone(rows, around)
+            with warnings.catch_warnings(action="ignore"):  # of one record: std of a single number
+                return self._losses_alone(rows, around)
 
         refuse_if_mixed(together, alone, rows)
         return left[0]
@@ -244,22 +246,31 @@ class VmapEngine(GradientEngine):
             raise
         except _NOT_CARRIED as reason:
             if self._added:  # too late for the loop: the sum is half made
-                raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
-            self._refuse_if_records_decide(batch, reason)
+                said = f"the model computes differently each time: {type(reason).__name__}."
+                raise UnsupportedModel(said) from None
+            of_zeros = self._refuse_if_records_decide(batch, reason)
             draw_again(states, devices)
-            self._go_slow(reason)
+            self._go_slow(of_zeros)
+            warn_of(self._why_slow)
             return None
         for name, total in apart.items():
             self._buffer(accumulator, name).add_(total)
         return norms, losses
 
-    def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> None:
-        """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide."""
+    def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
+        """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide.
+
+        Returns:
+            Why it does not carry the zeros, in whose words there is no number of a record.
+        """
         zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
         try:
             self._by_groups(zeros, self._look)
-        except _NOT_CARRIED:
-            return
+        except _NOT_CARRIED as of_zeros:
+            return of_zeros
+        self._restart()
+        with torch.enable_grad():
+            self.per_example_loss(self.model, *batch)  # whose own error, if any, says most
         raise UnsupportedModel(
             "the model or the loss fails for some records: whether it does may depend on one record, and "
             'would decide how all others are clipped. Make the session with engine="reference", or let no '
