@@ -43,6 +43,7 @@ from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example.use import Kept, Use
 from tacit.clipping.vmap_draws import Group
+from tacit.clipping.vmap_reasons import own_rule
 from tacit.errors import UnsupportedModel
 
 __all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass"]
@@ -158,6 +159,8 @@ class Pass(TorchFunctionMode):
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
+        if (name := own_rule(func, args)) is not None:
+            raise NotCarried(f"{name} is a rule of the model's own for vmap, which sees all records at once")
         sourced, batched = self._look(args, kwargs)
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)

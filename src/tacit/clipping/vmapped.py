@@ -34,6 +34,7 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.under_vmap import OWN_SEED, Answers, FirstAnswer, KeptTensor, NotCarried, Pass
 from tacit.clipping.vmap_draws import Group, drawn_once
+from tacit.clipping.vmap_reasons import said
 from tacit.clipping.vmap_rules import RULES
 from tacit.clipping.warnings import warn_of
 from tacit.errors import TacitError, UnsupportedModel
@@ -82,9 +83,7 @@ class VmapEngine(GradientEngine):
 
     def _go_slow(self, reason: BaseException) -> None:
         """Take the records one by one from here on, a resumed run too: else dropout draws others."""
-        self._why_slow = f"{type(reason).__name__}: {str(reason).partition(chr(10))[0]}"[:200]
-        if isinstance(reason, NotCarried):
-            self._why_slow = str(reason)
+        self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
         self.measured[_BY_RECORD] = 1
 
     def _give_copies(self) -> None:
