@@ -30,7 +30,7 @@ from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.under_vmap import OWN_SEED, Answers, FirstAnswer, KeptTensor, NotCarried, Pass
+from tacit.clipping.under_vmap import Answers, FirstAnswer, KeptTensor, NotCarried, Pass
 from tacit.clipping.vmap_rules import RULES
 from tacit.clipping.warnings import warn_of
 from tacit.errors import TacitError, UnsupportedModel
@@ -345,10 +345,7 @@ class VmapEngine(GradientEngine):
             run.begin(rows)
             with run:
                 losses = self.per_example_loss(self.model, *rows)
-            if run.failed is not None:
-                raise run.failed
-            if torch.initial_seed() != run.seed:
-                raise UnsupportedModel(OWN_SEED)
+            run.returns(losses)
             losses = modules.check_losses(losses, self.views)
             if run.checkpointed:
                 run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
