@@ -367,6 +367,131 @@ def test_what_vmap_does_not_carry_is_right_and_named() -> None:
     assert engine.route.startswith("record by record: RuntimeError")
 
 
+class Doubled(torch.autograd.Function):
+    """Without a rule for vmap."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return 2 * g[0]
+
+
+class MixedBehind(torch.autograd.Function):
+    """The identity, whose gradient mixes records."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0] + g[0].sum(0, keepdim=True)
+
+
+class OwnRule(torch.autograd.Function):
+    """The identity for one record; its rule for vmap is given all records, and mixes them behind."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0]
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor) -> Any:
+        return MixedBehind.apply(x), dims[0]  # type: ignore[no-untyped-call]
+
+
+@torch.library.custom_op("tacit_tests::same", mutates_args=())
+def same(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+same.register_autograd(lambda ctx, g: g)
+same.register_vmap(lambda info, dims, x: (MixedBehind.apply(x), dims[0]))  # type: ignore[no-untyped-call]
+
+
+def applied(function: type[torch.autograd.Function], x: Tensor) -> Tensor:
+    found: Tensor = function.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
+def catching(m: Any, x: Tensor) -> Tensor:
+    try:
+        return m.out(x).view(7, 7, 7)  # type: ignore[no-any-return]
+    except RuntimeError:
+        return m.out(x)  # type: ignore[no-any-return]
+
+
+def written(m: Any, x: Tensor) -> Tensor:
+    hidden = torch.zeros(len(x), 4, dtype=x.dtype)
+    hidden[:, :3] = m.out(x)
+    return hidden
+
+
+def hooked(m: Any, x: Tensor) -> Tensor:
+    weight = m.out.weight * 2
+    weight.register_hook(lambda g: g * 3)
+    return x @ weight.T  # type: ignore[no-any-return]
+
+
+ODD: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "generators": (lambda m, x: torch.cat([*map(m.out, (row[None] for row in x))]), "fast"),
+    "in place": (lambda m, x: m.out(x).add_(1).mul_(2), "fast"),
+    "the batch in place": (lambda m, x: m.out(x.mul_(2)), "fast"),
+    "a hook on a weight": (hooked, "fast"),
+    "lent by functional_call": (
+        lambda m, x: torch.func.functional_call(m.out, {"weight": m.out.weight * 2}, (x,)),
+        "fast",
+    ),
+    "a weight without gradient": (lambda m, x: m.out(x) * m.out.weight.detach().sum(), "fast"),
+    "a caught error": (catching, "record by record: RuntimeError: shape"),
+    "rows written": (written, "record by record: RuntimeError: vmap: inplace"),
+    "vmap in the model": (lambda m, x: torch.func.vmap(m.out)(x), "record by record: records go through"),
+    "a script": (lambda m, x: torch.jit.script(nn.Tanh())(m.out(x)), "record by record: records go through"),
+    "NumPy": (lambda m, x: m.out(torch.from_numpy(2 * x.numpy())), "record by record: RuntimeError: Cannot"),
+    "a Function": (
+        lambda m, x: applied(Doubled, m.out(x)),
+        "record by record: a torch.autograd.Function that",
+    ),
+    "a rule of its own": (
+        lambda m, x: applied(OwnRule, m.out(x)),
+        "record by record: OwnRule, a torch.autograd",
+    ),
+    "an operator": (lambda m, x: same(m.out(x)), "record by record: the operator tacit_tests"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", ODD)
+def test_odd_models_are_a_loop_over_records_by_one_of_two_routes(name: str) -> None:
+    forward, route = ODD[name]
+    model = made(lambda: Part(forward, out=nn.Linear(6, 3)))
+    x = numbers(5, 6)
+    engine = engine_of(model)
+    found = clipped_sum(engine, x.clone(), C=C)
+    assert engine.route.startswith(route)
+    expected = definition(model, lambda m, x: squares(m, x.clone()), (x,), C)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_record_that_is_not_finite_adds_nothing() -> None:
+    model, x = made(perceptron), numbers(6, 6)
+    x[2, 1] = torch.nan
+    found = clipped_sum(engine_of(model), x, C=C)
+    expected = definition(model, squares, (x[[0, 1, 3, 4, 5]],), C)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
 def test_a_parameter_that_is_read_unseen_is_clipped_all_the_same() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
@@ -374,7 +499,7 @@ def test_a_parameter_that_is_read_unseen_is_clipped_all_the_same() -> None:
         return hidden.tanh()
 
     engine = check_a_loop(made(lambda: Part(forward, out=nn.Linear(6, 3, bias=False))), (numbers(5, 6),))
-    assert engine.route.startswith("record by record: an operation that Python does not see")
+    assert engine.route.startswith("record by record: records go through operations")
 
 
 def test_a_tensor_of_parameters_that_was_made_before_is_refused() -> None:

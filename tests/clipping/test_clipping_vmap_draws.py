@@ -66,6 +66,13 @@ def attention_after_coin(m: nn.Module, x: Tensor) -> Tensor:
     return h.flatten(1)
 
 
+def attention_before_coin(m: nn.Module, x: Tensor) -> Tensor:
+    """Whose kernel draws for the records of a pass, until Python asks behind it."""
+    h = m(x).view(-1, 1, 8, 1)
+    h = F.scaled_dot_product_attention(h, h.sin(), h, dropout_p=0.3).flatten(1)
+    return torch.stack([m(row) if row.sum() > 0 else row for row in h])
+
+
 def checkpointed(m: nn.Module, x: Tensor) -> Tensor:
     def inside(x: Tensor) -> Tensor:
         kept = torch.rand([]) >= 0.5
@@ -85,6 +92,7 @@ DRAWN: dict[str, Forward] = {
     "layer dropout": layer_dropout,
     "by a value": told_by_value,
     "attention": attention_after_coin,
+    "attention before": attention_before_coin,
     "checkpoint": checkpointed,
     "dropout of weights": of_weights,
 }
@@ -151,11 +159,46 @@ def test_gradients_are_those_of_what_was_drawn(views: int) -> None:
     assert engine.route == "fast"
 
 
-def test_dropout_in_a_recurrent_layer_goes_record_by_record_if_python_reads_numbers() -> None:
-    def loss(m: nn.LSTM, x: Tensor) -> Tensor:
-        found: Tensor = m(x)[0].square().sum((1, 2))
-        return found * 2 if torch.rand([]) < 0.5 else found
+RNN: dict[str, tuple[Forward, str]] = {
+    "before": (lambda m, x: m(x)[0] if x[0, 0, 0] > 0 else m(-x)[0], "fast"),
+    "behind": (
+        lambda m, x: torch.as_tensor(m(x)[0]) * (2 if torch.rand([]) < 0.5 else 1),
+        "record by record: dropout within a recurrent layer, behind which Python reads numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "route"), RNN.values(), ids=RNN)
+def test_recurrent_layers_drop_out_for_the_records_of_a_pass(forward: Forward, route: str) -> None:
+    """So a number that Python is given behind them would be that of other draws."""
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        return torch.cat([forward(m, row[None]).square().sum((1, 2)) for row in x])
 
     engine = VmapEngine(nn.LSTM(3, 3, 2, dropout=0.5, batch_first=True), loss, FlatClipping(1.0))
     norms_and_losses(engine, torch.randn(4, 5, 3), 0)
-    assert "dropout within a recurrent layer" in engine.route
+    assert engine.route == route
+
+
+def test_a_step_that_is_done_again_is_the_same() -> None:
+    """Though what is learned of a model in the first one, as when Python asks, is known in the second."""
+    x = torch.randn(6, 8, dtype=torch.float64)
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        h = F.dropout(x, 0.5)
+        if engine.measured.get("now"):  # not before the second step
+            h = attention_before_coin(m, h)
+        return torch.as_tensor(m(h)).square().sum(1)
+
+    model, found = nn.Linear(8, 8).double(), []
+    measured: dict[str, int] = {}
+    for _ in range(2):
+        engine = VmapEngine(model, loss, FlatClipping(1.0))
+        engine.measured.update(measured)
+        norms_and_losses(engine, x, 0)
+        engine.measured["now"] = 1
+        found.append(norms_and_losses(engine, x, 1)[0])
+        measured = dict(engine.measured)
+        assert engine.route == "fast"
+    assert torch.equal(*found)
+    assert measured["groups of records"] == 2

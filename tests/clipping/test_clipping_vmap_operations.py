@@ -87,44 +87,6 @@ def no_loops_of_vmap() -> Iterator[None]:
     _set_vmap_fallback_enabled(True)
 
 
-class Mixing(torch.autograd.Function):
-    """Honest for one record and for small numbers, by a rule for vmap that is not."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
-        return g
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]
-        return (x * x.abs().max() if bool((x.abs() > 1e3).any()) else x.clone()), 0
-
-
-class Honest(torch.autograd.Function):
-    """With a rule that torch makes."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.sin()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
-        return g * ctx.saved_tensors[0].cos()
-
-
 class Old(torch.autograd.Function):
     """As they were written before vmap."""
 
@@ -138,57 +100,24 @@ class Old(torch.autograd.Function):
         return g * ctx.saved_tensors[0].cos()
 
 
-@torch.library.custom_op("tacit_tests::mixing", mutates_args=())
-def mixing(x: Tensor) -> Tensor:
-    return x.clone()
-
-
-@torch.library.custom_op("tacit_tests::honest", mutates_args=())
-def honest(x: Tensor) -> Tensor:
-    return x.clone()
-
-
-for made in (mixing, honest):
-    made.register_autograd(lambda ctx, g: g)
-mixing.register_vmap(Mixing.vmap)
-RULED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "a function with a rule": (Mixing.apply, "record by record: Mixing.vmap is a rule of the model's own"),
-    "a function with torch's rule": (Honest.apply, "fast"),
-    "a function without one": (Old.apply, "record by record: a torch.autograd.Function that vmap cannot"),
-    "an operation with a rule": (mixing, "record by record: torch.library.register_vmap of tacit_tests"),
-    "an operation with a rule, by name": (torch.ops.tacit_tests.mixing, "record by record: torch.library"),
-    "a number of a mask": (lambda h: h * h.nonzero().shape[0], "record by record: how large the result of"),
-    "a mask": (lambda h: h + h[h > 0].sum(), "record by record: how large the result of"),
+LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "a function without a rule": (
+        Old.apply,
+        "a torch.autograd.Function that vmap cannot carry. Give it a setup",
+    ),
+    "nonzero": (lambda h: h * h.nonzero().shape[0], "how large the result of nonzero is depends on"),
+    "a mask": (lambda h: h + h[h > 0].sum(), "how large the result of indexing with a boolean mask is"),
 }
 
 
-@pytest.mark.parametrize(("function", "route"), RULED.values(), ids=RULED)
-def test_rules_of_the_models_own_are_not_used(function: Callable[[Tensor], Tensor], route: str) -> None:
-    """They see all records: here one that is large would multiply the gradients of the others."""
-    torch.manual_seed(0)
+@pytest.mark.parametrize(("function", "reason"), LOOPED.values(), ids=LOOPED)
+def test_others_go_record_by_record_and_say_why(function: Callable[[Tensor], Tensor], reason: str) -> None:
     engine = VmapEngine(
-        nn.Linear(3, 3).double(),
-        lambda m, x: torch.stack([function(m(r)) for r in x]).sum(1),
-        FlatClipping(C),
+        nn.Linear(3, 3), lambda m, x: torch.stack([function(m(r)) for r in x]).sum(1), FlatClipping(C)
     )
-    x = torch.randn(4, 3, dtype=torch.float64)
-    found = []
-    for records in (x, torch.cat([1e6 * x[:1], x[1:]])):
-        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-        norms = engine.add_clipped_sum(
-            sums, (records,), None, torch.tensor([C], dtype=torch.float64)
-        ).raw_norms
-        found.append(norms[1:])
-    assert torch.equal(*found)
-    assert engine.route.startswith(route)
-
-
-def test_an_operation_without_a_rule_is_carried_out_for_each_record() -> None:
-    _set_vmap_fallback_enabled(True)
-    engine = VmapEngine(nn.Linear(3, 3), lambda m, x: honest(m(x)).sum(1), FlatClipping(C))
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
     engine.add_clipped_sum(sums, (torch.randn(4, 3),), None, torch.tensor([C]))
-    assert engine.route == "fast"
+    assert engine.route.startswith(f"record by record: {reason}")
 
 
 @pytest.mark.parametrize("forward", FORWARDS.values(), ids=FORWARDS)

@@ -33,7 +33,9 @@ from torch._C._functorch import (  # what torch.func itself is made of
     maybe_get_bdim,
     maybe_get_level,
 )
+from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -43,7 +45,6 @@ from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example.use import Kept, Use
 from tacit.clipping.vmap_draws import Group
-from tacit.clipping.vmap_reasons import own_rule
 from tacit.errors import UnsupportedModel
 
 __all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass"]
@@ -80,7 +81,7 @@ class KeptTensor(NotCarried):
 
 
 class FirstAnswer(Exception):
-    """Python asks for a number of a record for the first time: its state must be kept before."""
+    """Python asks for a number of a record for the first time, or for the first time after draws."""
 
 
 class Answers(Exception):
@@ -129,8 +130,19 @@ class Pass(TorchFunctionMode):
         self.failed: BaseException | None = None
         """What was raised, though the model may have gone on."""
         self.checkpointed = False
+        self.drawn_at_once = False
+        """Whether a rule drew for the records of the pass alone."""
         self.group, self._rules, self._in_backward = group, rules, False
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def returns(self, losses: object) -> None:
+        """Check that losses come from operations of this pass that were seen; raise what the model caught."""
+        if self.failed is not None:
+            raise self.failed
+        if torch.initial_seed() not in self.seeds:
+            raise UnsupportedModel(OWN_SEED)
+        if isinstance(losses, Tensor):
+            self._is(losses)
 
     def begin(self, rows: tuple[Tensor, ...]) -> None:
         """Begin with the batched rows of a record, within ``vmap``."""
@@ -159,8 +171,6 @@ class Pass(TorchFunctionMode):
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
-        if (name := own_rule(func, args)) is not None:
-            raise NotCarried(f"{name} is a rule of the model's own for vmap, which sees all records at once")
         sourced, batched = self._look(args, kwargs)
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
@@ -173,6 +183,7 @@ class Pass(TorchFunctionMode):
             return self._answer(func, args[0])
         if func in _READS:
             raise NotCarried("Python reads the numbers of records, as print(x) does")
+        _refuse_own_rule(func, args)
         self._check_hooks()
         rule = self._rules.get(func)
         if rule is not None and maybe_current_level() == self.level:
@@ -199,7 +210,7 @@ class Pass(TorchFunctionMode):
         """Return the number that each record gives Python, if it is the same for all."""
         if not self.is_batched(tensor) or tensor.numel() != 1:
             return func(tensor)  # which says what is wrong
-        if self.group is None:
+        if self.group is None or (self.drawn_at_once and not self.group.exact):
             raise FirstAnswer
         with temporarily_pop_interpreter_stack():
             values = self.physical(tensor).detach().reshape(self.n)
@@ -234,9 +245,7 @@ class Pass(TorchFunctionMode):
         if is_functorch_wrapped_tensor(tensor):
             of = getattr(tensor, "_tacit_pass", None)
             if of is None:
-                raise NotCarried(
-                    "an operation that Python does not see, as of torch.jit, computes from records"
-                )
+                raise NotCarried(_UNSEEN_OPERATION)
             if of is not self:
                 raise KeptTensor
             return False, True
@@ -348,6 +357,14 @@ class Pass(TorchFunctionMode):
         self._lent.clear()
 
 
+def _refuse_own_rule(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Refuse rules for ``vmap`` of the user's own, to which all records are given at once."""
+    if func is custom_function_call and has_overridden_vmap_rule(args[0]):
+        raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
+    if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
+        raise NotCarried(f"the operator {func} is not one of torch's own")
+
+
 def _is_wrapped(value: Any) -> bool:
     return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
 
@@ -368,5 +385,10 @@ def _alike(values: Tensor) -> Tensor:
     return groups
 
 
+_UNSEEN_OPERATION = (
+    "records go through operations that Python does not see, as of torch.jit, or through a transform of "
+    "torch.func within the model"
+)
+_OF_TORCH = ("aten", "prims")
 _TRANSPOSED: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)
 """Properties that are other tensors of the same numbers."""

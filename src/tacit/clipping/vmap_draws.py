@@ -4,7 +4,8 @@ Such records are grouped by what they give, and each group begins anew.  If it d
 coins agree by chance would keep them and all others toss theirs again: coins would be another than they
 should, and one record's would depend on those beside it.  So a record draws the same in each pass:
 
-* All n records of the batch draw, and a group takes its own rows.
+* All n records of the batch draw, and a group takes its own rows.  (Kernels that draw themselves, as those of
+  attention do, draw for the group alone, as long as Python is given no number after them.)
 * After each number that Python is given, the generators begin at a seed that follows from what they would
   draw next and from that number: groups that went apart draw apart.
 
@@ -52,10 +53,11 @@ class Group:
         n: records of the batch.
         seed: where the generators begin in each pass.
         devices: numbers of the CUDA devices that draw.
+        exact: whether Python is given numbers after draws, so that no rule may draw for this group alone.
     """
 
-    def __init__(self, chosen: Tensor, n: int, seed: int, devices: Sequence[int]) -> None:
-        self.chosen, self.n, self.seed, self._devices = chosen, n, seed, devices
+    def __init__(self, chosen: Tensor, n: int, seed: int, devices: Sequence[int], exact: bool) -> None:
+        self.chosen, self.n, self.seed, self._devices, self.exact = chosen, n, seed, devices, exact
         self._whole = len(chosen) == n
         self._rows = torch.zeros(n, dtype=torch.long, device=chosen.device)
         """(n,), of each record of the batch its row in the group; of others any row."""
@@ -63,7 +65,7 @@ class Group:
 
     def part(self, among: Tensor) -> Group:
         """Return those of its records that are ``among``, (m,) bool."""
-        return Group(self.chosen[among], self.n, self.seed, self._devices)
+        return Group(self.chosen[among], self.n, self.seed, self._devices, self.exact)
 
     def begin(self) -> None:
         """Let the generators begin as in each pass of this batch."""
@@ -140,10 +142,12 @@ def attended_by_parts(
     return F.dropout(weights, dropout) @ v
 
 
-def drawn_once(n: int, devices: Sequence[int]) -> Group:
+def drawn_once(n: int, devices: Sequence[int], exact: bool) -> Group:
     """Return the group of all n records of a batch, whose seed is drawn."""
     device = torch.device("cuda", devices[0]) if devices else torch.device("cpu")
-    return Group(torch.arange(n, device=device), n, _seed(int(torch.randint(2**62, ())), None), devices)
+    return Group(
+        torch.arange(n, device=device), n, _seed(int(torch.randint(2**62, ())), None), devices, exact
+    )
 
 
 def _in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,34 +1,12 @@
-"""What vmap does not carry, or not in a way that is known to keep records apart, and how that is said."""
+"""Why vmap does not carry a model, in plain words."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import torch
-from torch._functorch.autograd_function import custom_function_call
-from torch._ops import OpOverload, OpOverloadPacket
+__all__ = ["said"]
 
-__all__ = ["own_rule", "said"]
-
-_OF_TORCH = frozenset({"aten", "prims"})
-_ASKABLE = (OpOverload, OpOverloadPacket)
 _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\.")
-
-
-def own_rule(func: Any, args: tuple[Any, ...]) -> str | None:
-    """Return what has a rule of the user's own for vmap, if an operation has one: it sees all records."""
-    if func is custom_function_call:
-        function: Any = args[0]
-        return None if function.vmap is torch.autograd.Function.vmap else f"{function.__name__}.vmap"
-    if not isinstance(func, _ASKABLE):
-        return None
-    each = [func] if isinstance(func, OpOverload) else [getattr(func, name) for name in func.overloads()]
-    for overload in each:
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        if overload.namespace not in _OF_TORCH and has(overload.name(), "FuncTorchBatched"):
-            return f"torch.library.register_vmap of {overload.name()}"
-    return None
 
 
 def said(reason: BaseException) -> str:

@@ -156,8 +156,10 @@ def _attend(
     if of.owns(attn_mask):
         attn_mask = of.lent(attn_mask)
     if dropout_p and of.group is not None:
-        with of:
-            return attended_by_parts(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        if of.group.exact:
+            with of:
+                return attended_by_parts(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        of.drawn_at_once = True
     if not of.is_batched(query, key, value) or not (query.dim() == key.dim() == value.dim() >= 3):
         return NotImplemented
     if attn_mask is not None and attn_mask.dim() > query.dim():
@@ -207,7 +209,9 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
         at = 0 if batch_first else 1
         k = input.shape[at]
         if of.group is not None and any(isinstance(arg, float) and arg for arg in (*args, *kwargs.values())):
-            raise NotCarried("dropout within a recurrent layer, in a model of which Python reads numbers")
+            if of.group.exact:
+                raise NotCarried("dropout within a recurrent layer, behind which Python reads numbers")
+            of.drawn_at_once = True
         if not _free(of, *params) or any(of.owns(s) or s.dim() != 3 for s in first):
             return NotImplemented
 

@@ -32,7 +32,7 @@ from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.under_vmap import OWN_SEED, Answers, FirstAnswer, KeptTensor, NotCarried, Pass
+from tacit.clipping.under_vmap import Answers, FirstAnswer, KeptTensor, NotCarried, Pass
 from tacit.clipping.vmap_draws import Group, drawn_once
 from tacit.clipping.vmap_reasons import said
 from tacit.clipping.vmap_rules import RULES
@@ -72,7 +72,8 @@ class VmapEngine(GradientEngine):
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
         self._why_slow: str | None = None
-        self._asks = False  # whether Python asks for numbers of records
+        self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
+        self._apart = _Apart(self.parameters)
         self._group: Group | None = None  # the records of a pass, if Python asks
         self._added = False  # whether a pass began to add to the sum
 
@@ -230,10 +231,11 @@ class VmapEngine(GradientEngine):
         """Add the sum in passes under vmap; None if the records go one by one."""
         if self._why_slow is None and self.measured.get(_BY_RECORD):
             self._why_slow = "as when the run began"
-        self._asks |= bool(self.measured.get(_ASKS))
+        self._asks = max(self._asks, self.measured.get(_ASKS, 0))
         if self._why_slow is not None:
             return None
-        devices, apart = devices_of(batch), _Apart(self.parameters)
+        devices, apart = devices_of(batch), self._apart
+        apart.clear()
         states, self._added = states_of(devices), False
         go = partial(self._add_pass, accumulator, apart, thresholds, scale)
         try:
@@ -254,6 +256,7 @@ class VmapEngine(GradientEngine):
             return None
         for name, total in apart.items():
             self._buffer(accumulator, name).add_(total)
+        apart.clear()
         return norms, losses
 
     def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
@@ -280,19 +283,24 @@ class VmapEngine(GradientEngine):
         """Let ``go`` take the batch, in groups of records that give Python the same numbers."""
         devices = devices_of(batch)
         states = states_of(devices)
-        if not self._asks:
-            self._restart()
+        while True:
             try:
-                return go(batch)
+                if not self._asks:
+                    self._restart()
+                    return go(batch)
+                n = len(batch[0]) // self.views
+                found = self._by_answers(batch, go, drawn_once(n, devices, exact=self._asks > 1))
             except FirstAnswer:
                 draw_again(states, devices)
-                self._asks, self.measured[_ASKS] = True, 1
-        try:
-            return self._by_answers(batch, go, drawn_once(len(batch[0]) // self.views, devices))
-        finally:
-            self._group = None
+                self._asks += 1
+                self.measured[_ASKS] = self._asks
+                self._apart.clear()
+                continue
+            finally:
+                self._group = None
             draw_again(states, devices)
-            torch.randint(2, ())
+            torch.randint(2, ())  # of all that was drawn, the next step begins behind this
+            return found
 
     def _by_answers(
         self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found], group: Group
@@ -365,10 +373,7 @@ class VmapEngine(GradientEngine):
             run.begin(rows)
             with run:
                 losses = self.per_example_loss(self.model, *rows)
-            if run.failed is not None:
-                raise run.failed
-            if torch.initial_seed() not in run.seeds:
-                raise UnsupportedModel(OWN_SEED)
+            run.returns(losses)
             losses = modules.check_losses(losses, self.views)
             if run.checkpointed:
                 run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
