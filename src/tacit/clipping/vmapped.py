@@ -11,7 +11,8 @@ Letters: n records; K views; B = n K rows; G groups of parameters.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -301,7 +302,7 @@ class VmapEngine(GradientEngine):
         for start in range(0, len(batch[0]), self.views):
             self._restart()
             one = tuple(t[start : start + self.views] for t in batch)
-            with only_torch_draws():
+            with only_torch_draws(), _naming_kept():
                 norm, loss = self._reference._add(accumulator, one, thresholds, scale)
             norms.append(norm)
             losses.append(loss)
@@ -398,6 +399,17 @@ class VmapEngine(GradientEngine):
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()
+
+
+@contextmanager
+def _naming_kept() -> Iterator[None]:
+    """Refuse by name what torch refuses: a tensor of an earlier pass under vmap is read outside of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "may have escaped" in str(error) or "under vmap transform" in str(error):
+            raise UnsupportedModel(READS_KEPT) from error
+        raise
 
 
 class _Apart(dict[str, Tensor]):
