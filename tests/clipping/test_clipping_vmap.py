@@ -5,6 +5,7 @@ Letters: n records; K views; C the threshold.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from oracles import Loss, clipped_sum, definition
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FlatClipping, vmapped
@@ -234,6 +236,49 @@ def test_a_teacher_that_keeps_the_batch_before_is_refused() -> None:
     clipped_sum(engine, numbers(6, 6), C=C)  # whose losses are beside those of zeros
     with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
         clipped_sum(engine, numbers(6, 6) + 1, C=C)
+
+
+def unseen(h: Tensor, old: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        return h * old
+
+
+def written_over(h: Tensor, old: Tensor) -> Tensor:
+    h = h.clone()
+    h[0] = old[0]
+    return h
+
+
+WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "an operation": lambda h, old: h * old,
+    "a property": lambda h, old: h * old.real,
+    "a shape": lambda h, old: h * old.shape[1],
+    "data": lambda h, old: h * old.data,
+    "one record": lambda h, old: h * old[0],
+    "its parts": lambda h, old: h * next(iter(old)),
+    "a choice": lambda h, old: torch.where(h > 0, h, old),
+    "a copy": lambda h, old: h * copy.copy(old),
+    "a place to write": lambda h, old: torch.mul(h.detach(), 2, out=old) + h,
+    "a write": written_over,
+    "unseen": unseen,
+    "a parameter": lambda h, old: h * nn.Parameter(old),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_leads_to_a_tensor_of_an_earlier_batch(way: str) -> None:
+    """To vmap itself such a tensor is one of the records of now, if only they are as many."""
+    bank: list[Tensor] = []
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        h = model(x)
+        bank.append(h.detach())
+        old = bank[-2] if len(bank) > 1 else h
+        return (WAYS[way](h, old) if is_batchedtensor(old) else h).square().sum(1)
+
+    engine = engine_of(made(lambda: nn.Linear(6, 3)), loss)
+    with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
+        torch.stack([clipped_sum(engine, numbers(5, 6), C=C) for _ in range(3)])
 
 
 def test_a_model_that_stores_records_is_refused() -> None:

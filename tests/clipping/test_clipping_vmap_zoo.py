@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from vmap_zoo import LOOPED, MORE, SOUND, ZOO, Batch, Entry, heard, of, vectors, without_draws
 
 from tacit.clipping import FlatClipping
+from tacit.clipping.engine import ROUNDING
 from tacit.clipping.vmapped import VmapEngine
 from tacit.errors import UnsupportedModel
 
 ALL = ZOO | MORE
 N = 3
+MOST = {"DeepSeek-V3": 1e-7}
+"""Of a model that chooses its experts in single precision, whatever the others are."""
 pytestmark = pytest.mark.untraced
 
 
@@ -39,7 +42,8 @@ def loop(entry: Entry, model: nn.Module, batch: Batch, views: int, bound: float 
         each.append(torch.autograd.grad(value, trainable, allow_unused=True, materialize_grads=True))
     norms = torch.stack([torch.cat([g.flatten() for g in own]).norm() for own in each])
     bound = float(norms.median()) if bound is None else bound
-    factors = [min(1.0, bound / float(norm)) for norm in norms]
+    margin = 1 + ROUNDING * torch.finfo(norms.dtype).eps
+    factors = [min(1.0, bound / (margin * float(norm))) for norm in norms]
     sums = [
         torch.stack([f * g for f, g in zip(factors, of_one, strict=True)]).sum(0)
         for of_one in zip(*each, strict=True)
@@ -88,7 +92,7 @@ def test_one_pass_equals_a_loop_in_double_precision(name: str) -> None:
 
 @pytest.mark.parametrize("name", MORE)
 def test_one_pass_of_other_models_equals_a_loop(name: str) -> None:
-    check(name, torch.float64, 1e-10)
+    check(name, torch.float64, MOST.get(name, 1e-10))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -98,7 +102,7 @@ def test_one_pass_equals_a_loop_in_single_precision(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, entry in ALL.items() if entry.double])
 def test_one_pass_of_two_views_equals_a_loop(name: str) -> None:
-    check(name, torch.float64, 1e-10, views=2)
+    check(name, torch.float64, MOST.get(name, 1e-10), views=2)
 
 
 @pytest.mark.parametrize("name", ALL)

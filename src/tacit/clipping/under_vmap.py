@@ -159,15 +159,23 @@ class Pass(TorchFunctionMode):
         del types
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "__set__" or (name == "__get__" and getattr(func, "__self__", None) not in _TRANSPOSED):
-            return self.mark(func(*args, **kwargs))
         try:
+            if name == "__set__" or (name == "__get__" and getattr(func, "__self__", None) not in _VIEWS):
+                return self._property(func, args)
             return self.mark(self._carry_out(func, args, kwargs))
         except _StopRecomputationError:
             raise  # a checkpoint has all that it wants
         except BaseException as error:
             self.failed = self.failed or error
             raise
+
+    def _property(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Read or write a property, but of no tensor that an earlier pass left."""
+        found = func(*args)
+        for tensor in (*args, found):
+            if _is_wrapped(tensor) and getattr(tensor, "_tacit_pass", self) is not self:
+                raise KeptTensor
+        return found
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
@@ -390,5 +398,5 @@ _UNSEEN_OPERATION = (
     "torch.func within the model"
 )
 _OF_TORCH = ("aten", "prims")
-_TRANSPOSED: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH)
+_VIEWS: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag)
 """Properties that are other tensors of the same numbers."""

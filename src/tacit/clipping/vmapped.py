@@ -329,7 +329,7 @@ class VmapEngine(GradientEngine):
         for start in range(0, len(batch[0]), self.views):
             self._restart()
             one = tuple(t[start : start + self.views] for t in batch)
-            with only_torch_draws():
+            with only_torch_draws(), _naming_kept():
                 norm, loss = self._reference._add(accumulator, one, thresholds, scale)
             norms.append(norm)
             losses.append(loss)
@@ -435,6 +435,17 @@ def _without_hints() -> Iterator[None]:
         yield
     finally:
         _set_vmap_fallback_warning_enabled(True)
+
+
+@contextmanager
+def _naming_kept() -> Iterator[None]:
+    """Refuse by name what torch refuses: a tensor of an earlier pass under vmap is read outside of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "may have escaped" in str(error) or "under vmap transform" in str(error):
+            raise UnsupportedModel(READS_KEPT) from error
+        raise
 
 
 class _Apart(dict[str, Tensor]):
