@@ -553,7 +553,7 @@ def test_wrong_records(what: str) -> None:
         says(refusal(lambda: run(make())), [words])
 
 
-@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("engine", ["fast", "reference", "vmap"])
 @pytest.mark.parametrize("what", MODELS)
 def test_wrong_models(what: str, engine: str) -> None:
     make, kind, *words = MODELS[what]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.errors import TacitError
 
@@ -33,9 +34,11 @@ TOLERANCE = 1e-4
 """What single precision may add to a sensitivity of 1."""
 
 
-def open_engine(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
-    """The only door to the engine: the clipped sum of a batch before noise, and the verdict so far."""
-    engine = FastEngine(model, loss, FlatClipping(C))
+def open_engine(
+    model: nn.Module, loss: Loss, C: float, kind: type[GradientEngine] = FastEngine
+) -> tuple[Sum, Callable[[], str]]:
+    """The only door to an engine: the clipped sum of a batch before noise, and the verdict so far."""
+    engine = kind(model, loss, FlatClipping(C))
 
     def clipped_sum(batch: Batch) -> Tensor:
         sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in engine.parameters.items()}
@@ -318,9 +321,9 @@ class Row:
         return max(self.verdicts, key=lambda name: (self.verdicts[name], name))
 
 
-def measure(entry: Coupling, sets: Sequence[RecordSet]) -> Row:
+def measure(entry: Coupling, sets: Sequence[RecordSet], door: Door = open_engine) -> Row:
     """What the engine makes of an entry on these record sets."""
-    found = [sensitivity(entry, chosen) for chosen in sets]
+    found = [sensitivity(entry, chosen, door) for chosen in sets]
     worst = 0.0 if entry.draws else max(one.sensitivity for one in found)
     errors = Counter(one.error for one in found if one.error).most_common(1)
     return Row(worst, dict(Counter(one.verdict for one in found)), errors[0][0] if errors else "")

@@ -114,7 +114,7 @@ def members(run: PrivateSession, at: int = 0, records: int = N) -> Tensor:
     return torch.from_numpy(run.plan.sampling.indices(run._generator, at, records))
 
 
-@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("engine", ["fast", "reference", "vmap"])
 @pytest.mark.parametrize("physical", [1, 3, 7, 512])
 def test_step_releases_the_clipped_sum_of_the_drawn_records(
     engine: str, physical: int, monkeypatch: pytest.MonkeyPatch
@@ -294,6 +294,37 @@ def test_resume_is_exact(stop: int, tmp_path: Path) -> None:
     assert torch.equal(weights(resumed_run(tmp_path / "state.pt", stop)), weights(whole))
 
 
+def dropping(hidden: nn.Module) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        layers = [nn.Linear(D, 8), nn.Dropout(0.5), hidden, nn.Linear(8, 8), nn.Dropout(0.5)]
+        return nn.Sequential(*layers, nn.Linear(8, CLASSES)).double()
+
+
+class Signs(nn.Module):
+    """Each record goes by a number of its own, which Python reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs() if len(x) == 1 and x.sum().item() > 0 else torch.stack([self._of(row) for row in x])
+
+    def _of(self, row: Tensor) -> Tensor:
+        return row.abs() if row.sum() > 0 else row
+
+
+@pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
+@pytest.mark.parametrize(
+    ("hidden", "route"), [(nn.Tanh(), "fast"), (Signs(), "record by record: Python reads")]
+)
+def test_a_resumed_run_under_vmap_is_exact(hidden: nn.Module, route: str, tmp_path: Path) -> None:
+    """Its dropout draws what it would have drawn, by either route."""
+    whole = finish(session(dropping(hidden), engine="vmap"))
+    assert whole.route.startswith(route)
+    finish(session(dropping(hidden), engine="vmap"), steps=5).save(tmp_path / "state.pt")
+    run = session(dropping(hidden), engine="vmap", generator=Generator.from_os())
+    run.load(tmp_path / "state.pt")
+    assert torch.equal(weights(finish(run).model), weights(whole.model))
+
+
 def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = finish(session(ema_decay=0.9)).current_model
     real = PrivateSession.load
@@ -315,6 +346,7 @@ def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.Monk
         {"the_plan": plan(steps=13)},
         {"physical_batch_size": 7},
         {"engine": "reference"},
+        {"engine": "vmap"},
     ],
 )
 def test_resume_with_anything_else_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:

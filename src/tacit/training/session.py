@@ -37,6 +37,7 @@ from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.vmapped import VmapEngine
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.events import event_to_json
 from tacit.losses import per_record
@@ -136,7 +137,8 @@ class PrivateSession:
             all these calls.
         collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
             such as :func:`tacit.collate.pad`.
-        engine: "fast", or "reference" for the definition itself.
+        engine: "fast", or "reference" for the definition itself; "vmap", which is on trial, runs the loss for
+            one record by meaning, so that no record can see another.
         physical_batch_size: most records in memory at once, owners with all rows that a step reads of them;
             it changes speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
@@ -315,7 +317,9 @@ class PrivateSession:
 
     @property
     def route(self) -> str:
-        """Which engine computed the batches so far: ``"fast"``, ``"reference"``, or a mixture, and why.
+        """How the batches so far were computed: ``"fast"``, ``"reference"``, or a mixture, and why.
+
+        ``engine="vmap"`` says ``"fast"``, or ``"record by record: "`` and why.
 
         It may depend on the records, as the time of a step does: it is for whoever trains; do not publish it.
         """
@@ -767,8 +771,10 @@ def _make_engine(
     name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
 ) -> GradientEngine:
     views = plan.views * rows
-    if check_in("engine", name, ("fast", "reference")) == "fast":
+    if check_in("engine", name, ("fast", "reference", "vmap")) == "fast":
         return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
+    if name == "vmap":
+        return VmapEngine(model, loss, plan.clipping, views=views, budget=memory)
     if memory != FAST:
         raise InvalidInput(
             f"memory={memory} limits what the fast engine stores, and the reference engine stores nothing. "

@@ -13,28 +13,40 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["RepeatedDraws", "begin_at", "devices_of", "draw_again", "drawn_so_far", "states_of"]
+__all__ = [
+    "DRAWS",
+    "DROPOUTS",
+    "DROPPING",
+    "KEPT",
+    "SLOPES",
+    "RepeatedDraws",
+    "begin_at",
+    "devices_of",
+    "draw_again",
+    "drawn_so_far",
+    "states_of",
+]
 
-_DROPOUTS = frozenset(
+DROPOUTS = frozenset(
     {torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
     | {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
 )
-_DROPPING = frozenset(
+DROPPING = frozenset(
     {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
     | {F.multi_head_attention_forward}
 )
 """Operations that drop out beside what they do, at a rate that is their one fraction."""
-_SLOPES = frozenset({F.rrelu, torch.rrelu})
+SLOPES = frozenset({F.rrelu, torch.rrelu})
 _OF_WEIGHTS = frozenset({torch.multinomial, Tensor.multinomial})
-_KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
+KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
 _BY_SIZES = frozenset({torch.rand, torch.randn})
 _IN_PLACE = frozenset(
     {Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_}
     | {Tensor.cauchy_, Tensor.geometric_, Tensor.log_normal_}
 )
 _LIKE = frozenset({torch.rand_like, torch.randint_like, torch.randn_like})
-_DRAWS = _BY_SIZES | _IN_PLACE | _LIKE | {torch.bernoulli, torch.multinomial, torch.normal, torch.poisson}
-_DRAWS |= {
+DRAWS = _BY_SIZES | _IN_PLACE | _LIKE | {torch.bernoulli, torch.multinomial, torch.normal, torch.poisson}
+DRAWS |= {
     torch.randint,
     Tensor.bernoulli,
     Tensor.multinomial,
@@ -65,14 +77,14 @@ class RepeatedDraws(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _DROPOUTS:
+        if func in DROPOUTS:
             return args[0] if args else kwargs["input"]
-        if func in _SLOPES:
+        if func in SLOPES:
             return F.rrelu(args[0], *args[1:3])
-        if func in _DROPPING:
+        if func in DROPPING:
             args = tuple(0.0 if isinstance(arg, float) else arg for arg in args)
-            kwargs = {name: _KEPT.get(name, value) for name, value in kwargs.items()}
-        if func not in _DRAWS or kwargs.get("generator") is not None:  # one's own may be seeded each time
+            kwargs = {name: KEPT.get(name, value) for name, value in kwargs.items()}
+        if func not in DRAWS or kwargs.get("generator") is not None:  # one's own may be seeded each time
             return func(*args, **kwargs)
         by_numbers = func in _BY_SIZES and isinstance(args[0] if args else None, int)
         sizes = [args] if by_numbers else [a for a in (*args, *kwargs.values()) if _size(a)]

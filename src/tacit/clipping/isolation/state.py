@@ -1,4 +1,4 @@
-"""What a forward pass changes: nothing of the records may stay in the model but by the noisy step.
+"""What a forward pass changes: nothing of the records may stay but by the noisy step.  Long: many places.
 
 A forward pass may write to the model beside computing losses: activations for a plot, a running mean, weights
 that are set from the first batch.  All of it would leave with the model, or reach later steps, without noise.
@@ -23,7 +23,17 @@ from torch.nn.parameter import is_lazy
 
 from tacit.errors import UnsupportedModel
 
-__all__ = ["Memory", "Place", "Writes", "differing", "is_object", "refuse_kept", "same", "values_around"]
+__all__ = [
+    "Memory",
+    "Place",
+    "Writes",
+    "differing",
+    "is_object",
+    "refuse_kept",
+    "refuse_wrapped",
+    "same",
+    "values_around",
+]
 
 Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
 """Which one it is, and what is in it by name."""
@@ -44,9 +54,9 @@ class Memory:
     but for objects that have such attributes.  ``tensors``: False for the others alone, which is quick.
     """
 
-    def __init__(self, model: nn.Module, *, tensors: bool = True) -> None:
-        self._model, self._with_tensors = model, tensors
-        self._tables = list(_tables_of(model))
+    def __init__(self, model: nn.Module, loss: object = None, *, tensors: bool = True) -> None:
+        self._model, self._with_tensors, self._loss = model, tensors, loss
+        self._tables = list(self._all_tables())
         self._before = {place: (value, _copy(value)) for place, value in self._values(self._tables)}
 
     def _values(self, tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
@@ -56,9 +66,14 @@ class Memory:
                 if plain and (self._with_tensors or not isinstance(value, Tensor)):
                     yield (number, key), value
 
+    def _all_tables(self) -> Iterator[Table]:
+        yield from _tables_of(self._model)
+        if self._loss is not None:
+            yield from _tables_around(self._loss, {id(module) for module in self._model.modules()}, _DEEP)
+
     def changes(self) -> dict[Place, Any]:
         """Copies of what is otherwise now in the model, by place; None where something is gone."""
-        now = dict(self._values(_tables_of(self._model)))
+        now = dict(self._values(self._all_tables()))
         changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
         for place, value in now.items():
             if place not in self._before or not _equal(value, self._before[place][1]):
@@ -88,6 +103,32 @@ class Memory:
             for number, _ in _tables_of_module(module):
                 prefixes[number] = f"{name}.{number[1]}" if isinstance(number, tuple) else name
         return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Refuse a model in which a pass under vmap left a tensor of records."""
+    names = [
+        f"{name}.{key}".lstrip(".")
+        for name, module in model.named_modules()
+        for _, table in _tables_of_module(module)
+        for key, value in table.items()
+        if key not in _OF_TORCH or key == "_buffers"
+        if _holds_wrapped(value)
+    ]
+    if names:
+        raise UnsupportedModel(KEPT.format(", ".join(sorted(set(names)))))
+
+
+def _holds_wrapped(value: object) -> bool:
+    match value:
+        case Tensor():
+            return is_functorch_wrapped_tensor(value)
+        case list() | tuple() | deque():
+            return any(map(_holds_wrapped, value))
+        case dict():
+            return any(map(_holds_wrapped, value.values()))
+        case _:
+            return False
 
 
 def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records: Mapping[Place, Any]) -> None:
@@ -223,6 +264,61 @@ def _around(thing: object, seen: set[int], deep: int) -> Iterator[Any]:
     yield from inside
     for value in inside:
         yield from _around(value, seen, deep - 1)
+
+
+class _Cell(dict[str, Any]):
+    """A variable of an enclosing function, as a table of one value."""
+
+    def __init__(self, cell: Any) -> None:
+        super().__init__(value=cell.cell_contents)
+        self._cell = cell
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._cell.cell_contents = value
+
+
+class _Names(dict[str, Any]):
+    """The variables of a module that a function reads."""
+
+    def __init__(self, function: FunctionType) -> None:
+        names = [n for n in function.__code__.co_names if n in function.__globals__]
+        super().__init__({n: function.__globals__[n] for n in names})
+        self._globals = function.__globals__
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._globals[key] = value
+
+
+def _tables_around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
+    """Where the variables are that a loss may keep something in."""
+    if id(thing) in seen or deep == 0:
+        return
+    seen.add(id(thing))
+    tables: list[MutableMapping[str, Any]] = []
+    inside: list[object] = []
+    if isinstance(thing, partial):
+        inside = [thing.func, *thing.args, *thing.keywords.values()]
+    elif isinstance(thing, MethodType):
+        inside = [thing.__self__, thing.__func__]
+    elif isinstance(thing, FunctionType):
+        tables.append(_Names(thing))
+        tables += [_Cell(cell) for cell in thing.__closure__ or () if _is_filled(cell)]
+        yield id(thing), tables[0]
+        for cell, table in zip(
+            [c for c in thing.__closure__ or () if _is_filled(c)], tables[1:], strict=True
+        ):
+            yield id(cell), table
+        inside = [value for table in tables for value in table.values()]
+    elif isinstance(thing, nn.Module):
+        for number, table in _tables_of(thing):
+            yield number, table
+    elif is_object(thing):
+        yield id(vars(thing)), vars(thing)
+        inside = [*vars(thing).values(), *([type(thing).__call__] if callable(thing) else [])]
+    for value in inside:
+        yield from _tables_around(value, seen, deep - 1)
 
 
 def _is_filled(cell: Any) -> bool:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast, final
+from typing import Protocol, cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example import tied
 from tacit.clipping.per_example.derived_weights import RowByRow, form_of
 from tacit.clipping.per_example.linear import Outer, Pair
 from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
-from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.use import EXACT, Kept, Rearranged, Use, chunks, widened
 
-__all__ = ["Gradient", "Joined", "gradients_of", "joined"]
+__all__ = ["Gradient", "Joined", "Recorded", "gradients_of", "joined"]
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """Numbers of a parameter, by device, up to which its gradients are joined with others'.
@@ -173,7 +173,21 @@ def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | Non
     return Joined(sizes, Kept(torch.cat(rows, 1)))
 
 
-def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorder) -> dict[str, Gradient]:
+class Recorded(Protocol):
+    """What a pass left: the ``uses`` of ``sources``, which are parameters and what is derived from them."""
+
+    sources: dict[int, Tensor]
+    uses: dict[int, list[Use]]
+    rows: int
+    views: int
+    budget: MemoryBudget
+
+    @property
+    def hooked(self) -> bool:
+        """Whether a hook is on what is computed from parameters, which may do something else each time."""
+
+
+def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
     """Take the uses from the recorder: those of each parameter, and those of what is derived from it."""
     uses = dict(recorder.uses)
     recorder.uses.clear()

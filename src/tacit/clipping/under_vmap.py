@@ -1,0 +1,402 @@
+"""A pass of records under ``torch.func.vmap``: no record can see another, by construction.  Long: one class.
+
+The loss is called once, for one record by meaning: its rows (K, ...) are *batched* tensors, of which the
+physical ones (n, K, ...) hold all records.  Python gets no number of a batched tensor, nor does another
+thread, NumPy or a hook; so what one record adds depends on no other.
+
+A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call.  It sees each operation and looks for
+*sources*: parameters, and what is computed from parameters and constants alone, such as ``W.t()`` or a weight
+by weight norm.  A source that meets a record is read in one of two ways:
+
+* *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights.  The rule
+  works on physical tensors and keeps what norms and sums need, as (inputs, output gradients).
+* *Lent*: as one copy for each record, which takes no memory.  Autograd then forms the gradient of each
+  record, (n, \\*shape), whatever is done with it: biases, scales, tied and shared weights need no rule.
+
+Letters: n records; K views; B = n K rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import (  # what torch.func itself is made of
+    _add_batch_dim,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_current_level,
+    maybe_get_bdim,
+    maybe_get_level,
+)
+from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import _StopRecomputationError
+
+from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
+from tacit.clipping.memory import MemoryBudget
+from tacit.clipping.per_example.use import Kept, Use
+from tacit.clipping.vmap_draws import Group
+from tacit.errors import UnsupportedModel
+
+__all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass"]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+_READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
+"""By which Python would get the numbers of all records at once."""
+_ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item})
+"""By which Python gets one number of a record."""
+_DRAWS = DRAWS | DROPOUTS | SLOPES
+
+OWN_SEED = (
+    "the model or the loss chooses a seed by itself, or draws from a random number generator of its own: "
+    "which numbers a record gets would depend on how many records are before it, and they would be the same "
+    "in each step. Draw by torch's own generator: torch.rand(len(x))."
+)
+UNSEEN = (
+    "a gradient reaches a parameter by a way that is not seen, so it cannot be clipped. Parameters must be "
+    "read in the forward pass of this batch, in Python: pass modules that are not scripted or traced "
+    "(torch.jit)."
+)
+STALE = (
+    "the loss or the model reads a tensor that was computed from parameters before this batch: its gradient "
+    "reaches them past the engine, and cannot be clipped. Compute it in the forward pass."
+)
+
+
+class NotCarried(Exception):
+    """What the pass cannot do under vmap: the model goes record by record, for this reason."""
+
+
+class KeptTensor(NotCarried):
+    """A tensor of an earlier pass is read."""
+
+
+class FirstAnswer(Exception):
+    """Python asks for a number of a record for the first time, or for the first time after draws."""
+
+
+class Answers(Exception):
+    """The records of a pass give Python several numbers; ``groups``: (n,), those that give the same."""
+
+    def __init__(self, groups: Tensor) -> None:
+        super().__init__()
+        self.groups = groups
+
+
+@final
+class Pass(TorchFunctionMode):
+    """What one pass of n records leaves: the uses of each source.
+
+    Args:
+        parameters: the private ones.
+        n: records.
+        views: K.
+        rules: by operation, ``rule(pass, *args, **kwargs)``, or ``NotImplemented`` where it does not fit.
+        budget: what may be kept.
+        group: these records, if Python may ask for their numbers, for its state is kept.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        n: int,
+        views: int,
+        rules: dict[Any, Callable[..., Any]],
+        budget: MemoryBudget,
+        *,
+        group: Group | None = None,
+    ) -> None:
+        super().__init__()
+        self.n, self.views, self.rows, self.budget = n, views, n * views, budget
+        self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
+        self.uses: dict[int, list[Use]] = {}
+        self.anchor = torch.empty(0, requires_grad=True)
+        """Makes the output of a rule require a gradient, and gets none."""
+        self.hooked = False
+        """Whether a hook is on what is computed from parameters."""
+        self.level: int | None = None
+        """Of the records, once ``vmap`` has begun."""
+        self.seeds = {torch.initial_seed()}
+        """Of the generator: where it began, and where it went on after Python was given a number."""
+        self.failed: BaseException | None = None
+        """What was raised, though the model may have gone on."""
+        self.checkpointed = False
+        self.drawn_at_once = False
+        """Whether a rule drew for the records of the pass alone."""
+        self.group, self._rules, self._in_backward = group, rules, False
+        self._lent: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def returns(self, losses: object) -> None:
+        """Check that losses come from operations of this pass that were seen; raise what the model caught."""
+        if self.failed is not None:
+            raise self.failed
+        if torch.initial_seed() not in self.seeds:
+            raise UnsupportedModel(OWN_SEED)
+        if isinstance(losses, Tensor):
+            self._is(losses)
+
+    def begin(self, rows: tuple[Tensor, ...]) -> None:
+        """Begin with the batched rows of a record, within ``vmap``."""
+        self.level = maybe_current_level()
+        self.mark(rows)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        try:
+            if name == "__set__" or (name == "__get__" and getattr(func, "__self__", None) not in _VIEWS):
+                return self._property(func, args)
+            return self.mark(self._carry_out(func, args, kwargs))
+        except _StopRecomputationError:
+            raise  # a checkpoint has all that it wants
+        except BaseException as error:
+            self.failed = self.failed or error
+            raise
+
+    def _property(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Read or write a property, but of no tensor that an earlier pass left."""
+        found = func(*args)
+        for tensor in (*args, found):
+            if _is_wrapped(tensor) and getattr(tensor, "_tacit_pass", self) is not self:
+                raise KeptTensor
+        return found
+
+    def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
+        sourced, batched = self._look(args, kwargs)
+        if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
+            raise UnsupportedModel(OWN_SEED)
+        if not batched and not (sourced and func in _DRAWS):  # as F.dropout(W), which each record draws
+            found = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
+            if not sourced or not any(map(_is_wrapped, tree_leaves(found))):
+                return found
+            return self._run(func, *tree_map(self.lent, (args, kwargs)))  # it draws too
+        if func in _ANSWERS:
+            return self._answer(func, args[0])
+        if func in _READS:
+            raise NotCarried("Python reads the numbers of records, as print(x) does")
+        _refuse_own_rule(func, args)
+        self._check_hooks()
+        rule = self._rules.get(func)
+        if rule is not None and maybe_current_level() == self.level:
+            result = rule(self, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if sourced:
+            args, kwargs = tree_map(self.lent, (args, kwargs))
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs) if self.group is None else self.group.carry_out(self, func, args, kwargs)
+
+    def _check_hooks(self) -> None:
+        """Refuse hooks on what autograd saves, which would see all records; checkpoints' own are known."""
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is None:
+            return
+        if getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
+            raise NotCarried("hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks)")
+        self.checkpointed = True
+
+    def _answer(self, func: Callable[..., Any], tensor: Tensor) -> Any:
+        """Return the number that each record gives Python, if it is the same for all."""
+        if not self.is_batched(tensor) or tensor.numel() != 1:
+            return func(tensor)  # which says what is wrong
+        if self.group is None or (self.drawn_at_once and not self.group.exact):
+            raise FirstAnswer
+        with temporarily_pop_interpreter_stack():
+            values = self.physical(tensor).detach().reshape(self.n)
+            groups = _alike(values)
+            if bool((groups != groups[0]).any()):
+                raise Answers(groups)
+            answer = func(values[0])
+            self.seeds.add(self.group.go_on(answer))
+            return answer
+
+    def _look(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether there is a source among the arguments, and a batched tensor.
+
+        Those of other passes are refused.
+        """
+        sourced = batched = False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, Tensor):
+                one, other = self._is(value)
+                sourced |= one
+                batched |= other
+            elif isinstance(value, list | tuple | dict):
+                for tensor in tree_leaves(value):
+                    if isinstance(tensor, Tensor):
+                        one, other = self._is(tensor)
+                        sourced |= one
+                        batched |= other
+        return sourced, batched
+
+    def _is(self, tensor: Tensor) -> tuple[bool, bool]:
+        """Whether it is a source, and whether it is batched."""
+        if is_functorch_wrapped_tensor(tensor):
+            of = getattr(tensor, "_tacit_pass", None)
+            if of is None:
+                raise NotCarried(_UNSEEN_OPERATION)
+            if of is not self:
+                raise KeptTensor
+            return False, True
+        if tensor.requires_grad and id(tensor) not in self.sources and tensor.grad_fn is not None:
+            raise UnsupportedModel(STALE)
+        return id(tensor) in self.sources, False
+
+    def mark(self, result: Any) -> Any:
+        """Note that batched tensors are of this pass; give iterators back as iterators."""
+        if isinstance(result, Tensor):
+            if is_functorch_wrapped_tensor(result):
+                _note(result, self)
+        elif isinstance(result, list | tuple | dict):
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
+                    _note(tensor, self)
+        elif isinstance(result, Iterator):
+            return iter([self.mark(each) for each in result])
+        return result
+
+    def owns(self, tensor: Tensor | None) -> bool:
+        """Whether it is a source."""
+        return id(tensor) in self.sources
+
+    def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute from parameters and constants alone, and make what comes out sources."""
+        if func is Tensor.register_hook:
+            if args[0].is_leaf:
+                raise NotCarried("the model puts a hook on a parameter")
+            self.hooked = True
+        with saved_tensors_hooks(_as_it_is, _as_it_is):  # pulled back later, where a checkpoint is no more
+            result = func(*args, **kwargs)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                self.sources[id(tensor)] = tensor
+        return result
+
+    def lent(self, value: Any) -> Any:
+        """Return one copy for each record of what is a source, else what it is."""
+        if not isinstance(value, Tensor) or not self.owns(value):
+            return value
+        if id(value) not in self._lent:
+            with temporarily_pop_interpreter_stack():
+                leaf = value.detach().expand(self.n, *value.shape).requires_grad_()
+            self._lent[id(value)] = leaf, self.mark(self.batched(leaf))
+        return self._lent[id(value)][1]
+
+    def physical(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """Return what holds all records, (n, ...), n at ``dim``; of a constant, a copy for each record."""
+        if not is_batchedtensor(tensor):
+            return tensor.expand(self.n, *tensor.shape).movedim(0, dim)
+        whole = get_unwrapped(tensor)
+        at = maybe_get_bdim(tensor)
+        return whole if at == dim else whole.movedim(at, dim)
+
+    def batched(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """Return a physical tensor as a batched one."""
+        assert self.level is not None
+        result: Tensor = _add_batch_dim(tensor, dim, self.level)
+        return result
+
+    def is_batched(self, *tensors: Tensor) -> bool:
+        """Whether these are all batched, at the level of the pass: no transform is in between."""
+        return maybe_current_level() == self.level and all(
+            is_batchedtensor(t) and maybe_get_level(t) == self.level for t in tensors
+        )
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass of the sum of the (n,) losses: rules keep their uses, lent sources get theirs."""
+        if not self._in_backward and losses.requires_grad:
+            self._run_backward(losses)
+
+    def backward_within(self, losses: Tensor) -> None:
+        """The same for a batched loss, (1,), under vmap, where checkpointed layers can be computed anew."""
+        whole = self.physical(losses)
+        if whole.requires_grad:
+            self._run_backward(whole, self)
+
+    def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
+        """What ``torch.autograd.grad`` calls, which itself would leave the mode ``within``."""
+        self._in_backward = True
+        leaves = {key: leaf for key, (leaf, _) in self._lent.items()}
+        own = [s for s in self.sources.values() if s.is_leaf]
+        inputs = (*own, *leaves.values(), self.anchor)
+        ones = torch.ones_like(losses)
+        with within:
+            found: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
+                (losses,), (ones,), False, False, inputs, True, False
+            )
+        if any(g is not None for g in found[: len(own)]):
+            raise UnsupportedModel(UNSEEN)
+        for key, g in zip(leaves, found[len(own) : -1], strict=True):
+            if g is not None:
+                self.uses.setdefault(key, []).append(Kept(g))
+        self._lent.clear()
+
+    def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
+        """Keep the uses that a rule found in the backward pass."""
+        del g
+        if not self._in_backward:
+            raise NotCarried("a gradient is taken within the forward pass")
+        for source, use in uses:
+            self.uses.setdefault(id(source), []).append(use)
+
+    def clear(self) -> None:
+        """Let go of everything: activations hold the graph, which holds this pass."""
+        self.uses.clear()
+        self.sources.clear()
+        self._lent.clear()
+
+
+def _refuse_own_rule(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Refuse rules for ``vmap`` of the user's own, to which all records are given at once."""
+    if func is custom_function_call and has_overridden_vmap_rule(args[0]):
+        raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
+    if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
+        raise NotCarried(f"the operator {func} is not one of torch's own")
+
+
+def _is_wrapped(value: Any) -> bool:
+    return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
+
+
+def _note(tensor: Any, of: Pass) -> None:
+    tensor._tacit_pass = of
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _alike(values: Tensor) -> Tensor:
+    """The groups (n,) of values that are the same, of fractions to the last bit."""
+    if values.dtype.is_floating_point:
+        values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+    groups: Tensor = values.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
+    return groups
+
+
+_UNSEEN_OPERATION = (
+    "records go through operations that Python does not see, as of torch.jit, or through a transform of "
+    "torch.func within the model"
+)
+_OF_TORCH = ("aten", "prims")
+_VIEWS: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag)
+"""Properties that are other tensors of the same numbers."""

@@ -1,0 +1,473 @@
+"""The engine under vmap: one call of the loss for records that cannot see each other.  Long, and on trial.
+
+A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
+vmap carries it.  What vmap does not carry goes record by record.  Where Python asks for a number of a record
+(``bool``, ``item``), the records are grouped by their answers; model and loss then begin each group as they
+began the step, and are left as a record of zeros leaves them.
+
+Letters: n records; K views; B = n K rows; G groups of parameters.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+from torch.func import vmap
+
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
+from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.probe import READS_KEPT
+from tacit.clipping.isolation.randomness import devices_of, draw_again, states_of
+from tacit.clipping.isolation.state import Memory, Place, refuse_kept, refuse_wrapped
+from tacit.clipping.made_up import MIXES, made_up, only_torch_draws, refuse_if_mixed
+from tacit.clipping.memory import FAST, MemoryBudget
+from tacit.clipping.passes import Passes, keep_memory
+from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
+from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.rules import ClippingRule
+from tacit.clipping.under_vmap import Answers, FirstAnswer, KeptTensor, NotCarried, Pass
+from tacit.clipping.vmap_draws import Group, drawn_once
+from tacit.clipping.vmap_reasons import said
+from tacit.clipping.vmap_rules import RULES
+from tacit.clipping.warnings import warn_of
+from tacit.errors import TacitError, UnsupportedModel
+
+__all__ = ["VmapEngine"]
+
+_Found: TypeAlias = tuple[Tensor, ...]
+"""Of each tensor some rows for each record of a batch, in the order of the records."""
+_NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
+_BY_RECORD, _ASKS = "record by record", "groups of records"
+
+
+@final
+class VmapEngine(GradientEngine):
+    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed.
+
+    ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        per_example_loss: PerExampleLoss,
+        rule: ClippingRule,
+        *,
+        views: int = 1,
+        budget: MemoryBudget = FAST,
+    ) -> None:
+        super().__init__(model, per_example_loss, rule, views=views)
+        self.budget = budget
+        keep_memory(budget.pass_bytes)
+        self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
+        self._reference._use_vmap = False
+        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
+        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
+        self._why_slow: str | None = None
+        self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
+        self._apart = _Apart(self.parameters)
+        self._group: Group | None = None  # the records of a pass, if Python asks
+        self._added = False  # whether a pass began to add to the sum
+
+    @property
+    def route(self) -> str:
+        """``"fast"``, or why the records go one by one."""
+        return "fast" if self._why_slow is None else f"{_BY_RECORD}: {self._why_slow}"
+
+    def _go_slow(self, reason: BaseException) -> None:
+        """Take the records one by one from here on, a resumed run too: else dropout draws others."""
+        self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
+        self.measured[_BY_RECORD] = 1
+
+    def _give_copies(self) -> None:
+        super()._give_copies()
+        self._reference.per_example_loss = self.per_example_loss
+
+    def _judge(self, batch: tuple[Tensor, ...]) -> None:
+        """Refuse a model or loss that mixes or keeps records; find out whether vmap carries it."""
+        memory, around = Memory(self.model), Memory(self.model, self.per_example_loss)
+        rows = self._made_up(batch, around)
+        try:
+            self._zeros(rows)
+            after_zeros = memory.changes()
+            around.restore()
+            after_records = self._refuse_if_mixed(rows, memory, around)
+            refuse_kept(memory, after_zeros, after_records)
+            self.changes_itself |= bool(after_records)
+            warn_of(self._why_slow)
+        finally:
+            around.restore()
+            self._begun = None
+
+    def _made_up(self, batch: tuple[Tensor, ...], around: Memory) -> tuple[Tensor, ...]:
+        """Return made-up records that the loss takes: of whole numbers it may take 0 alone."""
+        rows = made_up(batch, self.views)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=devices_of(batch)):
+                self.per_example_loss(self.model, *rows)
+        except Exception:  # noqa: BLE001 (the user's own code may raise anything)
+            rows = made_up(batch, self.views, integers=1)
+        finally:
+            around.restore()
+        return rows
+
+    def _zeros(self, rows: tuple[Tensor, ...]) -> None:
+        """Carry out an ordinary forward pass of zeros of these shapes, which leaves what no record says."""
+        zeros = tuple(torch.zeros_like(t) for t in rows)
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
+            self.per_example_loss(self.model, *zeros)
+
+    def _refuse_if_mixed(
+        self, rows: tuple[Tensor, ...], memory: Memory, around: Memory
+    ) -> Mapping[Place, Any]:
+        """Compare the losses of a batch with those of its records alone; return what the batch changes."""
+        left: list[Mapping[Place, Any]] = []
+
+        def together() -> Tensor:
+            around.restore()
+            with only_torch_draws(), torch.enable_grad():
+                found = self.per_example_loss(self.model, *rows)
+            left.append(memory.changes())
+            return modules.check_losses(found, len(rows[0])).detach()
+
+        def alone() -> Tensor:
+            around.restore()
+            with warnings.catch_warnings(action="ignore"):  # of one record: std of a single number
+                return self._losses_alone(rows, around)
+
+        refuse_if_mixed(together, alone, rows)
+        return left[0]
+
+    def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
+        """(B,) losses of records each of which is alone; learn how they can be had."""
+        if self._why_slow is None:
+            try:
+                return self._by_groups(rows, self._look)[0]
+            except KeptTensor:
+                raise UnsupportedModel(READS_KEPT) from None
+            except torch.OutOfMemoryError:
+                raise
+            except _NOT_CARRIED as reason:
+                self._go_slow(reason)
+        k, found = self.views, []
+        for start in range(0, len(rows[0]), k):
+            around.restore()
+            try:
+                with torch.enable_grad():
+                    one = self.per_example_loss(self.model, *(t[start : start + k] for t in rows))
+            except Exception as reason:
+                said = f"{type(reason).__name__}: {reason}".partition("\n")[0]
+                raise UnsupportedModel(f"{MIXES} It fails for a record alone: {said}.") from reason
+            found.append(modules.check_losses(one, k).detach())
+        return torch.cat(found)
+
+    def _look(self, rows: tuple[Tensor, ...]) -> _Found:
+        """The losses (B,) of a pass that is not added."""
+        run = self._open(len(rows[0]) // self.views)
+        try:
+            losses = self._forward(run, rows)
+            run.backward(self._means(losses))
+            refuse_wrapped(self.model)
+            return (losses.detach().flatten(),)
+        finally:
+            run.clear()
+
+    def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        if self._why_slow is not None or any(p.is_cuda for p in self.parameters.values()):
+            return [batch]
+        kind = "".join(str(int(flag)) for flag in self._survey.flags)
+
+        def forward(rows: tuple[Tensor, ...]) -> None:
+            memory = Memory(self.model, self.per_example_loss)
+            try:
+                self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
+            finally:
+                memory.restore()
+
+        return self._cuts.cut(batch, forward, kind)
+
+    def _restart(self) -> None:
+        """Let the next pass begin with model and loss as the step did, if a pass may change them."""
+        if self._begun is not None:
+            self._begun.restore()
+        elif self.changes_itself or self._asks or self._why_slow is not None:
+            self._begun = Memory(self.model, self.per_example_loss)
+
+    def _settle(self, batch: tuple[Tensor, ...]) -> None:
+        """Leave the state of a pass of zeros: that of the passes may depend on what records told Python."""
+        if self._begun is None:  # nothing was told, and what tensors of records were kept cannot be read
+            refuse_wrapped(self.model)
+            return
+        self._begun.restore()
+        if self.changes_itself:
+            self._zeros(tuple(t[: self.views] for t in batch))
+
+    def _add(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        try:
+            found = self._add_whole(accumulator, batch, thresholds, scale)
+            if found is None:
+                found = self._one_by_one(accumulator, batch, thresholds, scale)
+        except BaseException:
+            if self._begun is not None:
+                self._begun.restore()
+                self._begun = None
+            raise
+        self._settle(batch)
+        return found
+
+    def _add_whole(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """Add the sum in passes under vmap; None if the records go one by one."""
+        if self._why_slow is None and self.measured.get(_BY_RECORD):
+            self._why_slow = "as when the run began"
+        self._asks = max(self._asks, self.measured.get(_ASKS, 0))
+        if self._why_slow is not None:
+            return None
+        devices, apart = devices_of(batch), self._apart
+        apart.clear()
+        states, self._added = states_of(devices), False
+        go = partial(self._add_pass, accumulator, apart, thresholds, scale)
+        try:
+            with only_torch_draws():
+                norms, losses = self._by_groups(batch, go)
+        except KeptTensor:
+            raise UnsupportedModel(READS_KEPT) from None
+        except (TacitError, torch.OutOfMemoryError):
+            raise
+        except _NOT_CARRIED as reason:
+            if self._added:  # too late for the loop: the sum is half made
+                said = f"the model computes differently each time: {type(reason).__name__}."
+                raise UnsupportedModel(said) from None
+            of_zeros = self._refuse_if_records_decide(batch, reason)
+            draw_again(states, devices)
+            self._go_slow(of_zeros)
+            warn_of(self._why_slow)
+            return None
+        for name, total in apart.items():
+            self._buffer(accumulator, name).add_(total)
+        apart.clear()
+        return norms, losses
+
+    def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
+        """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide.
+
+        Returns:
+            Why it does not carry the zeros, in whose words there is no number of a record.
+        """
+        zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
+        try:
+            self._by_groups(zeros, self._look)
+        except _NOT_CARRIED as of_zeros:
+            return of_zeros
+        self._restart()
+        with torch.enable_grad():
+            self.per_example_loss(self.model, *batch)  # whose own error, if any, says most
+        raise UnsupportedModel(
+            "the model or the loss fails for some records: whether it does may depend on one record, and "
+            'would decide how all others are clipped. Make the session with engine="reference", or let no '
+            f"operation fail: {type(reason).__name__}."
+        ) from None
+
+    def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found]) -> _Found:
+        """Let ``go`` take the batch, in groups of records that give Python the same numbers."""
+        devices = devices_of(batch)
+        states = states_of(devices)
+        while True:
+            try:
+                if not self._asks:
+                    self._restart()
+                    return go(batch)
+                n = len(batch[0]) // self.views
+                found = self._by_answers(batch, go, drawn_once(n, devices, exact=self._asks > 1))
+            except FirstAnswer:
+                draw_again(states, devices)
+                self._asks += 1
+                self.measured[_ASKS] = self._asks
+                self._apart.clear()
+                continue
+            finally:
+                self._group = None
+            draw_again(states, devices)
+            torch.randint(2, ())  # of all that was drawn, the next step begins behind this
+            return found
+
+    def _by_answers(
+        self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found], group: Group
+    ) -> _Found:
+        """Let ``go`` take a group of records, or its parts if what they give Python is not the same."""
+        self._restart()
+        self._group = group
+        group.begin()
+        try:
+            return go(batch)
+        except Answers as answers:
+            groups = answers.groups
+        parts: list[tuple[Tensor, _Found]] = []
+        for number in groups.unique():  # type: ignore[no-untyped-call]
+            chosen = groups == number
+            rows = chosen.repeat_interleave(self.views)
+            own = tuple(t[rows] for t in batch)
+            parts.append((chosen, self._by_answers(own, go, group.part(chosen))))
+        return _put_together(parts)
+
+    def _one_by_one(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """The loop over records, each of which begins with the state of the first."""
+        norms, losses = [], []
+        for start in range(0, len(batch[0]), self.views):
+            self._restart()
+            one = tuple(t[start : start + self.views] for t in batch)
+            with only_torch_draws(), _naming_kept():
+                norm, loss = self._reference._add(accumulator, one, thresholds, scale)
+            norms.append(norm)
+            losses.append(loss)
+        return torch.cat(norms), torch.cat(losses)
+
+    def _open(self, n: int) -> Pass:
+        return Pass(self.parameters.values(), n, self.views, RULES, self.budget, group=self._group)
+
+    def _add_pass(
+        self,
+        accumulator: Mapping[str, Tensor],
+        apart: Mapping[str, Tensor],
+        thresholds: Tensor,
+        scale: float,
+        batch: tuple[Tensor, ...],
+    ) -> _Found:
+        """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
+
+        Groups of records are added ``apart``, as another group may turn out to go record by record.
+        """
+        run = self._open(len(batch[0]) // self.views)
+        try:
+            losses = self._means(self._forward(run, batch))
+            run.backward(losses)
+            with full_precision():
+                sums = apart if self._asks else accumulator
+                return self._add_from(run, sums, thresholds, scale), losses.detach()
+        finally:
+            run.clear()
+
+    def _means(self, losses: Tensor) -> Tensor:
+        """(n,) losses of records, of (n, K) ones of rows."""
+        with torch.enable_grad():
+            return losses[:, 0] if self.views == 1 else losses.mean(1)
+
+    def _forward(self, run: Pass, batch: tuple[Tensor, ...]) -> Tensor:
+        """Return the (n, K) losses of the records under vmap."""
+        records = tuple(t.reshape(run.n, self.views, *t.shape[1:]) for t in batch)
+
+        def one(*rows: Tensor) -> Tensor:
+            run.begin(rows)
+            with run:
+                losses = self.per_example_loss(self.model, *rows)
+            run.returns(losses)
+            losses = modules.check_losses(losses, self.views)
+            if run.checkpointed:
+                run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
+            return losses
+
+        with torch.enable_grad(), _without_hints():
+            losses: Tensor = vmap(one, randomness="different")(*records)
+        return losses
+
+    def _add_from(
+        self, run: Pass, accumulator: Mapping[str, Tensor], thresholds: Tensor, scale: float
+    ) -> Tensor:
+        """Add the clipped sum of n records; return the (n, G) norms.
+
+        Records that are not finite are left out, as 0 * inf is NaN.
+        """
+        gradients = gradients_of(self.parameters, run)
+        small = [joined(gradients, group) for group in self.groups]
+        norms = self._norms(gradients, small, run.n, thresholds)
+        kept = norms
+        if not bool(norms.sum() < torch.inf):
+            finite = (norms < torch.inf).all(1)
+            kept, norms[~finite] = norms[finite], torch.inf
+            if len(kept) == 0:
+                return norms
+            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
+            small = [None if together is None else together.of(finite) for together in small]
+        factors = self._factors(kept, thresholds, scale).unbind(1)
+        self._added = not self._asks
+        for together, of_group in zip(small, factors, strict=True):
+            if together is not None:
+                together.add_weighted(partial(self._buffer, accumulator), of_group)
+        number = group_index(self.groups)
+        for name in self._small_first:
+            gradient = gradients.pop(name, None)
+            if gradient is not None and gradient.used:
+                gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
+        return norms
+
+    def _norms(
+        self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
+    ) -> Tensor:
+        """Return the (n, G) norms, in the type of the thresholds."""
+        squares = []
+        for group, together in zip(self.groups, small, strict=True):
+            used = [] if together is None else [together.squared_norms()]
+            apart = [gradients[name] for name in group if name in gradients]
+            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
+            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
+            squares.append(total)
+        return torch.stack(squares, 1).sqrt_()
+
+
+@contextmanager
+def _without_hints() -> Iterator[None]:
+    """Let torch not warn of operations that it carries out for one record after the other."""
+    _set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        _set_vmap_fallback_warning_enabled(True)
+
+
+@contextmanager
+def _naming_kept() -> Iterator[None]:
+    """Refuse by name what torch refuses: a tensor of an earlier pass under vmap is read outside of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "may have escaped" in str(error) or "under vmap transform" in str(error):
+            raise UnsupportedModel(READS_KEPT) from error
+        raise
+
+
+class _Apart(dict[str, Tensor]):
+    """Buffers that are made when they are first asked for."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._parameters = parameters
+
+    def __missing__(self, name: str) -> Tensor:
+        like = self._parameters[name].detach()
+        self[name] = torch.zeros_like(like, dtype=torch.float64)
+        return self[name]
+
+
+def _put_together(parts: Sequence[tuple[Tensor, _Found]]) -> _Found:
+    """Join what groups of records found; with each, (n,) bool: which records are in it."""
+    n, found = len(parts[0][0]), []
+    for columns in zip(*(values for _, values in parts), strict=True):
+        of_one = len(columns[0]) // int(parts[0][0].sum())
+        whole = columns[0].new_zeros(n, of_one, *columns[0].shape[1:])
+        for (chosen, _), column in zip(parts, columns, strict=True):
+            whole[chosen] = column.reshape(-1, of_one, *column.shape[1:])
+        found.append(whole.flatten(0, 1))
+    return tuple(found)

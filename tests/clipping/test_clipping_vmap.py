@@ -1,0 +1,716 @@
+"""The engine under vmap: it is a loop over records, no record reaches another, and planted bugs are found.
+
+Letters: n records; K views; C the threshold.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import Loss, clipped_sum, definition
+from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
+from torch.utils.checkpoint import checkpoint
+
+from tacit.clipping import FlatClipping, vmapped
+from tacit.clipping.under_vmap import Pass
+from tacit.clipping.vmap_rules import RULES
+from tacit.clipping.vmapped import VmapEngine
+from tacit.errors import UnsupportedModel
+
+Batch = tuple[Tensor, ...]
+Checker = Callable[[], None]
+C = 0.5
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.flatten(1).square().sum(1)
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def words(*shape: int, up_to: int = 9) -> Tensor:
+    return torch.randint(up_to, shape, generator=torch.Generator().manual_seed(1))
+
+
+def made(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make().double()
+
+
+def norms_of(model: nn.Module, loss: Loss, batch: Batch, views: int = 1) -> Tensor:
+    """(n,) norms by one backward pass for each record."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = []
+    for start in range(0, len(batch[0]), views):
+        losses = loss(model, *(t[start : start + views] for t in batch))
+        gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True, allow_unused=True)
+        found.append(torch.cat([g.flatten() for g in gradients]).norm())
+    return torch.stack(found)
+
+
+def engine_of(model: nn.Module, loss: Loss = squares, views: int = 1) -> VmapEngine:
+    return VmapEngine(model, loss, FlatClipping(C), views=views)
+
+
+def check_a_loop(model: nn.Module, batch: Batch, loss: Loss = squares, views: int = 1) -> VmapEngine:
+    """The norms and the clipped sum are those of a loop over records."""
+    engine = engine_of(model, loss, views)
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    found = engine.add_clipped_sum(sums, batch, None, torch.tensor([C], dtype=torch.float64))
+    torch.testing.assert_close(
+        found.raw_norms[:, 0], norms_of(model, loss, batch, views), rtol=1e-10, atol=1e-10
+    )
+    total = torch.cat([value.flatten() for value in sums.values()])
+    torch.testing.assert_close(total, definition(model, loss, batch, C, views), rtol=1e-10, atol=1e-10)
+    return engine
+
+
+class Part(nn.Module):
+    """``forward`` by a function of the module and its input."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+
+
+def convolutional() -> nn.Module:
+    first = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, groups=2), nn.GroupNorm(2, 4), nn.ReLU())
+    return nn.Sequential(first, nn.MaxPool2d(2), nn.Conv2d(4, 4, 2, stride=2), nn.Flatten(), nn.Linear(16, 2))
+
+
+def recurrent() -> nn.Module:
+    return Part(lambda m, x: m.lstm(x)[0], lstm=nn.LSTM(3, 4, bidirectional=True, batch_first=True))
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+
+def tied() -> nn.Module:
+    return Part(lambda m, x: F.linear(m.table(x).tanh(), m.table.weight), table=nn.Embedding(9, 4))
+
+
+def weight_normed() -> nn.Module:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 2))
+
+
+def checkpointed() -> nn.Module:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.last(checkpoint(m.inner, m.first(x), use_reentrant=False))  # type: ignore[no-any-return]
+
+    inner = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.LayerNorm(5))
+    return Part(forward, first=nn.Linear(6, 5), inner=inner, last=nn.Linear(5, 2))
+
+
+def padded() -> nn.Module:
+    return Part(lambda m, x: m.out(m.table(x)), table=nn.Embedding(9, 4, padding_idx=3), out=nn.Linear(4, 2))
+
+
+def bags(mode: str = "mean") -> nn.Module:
+    bag = nn.EmbeddingBag(9, 4, mode=mode, padding_idx=3)
+    return Part(lambda m, x: m.out(m.bag(x)), bag=bag, out=nn.Linear(4, 2))
+
+
+def constants_beside_records() -> nn.Module:
+    """A scale, a bias for each record, and positions that are no record's."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        at = m.places(torch.arange(x.shape[1]))
+        return (m.out(x) * m.scale.weight.T[0] + at).cumsum(1)  # type: ignore[no-any-return]
+
+    return Part(forward, out=nn.Linear(3, 4), scale=nn.Linear(2, 4), places=nn.Embedding(5, 4))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
+    "perceptron": (perceptron, lambda n: numbers(n, 6)),
+    "groups and GroupNorm": (convolutional, lambda n: numbers(n, 2, 8, 8)),
+    "LSTM": (recurrent, lambda n: numbers(n, 5, 3)),
+    "TransformerEncoderLayer": (encoder, lambda n: numbers(n, 5, 8)),
+    "tied table": (tied, lambda n: words(n, 5)),
+    "weight norm": (weight_normed, lambda n: numbers(n, 6)),
+    "checkpointed block": (checkpointed, lambda n: numbers(n, 6)),
+    "padding_idx": (padded, lambda n: words(n, 7)),
+    "bags": (bags, lambda n: words(n, 7)),
+    "sums of bags": (lambda: bags("sum"), lambda n: words(n, 7)),
+    "constants": (constants_beside_records, lambda n: numbers(n, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_a_loop_over_records(name: str, views: int) -> None:
+    make, records = MODELS[name]
+    engine = check_a_loop(made(make), (records(6 * views),), views=views)
+    assert engine.route == "fast"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_few_records_are_enough(n: int) -> None:
+    assert check_a_loop(made(perceptron), (numbers(n, 6),)).route == "fast"
+
+
+def test_no_record_adds_nothing() -> None:
+    assert not clipped_sum(engine_of(made(perceptron)), numbers(0, 6), C=C).any()
+
+
+def test_a_squeezed_output_is_that_of_a_batch_of_several() -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        out = model(x).squeeze() if len(x) > 1 or not plain else model(x)[:, 0]
+        return F.binary_cross_entropy_with_logits(out, y, reduction="none")
+
+    plain = False
+    model, batch = made(lambda: nn.Linear(6, 1)), (numbers(5, 6), numbers(5).sign().clamp(min=0))
+    engine = engine_of(model, loss)
+    found = clipped_sum(engine, *batch, C=C)
+    plain = True  # for the loop, which squeezes a single record to no dimension at all
+    torch.testing.assert_close(found, definition(model, loss, batch, C), rtol=1e-10, atol=1e-10)
+    assert engine.route == "fast"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# A model that mixes records is refused, or runs as if each record were alone.
+
+
+class Teacher:
+    """Losses beside those of the batch before."""
+
+    def __init__(self) -> None:
+        self.before: Tensor | None = None
+
+    def __call__(self, model: nn.Module, x: Tensor) -> Tensor:
+        losses = squares(model, x)
+        before, self.before = self.before, losses.detach().mean()
+        return losses if before is None else losses * before
+
+
+def centred(model: nn.Module, x: Tensor) -> Tensor:
+    return squares(model, x - x.mean(0))
+
+
+def normed(model: nn.Module, x: Tensor) -> Tensor:
+    return F.batch_norm(model(x), None, None, training=True).square().sum(1)
+
+
+def contrastive(model: nn.Module, x: Tensor) -> Tensor:
+    z = F.normalize(model(x), dim=1)
+    return F.cross_entropy(z @ z.T, torch.arange(len(x)), reduction="none")
+
+
+def shared(model: nn.Module, x: Tensor) -> Tensor:
+    return squares(model, x) / len(x)
+
+
+@pytest.mark.parametrize("loss", [centred, normed, contrastive, shared])
+def test_what_mixes_records_is_refused(loss: Loss) -> None:
+    engine = engine_of(made(perceptron), loss)
+    with pytest.raises(UnsupportedModel, match="mixes records"):
+        clipped_sum(engine, numbers(6, 6), C=C)
+
+
+def test_batch_norm_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModel, match="make_private_ready"):
+        engine_of(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)))
+
+
+def test_a_teacher_that_keeps_the_batch_before_is_refused() -> None:
+    engine = engine_of(made(perceptron), Teacher())
+    clipped_sum(engine, numbers(6, 6), C=C)  # whose losses are beside those of zeros
+    with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
+        clipped_sum(engine, numbers(6, 6) + 1, C=C)
+
+
+def unseen(h: Tensor, old: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        return h * old
+
+
+def written_over(h: Tensor, old: Tensor) -> Tensor:
+    h = h.clone()
+    h[0] = old[0]
+    return h
+
+
+WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "an operation": lambda h, old: h * old,
+    "a property": lambda h, old: h * old.real,
+    "a shape": lambda h, old: h * old.shape[1],
+    "data": lambda h, old: h * old.data,
+    "one record": lambda h, old: h * old[0],
+    "its parts": lambda h, old: h * next(iter(old)),
+    "a choice": lambda h, old: torch.where(h > 0, h, old),
+    "a copy": lambda h, old: h * copy.copy(old),
+    "a place to write": lambda h, old: torch.mul(h.detach(), 2, out=old) + h,
+    "a write": written_over,
+    "unseen": unseen,
+    "a parameter": lambda h, old: h * nn.Parameter(old),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_leads_to_a_tensor_of_an_earlier_batch(way: str) -> None:
+    """To vmap itself such a tensor is one of the records of now, if only they are as many."""
+    bank: list[Tensor] = []
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        h = model(x)
+        bank.append(h.detach())
+        old = bank[-2] if len(bank) > 1 else h
+        return (WAYS[way](h, old) if is_batchedtensor(old) else h).square().sum(1)
+
+    engine = engine_of(made(lambda: nn.Linear(6, 3)), loss)
+    with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
+        torch.stack([clipped_sum(engine, numbers(5, 6), C=C) for _ in range(3)])
+
+
+def test_a_model_that_stores_records_is_refused() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        m.seen = m.out(x).mean()
+        return m.out(x)  # type: ignore[no-any-return]
+
+    engine = engine_of(made(lambda: Part(forward, out=nn.Linear(6, 2))))
+    with pytest.raises(UnsupportedModel, match="stores values of records"):
+        clipped_sum(engine, numbers(6, 6), C=C)
+
+
+def by_item(m: Any, x: Tensor) -> Tensor:
+    """Each record goes by its own sum."""
+    m.passes += 1
+    rows = [m.one(row[None]) * 2 if row.sum().item() > 0 else m.other(row[None]) for row in x]
+    return torch.cat(rows)
+
+
+def deciding() -> nn.Module:
+    model = Part(by_item, one=nn.Linear(6, 3), other=nn.Linear(6, 3))
+    vars(model)["passes"] = 0
+    return model
+
+
+def test_records_that_decide_go_by_themselves_alone() -> None:
+    assert check_a_loop(made(deciding), (numbers(9, 6),)).route == "fast"
+
+
+def test_what_python_is_told_leaves_no_trace() -> None:
+    """The state after a step is that of a pass of zeros: a counter counts steps, whatever was told."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        m.passes += 1
+        if x[0, 0].item() > 3:
+            m.passes = 100
+        return m.out(x)  # type: ignore[no-any-return]
+
+    model = made(lambda: Part(forward, out=nn.Linear(6, 3)))
+    vars(model)["passes"] = 0
+    engine, x = engine_of(model), numbers(6, 6).clamp(-2, 2)
+    for flagged in (False, True, False):
+        before = vars(model)["passes"]
+        x[3, 0] = 4.0 if flagged else 0.0
+        clipped_sum(engine, x, C=C)
+        assert vars(model)["passes"] == before + 1
+    assert engine.route == "fast"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Random numbers.
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 30), nn.Dropout(0.5), nn.Linear(30, 3)
+    )
+
+
+def drawn(model: nn.Module, x: Tensor, seed: int = 3) -> Tensor:
+    """(n,) norms under a seed, of an engine that has judged the model."""
+    engine = engine_of(model)
+    norms_found(engine, x[:2])
+    torch.manual_seed(seed)
+    return norms_found(engine, x)
+
+
+def sums_of(engine: VmapEngine) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+
+
+def norms_found(engine: VmapEngine, x: Tensor) -> Tensor:
+    thresholds = torch.tensor([C], dtype=torch.float64)
+    return engine.add_clipped_sum(sums_of(engine), (x,), None, thresholds).raw_norms[:, 0]
+
+
+def each_record_draws_its_own() -> None:
+    """Of copies of one record no two have the same norm."""
+    norms = drawn(made(dropping), numbers(1, 6).expand(8, 6))
+    assert len(set(norms.tolist())) == len(norms)
+
+
+def test_each_record_draws_its_own() -> None:
+    each_record_draws_its_own()
+
+
+def test_one_seed_and_one_batch_are_one_sum() -> None:
+    """A step that is done again is the same release to the last bit."""
+    model, x = made(dropping), numbers(8, 6)
+    assert torch.equal(drawn(model, x), drawn(model, x))
+    assert not torch.equal(drawn(model, x), drawn(model, x, seed=4))
+
+
+def test_physical_batches_change_nothing_but_what_is_drawn() -> None:
+    """Without random numbers a sum does not depend on the split; what a record draws goes by its place.
+
+    So a resume state names the physical batch size, and a session with another one refuses it.
+    """
+    for make, same in ((perceptron, True), (dropping, False)):
+        model, x = made(make), numbers(8, 6)
+        whole, halves = engine_of(model), engine_of(model)
+        norms_found(whole, x), norms_found(halves, x)
+        torch.manual_seed(3)
+        found = norms_found(whole, x)
+        torch.manual_seed(3)
+        parts = torch.cat([norms_found(halves, x[:4]), norms_found(halves, x[4:])])
+        assert torch.allclose(found, parts, rtol=1e-12) == same
+
+
+def test_numbers_are_read_though_random_ones_were_drawn() -> None:
+    """Each record's draws are the same in every pass: test_clipping_vmap_draws.py has more."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        rows = [m.out(row[None]) * (1 if torch.rand(()).item() < row.sigmoid().mean() else 2) for row in x]
+        return torch.cat(rows)
+
+    engine = engine_of(made(lambda: Part(forward, out=nn.Linear(6, 3))))
+    clipped_sum(engine, numbers(6, 6), C=C)
+    assert engine.route == "fast"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What vmap does not carry goes record by record, and says why.
+
+
+def test_what_vmap_does_not_carry_is_right_and_named() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.out(x * torch.from_numpy(x.numpy() > 0))  # type: ignore[no-any-return]
+
+    engine = check_a_loop(made(lambda: Part(forward, out=nn.Linear(6, 3))), (numbers(5, 6),))
+    assert engine.route.startswith("record by record: RuntimeError")
+
+
+class Doubled(torch.autograd.Function):
+    """Without a rule for vmap."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return 2 * g[0]
+
+
+class MixedBehind(torch.autograd.Function):
+    """The identity, whose gradient mixes records."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0] + g[0].sum(0, keepdim=True)
+
+
+class OwnRule(torch.autograd.Function):
+    """The identity for one record; its rule for vmap is given all records, and mixes them behind."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0]
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor) -> Any:
+        return MixedBehind.apply(x), dims[0]  # type: ignore[no-untyped-call]
+
+
+@torch.library.custom_op("tacit_tests::same", mutates_args=())
+def same(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+same.register_autograd(lambda ctx, g: g)
+same.register_vmap(lambda info, dims, x: (MixedBehind.apply(x), dims[0]))  # type: ignore[no-untyped-call]
+
+
+def applied(function: type[torch.autograd.Function], x: Tensor) -> Tensor:
+    found: Tensor = function.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
+def catching(m: Any, x: Tensor) -> Tensor:
+    try:
+        return m.out(x).view(7, 7, 7)  # type: ignore[no-any-return]
+    except RuntimeError:
+        return m.out(x)  # type: ignore[no-any-return]
+
+
+def written(m: Any, x: Tensor) -> Tensor:
+    hidden = torch.zeros(len(x), 4, dtype=x.dtype)
+    hidden[:, :3] = m.out(x)
+    return hidden
+
+
+def hooked(m: Any, x: Tensor) -> Tensor:
+    weight = m.out.weight * 2
+    weight.register_hook(lambda g: g * 3)
+    return x @ weight.T  # type: ignore[no-any-return]
+
+
+ODD: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "generators": (lambda m, x: torch.cat([*map(m.out, (row[None] for row in x))]), "fast"),
+    "in place": (lambda m, x: m.out(x).add_(1).mul_(2), "fast"),
+    "the batch in place": (lambda m, x: m.out(x.mul_(2)), "fast"),
+    "a hook on a weight": (hooked, "fast"),
+    "lent by functional_call": (
+        lambda m, x: torch.func.functional_call(m.out, {"weight": m.out.weight * 2}, (x,)),
+        "fast",
+    ),
+    "a weight without gradient": (lambda m, x: m.out(x) * m.out.weight.detach().sum(), "fast"),
+    "a caught error": (catching, "record by record: RuntimeError: shape"),
+    "rows written": (written, "record by record: RuntimeError: vmap: inplace"),
+    "vmap in the model": (lambda m, x: torch.func.vmap(m.out)(x), "record by record: records go through"),
+    "a script": (lambda m, x: torch.jit.script(nn.Tanh())(m.out(x)), "record by record: records go through"),
+    "NumPy": (lambda m, x: m.out(torch.from_numpy(2 * x.numpy())), "record by record: RuntimeError: Cannot"),
+    "a Function": (
+        lambda m, x: applied(Doubled, m.out(x)),
+        "record by record: a torch.autograd.Function that",
+    ),
+    "a rule of its own": (
+        lambda m, x: applied(OwnRule, m.out(x)),
+        "record by record: OwnRule, a torch.autograd",
+    ),
+    "an operator": (lambda m, x: same(m.out(x)), "record by record: the operator tacit_tests"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", ODD)
+def test_odd_models_are_a_loop_over_records_by_one_of_two_routes(name: str) -> None:
+    forward, route = ODD[name]
+    model = made(lambda: Part(forward, out=nn.Linear(6, 3)))
+    x = numbers(5, 6)
+    engine = engine_of(model)
+    found = clipped_sum(engine, x.clone(), C=C)
+    assert engine.route.startswith(route)
+    expected = definition(model, lambda m, x: squares(m, x.clone()), (x,), C)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_record_that_is_not_finite_adds_nothing() -> None:
+    model, x = made(perceptron), numbers(6, 6)
+    x[2, 1] = torch.nan
+    found = clipped_sum(engine_of(model), x, C=C)
+    expected = definition(model, squares, (x[[0, 1, 3, 4, 5]],), C)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_parameter_that_is_read_unseen_is_clipped_all_the_same() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            hidden: Tensor = x @ m.out.weight.T
+        return hidden.tanh()
+
+    engine = check_a_loop(made(lambda: Part(forward, out=nn.Linear(6, 3, bias=False))), (numbers(5, 6),))
+    assert engine.route.startswith("record by record: records go through operations")
+
+
+def test_a_tensor_of_parameters_that_was_made_before_is_refused() -> None:
+    model = made(lambda: nn.Linear(6, 3))
+    twice = 2 * next(model.parameters())
+    engine = engine_of(model, lambda m, x: (m(x) + x @ twice.T).square().sum(1))
+    with pytest.raises(UnsupportedModel, match="computed from parameters before this batch"):
+        clipped_sum(engine, numbers(5, 6), C=C)
+
+
+def test_numbers_that_a_record_draws_beside_a_parameter_are_its_own() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return F.linear(x, F.dropout(m.out.weight, 0.5))
+
+    engine = engine_of(made(lambda: Part(forward, out=nn.Linear(6, 30, bias=False))))
+    norms = norms_found(engine, numbers(1, 6).expand(8, 6))
+    assert len(set(norms.tolist())) == 8
+    assert engine.route == "fast"
+
+
+def test_where_records_decide_whether_it_fails_the_step_is_refused() -> None:
+    """No batch goes another way by a record: the error is the model's, or the refusal says what to do."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        if len(x) == 1 and x[0, 0].item() > 3:
+            return m.out(x * torch.from_numpy(x.numpy()))  # type: ignore[no-any-return]
+        return m.out(x)  # type: ignore[no-any-return]
+
+    engine, x = engine_of(made(lambda: Part(forward, out=nn.Linear(6, 3)))), numbers(6, 6).clamp(-2, 2)
+    clipped_sum(engine, x, C=C)
+    x[2, 0] = 4.0
+    with pytest.raises(UnsupportedModel, match="fails for some records"):
+        clipped_sum(engine, x, C=C)
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    engine = engine_of(made(lambda: nn.Linear(6, 3)), loss)
+    with pytest.raises(IndexError, match="out of bounds"):
+        clipped_sum(engine, x, torch.tensor([0, 1, 2, 3, 0, 1]), C=C)
+
+
+def test_a_resumed_run_keeps_its_route() -> None:
+    """A state says that records went one by one: else dropout would draw others."""
+    engine = engine_of(made(perceptron))
+    engine.measured["record by record"] = 1
+    clipped_sum(engine, numbers(5, 6), C=C)
+    assert engine.route == "record by record: as when the run began"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Planted bugs: a checker passes on the engine as it is, and fails on the engine with the bug in it.
+
+
+def sums_are_those_of_a_loop() -> None:
+    for name in ("perceptron", "tied table", "constants"):
+        make, records = MODELS[name]
+        check_a_loop(made(make), (records(6),))
+
+
+def padding_adds_nothing() -> None:
+    model, x = made(perceptron), numbers(6, 6)
+    engine, mask = engine_of(model), torch.tensor([True] * 4 + [False] * 2)
+    sums = sums_of(engine)
+    engine.add_clipped_sum(sums, (x,), mask, torch.tensor([C], dtype=torch.float64))
+    found = torch.cat([value.flatten() for value in sums.values()])
+    torch.testing.assert_close(found, definition(model, squares, (x[:4],), C), rtol=1e-10, atol=1e-10)
+
+
+def drop_a_gradient(patch: pytest.MonkeyPatch) -> None:
+    rule = RULES[F.linear]
+    patch.setitem(RULES, F.linear, lambda of, x, *rest: rule(of, x.detach(), *rest))
+
+
+def share_random_numbers(patch: pytest.MonkeyPatch) -> None:
+    right = torch.func.vmap
+    patch.setattr(vmapped, "vmap", lambda function, randomness: right(function, randomness="same"))
+
+
+def add_twice(patch: pytest.MonkeyPatch) -> None:
+    right = VmapEngine._add_pass
+
+    def wrong(self: VmapEngine, *args: Any) -> Any:
+        right(self, *args)
+        return right(self, *args)
+
+    patch.setattr(VmapEngine, "_add_pass", wrong)
+
+
+def count_padding(patch: pytest.MonkeyPatch) -> None:
+    right = VmapEngine.add_clipped_sum
+
+    def wrong(self: VmapEngine, sums: Any, batch: Batch, mask: Tensor, C: Tensor) -> object:
+        return right(self, sums, batch, torch.ones_like(mask), C)
+
+    patch.setattr(VmapEngine, "add_clipped_sum", wrong)
+
+
+def read_past_the_interception(patch: pytest.MonkeyPatch) -> None:
+    """No rule and no copies: the gradients of all records reach the parameters at once."""
+    patch.setattr(Pass, "lent", lambda self, value: value)
+
+
+def lose_what_is_lent(patch: pytest.MonkeyPatch) -> None:
+    right = Pass._run_backward
+
+    def wrong(self: Pass, *args: Any) -> None:
+        self._lent.clear()
+        right(self, *args)
+
+    patch.setattr(Pass, "_run_backward", wrong)
+
+
+PLANTED = [
+    (drop_a_gradient, sums_are_those_of_a_loop),
+    (share_random_numbers, each_record_draws_its_own),
+    (add_twice, sums_are_those_of_a_loop),
+    (count_padding, padding_adds_nothing),
+    (read_past_the_interception, sums_are_those_of_a_loop),
+    (lose_what_is_lent, sums_are_those_of_a_loop),
+]
+
+
+@pytest.mark.parametrize("checker", [sums_are_those_of_a_loop, padding_adds_nothing])
+def test_the_engine_passes_its_checkers(checker: Checker) -> None:
+    checker()
+
+
+@pytest.mark.parametrize(("plant", "checker"), PLANTED)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, UnsupportedModel, pytest.fail.Exception)):
+        checker()
+
+
+def test_a_sum_that_is_half_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what was added would be added twice, by the loop."""
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("in the middle")
+
+    engine, x = engine_of(made(perceptron)), numbers(6, 6)
+    clipped_sum(engine, x, C=C)
+    monkeypatch.setattr("tacit.clipping.per_example.linear.Pair.add_weighted", fail)
+    monkeypatch.setattr("tacit.clipping.per_example.linear.Outer.add_weighted", fail)
+    with pytest.raises(UnsupportedModel, match="computes differently each time: RuntimeError"):
+        clipped_sum(engine, x, C=C)
+
+
+def test_groups_are_added_once_though_one_is_not_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two groups fails: all records go one by one, and none was added before."""
+    model, x = made(deciding), numbers(9, 6)
+    engine = engine_of(model)
+    clipped_sum(engine, x, C=C)
+    right, calls = VmapEngine._add_from, list[int]()
+
+    def second_fails(self: VmapEngine, *args: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("this group is not carried")
+        return right(self, *args)
+
+    monkeypatch.setattr(VmapEngine, "_add_from", second_fails)
+    monkeypatch.setattr(VmapEngine, "_refuse_if_records_decide", lambda self, batch, reason: reason)
+    found = clipped_sum(engine, x, C=C)
+    assert engine.route == "record by record: RuntimeError: this group is not carried"
+    torch.testing.assert_close(found, definition(model, squares, (x,), C), rtol=1e-10, atol=1e-10)

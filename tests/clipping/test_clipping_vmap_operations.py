@@ -1,0 +1,143 @@
+"""Operations that vmap carries out slowly or not at all, and numbers that Python is given in other words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C._functorch import _set_vmap_fallback_enabled  # type: ignore[attr-defined]
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.vmapped import VmapEngine
+
+Forward = Callable[[nn.Module, Tensor], Tensor]
+C = 0.5
+
+
+def scattered(h: Tensor, *value: Any, **named: Any) -> Tensor:
+    """What a router does: a mask of the largest two."""
+    mask = torch.zeros_like(h)
+    mask.scatter_(1, h.topk(2, dim=1).indices, *value, **named)
+    h = h.sin()  # whose numbers are changed in place, so that no gradient reaches those
+    h.scatter_(1, h.argmin(1, keepdim=True), 0.5)
+    return h * mask
+
+
+def images(h: Tensor, dimensions: int) -> Tensor:
+    """As a transformer has them, with the channels last in memory."""
+    last = torch.stack([h, h.sin()], 2).transpose(1, 2)
+    for _ in range(dimensions - 1):
+        last = last.unsqueeze(2)
+    return last
+
+
+def asked(answer: Callable[[Tensor], Any]) -> Forward:
+    """Another function of records for which Python is told something else."""
+
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        h: Tensor = m(x)
+        if len(x) == 1:
+            return h.sin() if answer(x[0]) else h.cos()
+        return torch.stack(
+            [each.sin() if answer(row) else each.cos() for row, each in zip(x, h, strict=True)]
+        )
+
+    return forward
+
+
+PLACES = torch.tensor([[0, 2]])
+FORWARDS: dict[str, Forward] = {
+    "scatter a number": lambda m, x: scattered(m(x), 1),
+    "scatter a number by name": lambda m, x: scattered(m(x), value=2.0),
+    "scatter at places in common": lambda m, x: m(x).sin().scatter_(1, PLACES.expand(len(x), 2), 3.0),
+    "pool 1": lambda m, x: F.adaptive_avg_pool1d(images(m(x), 1), 3),
+    "pool 1, to one": lambda m, x: torch.adaptive_avg_pool1d(images(m(x), 1), 1),
+    "pool 2": lambda m, x: F.adaptive_avg_pool2d(images(m(x), 2), (1, 2)),
+    "pool 2, to one": lambda m, x: F.adaptive_avg_pool2d(images(m(x), 2), 1),
+    "pool 3": lambda m, x: F.adaptive_avg_pool3d(images(m(x), 3), (1, 1, 2)),
+    "in": asked(lambda row: 0 in row),
+    "equal": asked(lambda row: torch.equal(row, row.relu())),
+    "equal, as a method": asked(lambda row: row.equal(row.flip(0))),
+    "equal, of other shapes": asked(lambda row: torch.equal(row, row[:2])),
+    "allclose": asked(lambda row: torch.allclose(row, row.relu(), atol=0.5)),
+    "allclose, as a method": asked(lambda row: row.allclose(row.relu(), rtol=0.0, atol=0.5)),
+    "allclose, of infinite numbers": asked(
+        lambda row: torch.allclose(row / row.relu(), row / row[:1].relu(), equal_nan=True)
+    ),
+    "tolist": asked(lambda row: sum(row[:2].sign().tolist()) > 0),
+    "is_nonzero": asked(lambda row: torch.is_nonzero(row[0])),
+    "is_nonzero, as a method": asked(lambda row: row[1].is_nonzero()),
+}
+
+
+def gradients(loss: Forward, model: nn.Module, x: Tensor) -> list[tuple[Tensor, ...]]:
+    parameters = list(model.parameters())
+    return [torch.autograd.grad(loss(model, row[None]).mean(), parameters) for row in x]
+
+
+@pytest.fixture(autouse=True)
+def no_loops_of_vmap() -> Iterator[None]:
+    """What vmap would carry out for one record after the other fails, and the model goes record by record."""
+    _set_vmap_fallback_enabled(False)
+    yield
+    _set_vmap_fallback_enabled(True)
+
+
+class Old(torch.autograd.Function):
+    """As they were written before vmap."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.saved_tensors[0].cos()
+
+
+LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "a function without a rule": (
+        Old.apply,
+        "a torch.autograd.Function that vmap cannot carry. Give it a setup",
+    ),
+    "nonzero": (lambda h: h * h.nonzero().shape[0], "how large the result of nonzero is depends on"),
+    "a mask": (lambda h: h + h[h > 0].sum(), "how large the result of indexing with a boolean mask is"),
+}
+
+
+@pytest.mark.parametrize(("function", "reason"), LOOPED.values(), ids=LOOPED)
+def test_others_go_record_by_record_and_say_why(function: Callable[[Tensor], Tensor], reason: str) -> None:
+    engine = VmapEngine(
+        nn.Linear(3, 3), lambda m, x: torch.stack([function(m(r)) for r in x]).sum(1), FlatClipping(C)
+    )
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    engine.add_clipped_sum(sums, (torch.randn(4, 3),), None, torch.tensor([C]))
+    assert engine.route.startswith(f"record by record: {reason}")
+
+
+@pytest.mark.parametrize("forward", FORWARDS.values(), ids=FORWARDS)
+def test_they_are_fast_and_equal_a_loop(forward: Forward) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 6).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    x[1:3, :2], x[4] = 0.0, x[4, :1]  # of which some are told another thing than others
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        found = forward(m, x).flatten(1)
+        return (found * torch.linspace(0.5, 1.0, found.shape[1], dtype=found.dtype)).square().sum(1)
+
+    engine = VmapEngine(model, loss, FlatClipping(C))
+    sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    found = engine.add_clipped_sum(sums, (x,), None, torch.tensor([C], dtype=torch.float64))
+    each = gradients(loss, model, x)
+    norms = torch.stack([torch.cat([g.flatten() for g in own]).norm() for own in each])
+    torch.testing.assert_close(found.raw_norms[:, 0], norms, rtol=1e-10, atol=0.0)
+    for total, of_one in zip(sums.values(), zip(*each, strict=True), strict=True):
+        clipped = [g * min(1.0, C / float(norm)) for g, norm in zip(of_one, norms, strict=True)]
+        torch.testing.assert_close(total, torch.stack(clipped).sum(0), rtol=1e-10, atol=1e-12)
+    assert engine.route == "fast"

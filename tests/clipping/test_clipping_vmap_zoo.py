@@ -1,0 +1,140 @@
+"""Unchanged models of transformers and torch: one pass for all records, equal to a loop over them.
+
+Letters: n records, each of K rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from vmap_zoo import LOOPED, MORE, SOUND, ZOO, Batch, Entry, heard, of, vectors, without_draws
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.engine import ROUNDING
+from tacit.clipping.vmapped import VmapEngine
+from tacit.errors import UnsupportedModel
+
+ALL = ZOO | MORE
+N = 3
+MOST = {"DeepSeek-V3": 1e-7}
+"""Of a model that chooses its experts in single precision, whatever the others are."""
+pytestmark = pytest.mark.untraced
+
+
+class Found(NamedTuple):
+    """Norms of the records' gradients, (n,), and the sum of those, clipped."""
+
+    norms: Tensor
+    sums: list[Tensor]
+
+
+def loop(entry: Entry, model: nn.Module, batch: Batch, views: int, bound: float | None) -> Found:
+    """The definition, one record after the other; the median of the norms is the bound if there is none."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    each = []
+    for rows in zip(*(t.view(-1, views, *t.shape[1:]) for t in batch), strict=True):
+        value = entry.loss(model, *rows).mean()
+        each.append(torch.autograd.grad(value, trainable, allow_unused=True, materialize_grads=True))
+    norms = torch.stack([torch.cat([g.flatten() for g in own]).norm() for own in each])
+    bound = float(norms.median()) if bound is None else bound
+    margin = 1 + ROUNDING * torch.finfo(norms.dtype).eps
+    factors = [min(1.0, bound / (margin * float(norm))) for norm in norms]
+    sums = [
+        torch.stack([f * g for f, g in zip(factors, of_one, strict=True)]).sum(0)
+        for of_one in zip(*each, strict=True)
+    ]
+    return Found(norms, sums)
+
+
+def add(engine: VmapEngine, batch: Batch, bound: float) -> Found:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    found = engine.add_clipped_sum(sums, batch, None, torch.tensor([bound], dtype=torch.float64))
+    return Found(found.raw_norms[:, 0], list(sums.values()))
+
+
+def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """How long a - b is, for b of length 1."""
+    apart = math.hypot(*(float((x - y).norm()) for x, y in zip(a, b, strict=True)))
+    return apart / math.hypot(*(float(y.norm()) for y in b))
+
+
+def made(entry: Entry, rows: int, dtype: torch.dtype) -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    model = entry.make().to(dtype)
+    return model, tuple(t.to(dtype) if t.is_floating_point() else t for t in entry.batch(rows))
+
+
+def check(name: str, dtype: torch.dtype, most: float, views: int = 1) -> None:
+    entry = ALL[name]
+    model, batch = made(entry, N * views, dtype)
+    without_draws(model)
+    engine = VmapEngine(model, entry.loss, FlatClipping(1.0), views=views)
+    wanted = loop(entry, model, batch, views, None)
+    found = add(engine, batch, float(wanted.norms.median()))
+    assert float((found.norms / wanted.norms - 1).abs().max()) <= most
+    assert difference(found.sums, wanted.sums) <= most
+    if name in LOOPED:
+        assert engine.route.startswith("record by record: ")
+        assert LOOPED[name] in engine.route
+    else:
+        assert engine.route == "fast"
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ZOO.items() if entry.double])
+def test_one_pass_equals_a_loop_in_double_precision(name: str) -> None:
+    check(name, torch.float64, 1e-10)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_one_pass_of_other_models_equals_a_loop(name: str) -> None:
+    check(name, torch.float64, MOST.get(name, 1e-10))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_one_pass_equals_a_loop_in_single_precision(name: str) -> None:
+    check(name, torch.float32, 1e-5 if name in ZOO else 1e-4)  # of which a loop itself is off by as much
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALL.items() if entry.double])
+def test_one_pass_of_two_views_equals_a_loop(name: str) -> None:
+    check(name, torch.float64, MOST.get(name, 1e-10), views=2)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_a_record_draws_depends_on_no_other(name: str) -> None:
+    """With dropout of numbers, paths and layers, as the models come; the last of three is another record.
+
+    It is not padded either: Python asks for that, and kernels draw for the records that are alike in it.
+    """
+    entry = ALL[name]
+    model, batch = made(entry, N, torch.float64 if entry.double else torch.float32)
+    other = tuple(torch.cat([t[:-1], t[1:2].flip(-1)]) for t in batch)
+    engine = VmapEngine(model, entry.loss, FlatClipping(1.0))
+    found = []
+    for records in (batch, batch, other):
+        torch.manual_seed(1)
+        found.append(add(engine, records, 1.0).norms)
+    torch.testing.assert_close(found[2][:-1], found[1][:-1], rtol=1e-9 if entry.double else 1e-5, atol=0.0)
+    assert found[2][-1] != found[1][-1]
+    assert (engine.route == "fast") == (name not in LOOPED)
+
+
+def test_masks_that_numpy_draws_are_refused() -> None:
+    """Wav2Vec2 as it comes hides parts of the sound that NumPy chooses."""
+    entry = of(
+        "Wav2Vec2Model", "Wav2Vec2Config", heard, vectors(80), mask_time_prob=0.5, mask_time_length=2, **SOUND
+    )
+    model, batch = made(entry, N, torch.float32)
+    engine = VmapEngine(model, entry.loss, FlatClipping(1.0))
+    with pytest.raises(UnsupportedModel, match="draws random numbers by Python's random or NumPy"):
+        add(engine, batch, 1.0)
+
+
+def test_nearly_all_are_fast() -> None:
+    assert len(ZOO) >= 30
+    assert len(ZOO.keys() - LOOPED.keys()) >= max(27, len(ZOO) - 5)
