@@ -301,20 +301,15 @@ def dropping(hidden: nn.Module) -> nn.Module:
         return nn.Sequential(*layers, nn.Linear(8, CLASSES)).double()
 
 
-class Signs(nn.Module):
-    """Each record goes by a number of its own, which Python reads."""
+class Counted(nn.Module):
+    """How many numbers are positive decides a shape, which vmap does not carry."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.abs() if len(x) == 1 and x.sum().item() > 0 else torch.stack([self._of(row) for row in x])
-
-    def _of(self, row: Tensor) -> Tensor:
-        return row.abs() if row.sum() > 0 else row
+        return x + 0.0 * len((x > 0).nonzero())
 
 
 @pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
-@pytest.mark.parametrize(
-    ("hidden", "route"), [(nn.Tanh(), "fast"), (Signs(), "record by record: Python reads")]
-)
+@pytest.mark.parametrize(("hidden", "route"), [(nn.Tanh(), "fast"), (Counted(), "record by record: ")])
 def test_a_resumed_run_under_vmap_is_exact(hidden: nn.Module, route: str, tmp_path: Path) -> None:
     """Its dropout draws what it would have drawn, by either route."""
     whole = finish(session(dropping(hidden), engine="vmap"))

@@ -73,7 +73,7 @@ STALE = (
 
 
 class NotCarried(Exception):
-    """What the pass cannot do under vmap: the model goes record by record, for this reason."""
+    """What the pass cannot do under vmap: the model takes the loop over records, for this reason."""
 
 
 class KeptTensor(NotCarried):

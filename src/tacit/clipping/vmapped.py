@@ -1,7 +1,7 @@
 """The engine under vmap: one call of the loss for records that cannot see each other.  Long, and on trial.
 
 A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
-vmap carries it.  What vmap does not carry goes record by record.  Where Python asks for a number of a record
+vmap carries it.  What vmap does not carry takes a loop over records.  Where Python asks for a number
 (``bool``, ``item``), the records are grouped by their answers; model and loss then begin each group as they
 began the step, and are left as a record of zeros leaves them.
 
@@ -202,7 +202,7 @@ class VmapEngine(GradientEngine):
             self._begun = Memory(self.model, self.per_example_loss)
 
     def _settle(self, batch: tuple[Tensor, ...]) -> None:
-        """Leave the state of a pass of zeros: that of the passes may depend on what records told Python."""
+        """Leave the state of a pass of zeros: that of the passes may come from what Python read."""
         if self._begun is None:  # nothing was told, and what tensors of records were kept cannot be read
             refuse_wrapped(self.model)
             return
@@ -348,7 +348,7 @@ class VmapEngine(GradientEngine):
     ) -> _Found:
         """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
 
-        Groups of records are added ``apart``, as another group may turn out to go record by record.
+        Groups of records are added ``apart``, as another group may turn out to need the loop.
         """
         run = self._open(len(batch[0]) // self.views)
         try:
