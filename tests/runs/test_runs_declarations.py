@@ -160,3 +160,16 @@ def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
         assert not any("lie outside the declared bounds" in path.read_text() for path in others)
     assert lines[0] == lines[1]
     assert not re.search("[0-9]", lines[0])
+
+
+def test_identifiers_of_any_type_and_those_that_are_missing(tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.read_csv(table(tmp_path))
+    frame["list_id"] = [[1, 2]] * len(frame)
+    frame["ward_id"] = [None, None, *range(len(frame) - 2)]
+    frame.to_parquet(tmp_path / "t.parquet")
+    text = run_file(tmp_path).read_text().replace("t.csv", "t.parquet")
+    said = " ".join(map(str, doubts(parse_config(text, "run.toml"))))
+    assert "'list_id'" in said
+    assert "'ward_id'" not in said

@@ -961,3 +961,12 @@ def test_columns_are_carried_over(ending: str, capsys: pytest.CaptureFixture[str
         assert command(["predict", "out", f"new.{ending}", "--keep", name, "--out", "r.csv"]) == 2
         assert reason in capsys.readouterr().err.replace("\n", " ")
         assert not Path("r.csv").exists()
+
+
+def test_a_whole_number_is_carried_over_without_a_point() -> None:
+    table_run()
+    new = people(seed=1)
+    new["visit"] = pd.array([None, *range(7, 6 + len(new))], dtype="Int64")
+    new.to_parquet("visits.parquet")
+    write_predictions(tacit.load("out"), Path("visits.parquet"), Path("v.csv"), keep=["visit"])
+    assert [row["visit"] for row in lines_of("v.csv")[:3]] == ["", "7", "8"]

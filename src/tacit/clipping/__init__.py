@@ -2,7 +2,7 @@
 
 The rules import no torch.  The engines are :class:`tacit.clipping.reference.ReferenceEngine`, which reads
 as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.  On trial is
-:class:`tacit.clipping.vmapped.VmapEngine`, in which no record can see another.
+:class:`tacit.clipping.vmapped.VmapEngine`, in which each record is isolated.
 """
 
 from tacit.clipping.memory import FAST, LEAN, MemoryBudget

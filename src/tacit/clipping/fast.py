@@ -16,7 +16,7 @@ batch is taken record by record, each is clipped by the same rules as in any oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import final
@@ -24,7 +24,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
+from tacit.clipping.engine import PerExampleLoss, full_precision
 from tacit.clipping.isolation import ALWAYS_ANOTHER, Isolation, Kind, Verdict, modules
 from tacit.clipping.isolation.probe import LATE, READS_KEPT
 from tacit.clipping.isolation.provenance import Provenance
@@ -32,13 +32,11 @@ from tacit.clipping.isolation.randomness import devices_of, draw_again, states_o
 from tacit.clipping.isolation.state import Memory, values_around
 from tacit.clipping.isolation.trace import Kept, NewTrace, ReadsKept, Unseen
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example import vmap_fallback
-from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
 from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.registry import HANDLERS
-from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
+from tacit.clipping.summing import SummingEngine
 from tacit.clipping.warnings import warn_of
 from tacit.errors import UnsupportedModel
 
@@ -49,7 +47,7 @@ _TRIES = 4
 
 
 @final
-class FastEngine(GradientEngine):
+class FastEngine(SummingEngine):
     """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed.
 
     ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
@@ -64,15 +62,8 @@ class FastEngine(GradientEngine):
         views: int = 1,
         budget: MemoryBudget = FAST,
     ) -> None:
-        super().__init__(model, per_example_loss, rule, views=views)
-        self.budget = budget
-        keep_memory(budget.pass_bytes)
-        self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
-        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
+        super().__init__(model, per_example_loss, rule, views=views, budget=budget)
         self._isolation = Isolation(model, lambda: self.per_example_loss, self._open, self._constants, views)
-        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
-        self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._why_slow: str | None = None
         self._first: Provenance | None = None
         self._kept = Kept()
         self._tables: list[Tensor] = []  # constants that are no buffers
@@ -90,10 +81,6 @@ class FastEngine(GradientEngine):
         self._first = Provenance(zeros, self.views)
         with self._first:
             return self.per_example_loss(self.model, *zeros)
-
-    def _give_copies(self) -> None:
-        super()._give_copies()
-        self._reference.per_example_loss = self.per_example_loss
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         goes_by_reference = self._isolation.reference.get(self._kind(batch)) is not None
@@ -316,86 +303,10 @@ class FastEngine(GradientEngine):
         _refuse_gradients(self.parameters)
         return means.detach()
 
-    def _add_from(
-        self,
-        recorder: Recorder,
-        accumulator: Mapping[str, Tensor],
-        n: int,
-        thresholds: Tensor,
-        scale: float,
-    ) -> Tensor:
-        """Add the clipped sum of n records that the recorder holds; return the (n, G) norms.
-
-        Records that are not finite are left out, as 0 * inf is NaN.  The others are as they were beside them:
-        done again without them, dropout would draw anew, and keep other records where that makes them finite.
-
-        What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
-        first: buffers that are made on demand then take the place of the activations.
-        """
-        gradients = gradients_of(self.parameters, recorder)
-        small = [joined(gradients, group) for group in self.groups]
-        norms = self._norms(gradients, small, n, thresholds)
-        kept = norms
-        if _skip_zeros(gradients.values()) and _skip_zeros(small):  # then a device need not be waited for
-            kept = norms = norms.where(_finite(norms)[:, None], torch.inf)
-        elif not _all_finite(norms):
-            finite = _finite(norms)
-            kept, norms[~finite] = norms[finite], torch.inf
-            if len(kept) == 0:
-                return norms
-            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
-            small = [None if together is None else together.of(finite) for together in small]
-        factors = self._factors(kept, thresholds, scale).unbind(1)
-        for together, of_group in zip(small, factors, strict=True):
-            if together is not None:
-                together.add_weighted(partial(self._buffer, accumulator), of_group)
-        self._add_each(gradients, accumulator, factors)
-        return norms
-
-    def _add_each(
-        self, gradients: dict[str, Gradient], accumulator: Mapping[str, Tensor], factors: Sequence[Tensor]
-    ) -> None:
-        """Add the weighted sums of the ``gradients``, which are used up; ``factors`` (n,) of each group."""
-        number = group_index(self.groups)
-        try:
-            for name in self._small_first:
-                gradient = gradients.pop(name, None)
-                if gradient is not None and gradient.used:
-                    gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
-        except Unseen as reason:  # too late for the reference engine: the sum is half made
-            raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
-
-    def _norms(
-        self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
-    ) -> Tensor:
-        """Return the (n, G) norms, in the type of the thresholds."""
-        squares = []
-        for group, together in zip(self.groups, small, strict=True):
-            used = [] if together is None else [together.squared_norms()]
-            apart = [gradients[name] for name in group if name in gradients]
-            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
-            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
-            squares.append(total)
-        return torch.stack(squares, 1).sqrt_()
-
 
 @lru_cache(maxsize=16)
 def _digits(flags: tuple[bool, ...]) -> str:
     return "".join(str(int(flag)) for flag in flags)
-
-
-def _skip_zeros(gradients: Iterable[Gradient | Joined | None]) -> bool:
-    return all(one is None or one.skips_zeros for one in gradients)
-
-
-def _all_finite(norms: Tensor) -> bool:
-    """Whether all norms are finite; one sum says it but where finite norms overflow together."""
-    return float(norms.sum()) < torch.inf or bool(_finite(norms).all())
-
-
-def _finite(norms: Tensor) -> Tensor:
-    """(n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
-    return (norms < torch.inf).all(1)
 
 
 def _refuse_gradients(parameters: Mapping[str, nn.Parameter]) -> None:

@@ -9,12 +9,9 @@ Letters: n records; K views; B = n K rows.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from tacit.clipping.isolation.randomness import DROPOUTS, DROPPING, KEPT, SLOPES, begin_at, devices_of
 from tacit.errors import UnsupportedModel
 
-__all__ = ["RECORDS", "WithoutDraws", "made_up", "only_torch_draws", "refuse_if_mixed"]
+__all__ = ["RECORDS", "WithoutDraws", "made_up", "refuse_if_mixed"]
 
 RECORDS = 8
 """How many are made up: mixing in groups of four, or above a capacity of a few, is seen."""
@@ -83,24 +80,6 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _scale(a: Tensor) -> float:
     finite = a[a.isfinite()].abs()
     return float(finite.max()) if len(finite) else 1.0
-
-
-@contextmanager
-def only_torch_draws() -> Iterator[None]:
-    """Refuse a pass in which Python's or NumPy's random numbers are drawn."""
-
-    def state() -> tuple[object, ...]:
-        _, key, *rest = np.random.get_state()  # noqa: NPY002 (models that draw from it do)
-        return random.getstate(), np.asarray(key).tobytes(), *rest
-
-    before = state()
-    yield
-    if state() != before:
-        raise UnsupportedModel(
-            "the model or the loss draws random numbers by Python's random or NumPy, which all records have "
-            "in common and which are others when a step is done again. Draw by torch, for each record: "
-            "torch.rand(len(x))."
-        )
 
 
 @final

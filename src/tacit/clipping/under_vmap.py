@@ -1,4 +1,4 @@
-"""A pass of records under ``torch.func.vmap``: no record can see another, by construction.  Long: one class.
+"""A pass of records under ``torch.func.vmap``: each record is isolated by construction.  Long: one class.
 
 The loss is called once, for one record by meaning: its rows (K, ...) are *batched* tensors, of which the
 physical ones (n, K, ...) hold all records.  Python gets no number of a batched tensor, nor does another

@@ -1,4 +1,4 @@
-"""The engine under vmap: one call of the loss for records that cannot see each other.  Long, and on trial.
+"""The engine under vmap: one call of the loss under vmap, which isolates each record.  Long, and on trial.
 
 A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
 vmap carries it.  What vmap does not carry takes a loop over records.  Where Python asks for a number
@@ -21,17 +21,16 @@ from torch import Tensor, nn
 from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
 from torch.func import vmap
 
-from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision, group_index
+from tacit.clipping.engine import PerExampleLoss, full_precision
 from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.probe import READS_KEPT
+from tacit.clipping.isolation.probe import READS_KEPT, only_torch_draws
 from tacit.clipping.isolation.randomness import devices_of, draw_again, states_of
 from tacit.clipping.isolation.state import Memory, Place, refuse_kept, refuse_wrapped
-from tacit.clipping.made_up import MIXES, made_up, only_torch_draws, refuse_if_mixed
+from tacit.clipping.made_up import MIXES, made_up, refuse_if_mixed
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.clipping.passes import Passes, keep_memory
-from tacit.clipping.per_example.parameter import Gradient, Joined, gradients_of, joined
-from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.per_example.parameter import Gradient, Joined
 from tacit.clipping.rules import ClippingRule
+from tacit.clipping.summing import SummingEngine
 from tacit.clipping.under_vmap import Answers, FirstAnswer, KeptTensor, NotCarried, Pass
 from tacit.clipping.vmap_draws import Group, drawn_once
 from tacit.clipping.vmap_reasons import said
@@ -48,7 +47,7 @@ _BY_RECORD, _ASKS = "record by record", "groups of records"
 
 
 @final
-class VmapEngine(GradientEngine):
+class VmapEngine(SummingEngine):
     """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed.
 
     ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
@@ -63,15 +62,8 @@ class VmapEngine(GradientEngine):
         views: int = 1,
         budget: MemoryBudget = FAST,
     ) -> None:
-        super().__init__(model, per_example_loss, rule, views=views)
-        self.budget = budget
-        keep_memory(budget.pass_bytes)
-        self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
+        super().__init__(model, per_example_loss, rule, views=views, budget=budget)
         self._reference._use_vmap = False
-        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
-        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
-        self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._why_slow: str | None = None
         self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
         self._apart = _Apart(self.parameters)
         self._group: Group | None = None  # the records of a pass, if Python asks
@@ -86,10 +78,6 @@ class VmapEngine(GradientEngine):
         """Take the records one by one from here on, a resumed run too: else dropout draws others."""
         self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
         self.measured[_BY_RECORD] = 1
-
-    def _give_copies(self) -> None:
-        super()._give_copies()
-        self._reference.per_example_loss = self.per_example_loss
 
     def _judge(self, batch: tuple[Tensor, ...]) -> None:
         """Refuse a model or loss that mixes or keeps records; find out whether vmap carries it."""
@@ -356,7 +344,7 @@ class VmapEngine(GradientEngine):
             run.backward(losses)
             with full_precision():
                 sums = apart if self._asks else accumulator
-                return self._add_from(run, sums, thresholds, scale), losses.detach()
+                return self._add_from(run, sums, run.n, thresholds, scale), losses.detach()
         finally:
             run.clear()
 
@@ -383,48 +371,15 @@ class VmapEngine(GradientEngine):
             losses: Tensor = vmap(one, randomness="different")(*records)
         return losses
 
-    def _add_from(
-        self, run: Pass, accumulator: Mapping[str, Tensor], thresholds: Tensor, scale: float
-    ) -> Tensor:
-        """Add the clipped sum of n records; return the (n, G) norms.
-
-        Records that are not finite are left out, as 0 * inf is NaN.
-        """
-        gradients = gradients_of(self.parameters, run)
-        small = [joined(gradients, group) for group in self.groups]
-        norms = self._norms(gradients, small, run.n, thresholds)
-        kept = norms
-        if not bool(norms.sum() < torch.inf):
-            finite = (norms < torch.inf).all(1)
-            kept, norms[~finite] = norms[finite], torch.inf
-            if len(kept) == 0:
-                return norms
-            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
-            small = [None if together is None else together.of(finite) for together in small]
-        factors = self._factors(kept, thresholds, scale).unbind(1)
+    def _add_each(
+        self,
+        gradients: dict[str, Gradient],
+        small: Sequence[Joined | None],
+        accumulator: Mapping[str, Tensor],
+        factors: Sequence[Tensor],
+    ) -> None:
         self._added = not self._asks
-        for together, of_group in zip(small, factors, strict=True):
-            if together is not None:
-                together.add_weighted(partial(self._buffer, accumulator), of_group)
-        number = group_index(self.groups)
-        for name in self._small_first:
-            gradient = gradients.pop(name, None)
-            if gradient is not None and gradient.used:
-                gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
-        return norms
-
-    def _norms(
-        self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
-    ) -> Tensor:
-        """Return the (n, G) norms, in the type of the thresholds."""
-        squares = []
-        for group, together in zip(self.groups, small, strict=True):
-            used = [] if together is None else [together.squared_norms()]
-            apart = [gradients[name] for name in group if name in gradients]
-            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
-            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
-            squares.append(total)
-        return torch.stack(squares, 1).sqrt_()
+        super()._add_each(gradients, small, accumulator, factors)
 
 
 @contextmanager

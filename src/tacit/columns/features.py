@@ -25,6 +25,7 @@ __all__ = [
     "classes_of",
     "feature_names",
     "features_of",
+    "is_one_hot",
     "targets_of",
 ]
 
@@ -58,6 +59,11 @@ def _is_listed(column: Column) -> bool:
     return column.kind == "category" or (column.values is not None and column.lower is None)
 
 
+def is_one_hot(column: Column) -> bool:
+    """Whether a cell is compared with the declared values; a boolean is a number."""
+    return column.kind != "boolean" and _is_listed(column)
+
+
 def _listed(column: Column) -> tuple[str, ...]:
     return tuple(map(str, column.values or ()))
 
@@ -79,7 +85,7 @@ def bounds_of(column: Column) -> tuple[float, float]:
 
 def feature_names(name: str, column: Column) -> Iterator[str]:
     """The names of a column's features, in order."""
-    if column.kind != "boolean" and _is_listed(column):
+    if is_one_hot(column):
         yield from (f"{name}={value}" for value in (*_listed(column), "other"))
     else:
         yield name
@@ -123,7 +129,7 @@ def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) ->
     Raises:
         InvalidInput: cells are unreadable, or missing where that is refused.
     """
-    if column.kind != "boolean" and _is_listed(column):
+    if is_one_hot(column):
         block, lacking = _one_hot(cells, column, place, dialect)
     else:
         block, lacking = _scalar(cells, column, place, dialect)

@@ -97,8 +97,8 @@ class _Nothing:
     @classmethod
     def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Nothing:
         as_numbers = _as_float if column.kind == "boolean" else read  # 9 is no boolean that could be read
-        numbers = {as_numbers(word) for word in declared}
-        return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers - {math.nan}, key=str)))
+        numbers = {number for word in declared if not math.isnan(number := as_numbers(word))}
+        return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers)))
 
     def removed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(self.among(values), np.nan, values) if self.numbers else values

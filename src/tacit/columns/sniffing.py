@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tacit.columns.kinds import FoundColumn, find_columns, is_identifier, looks_like_data, named
+from tacit.columns.kinds import FoundColumn, find_columns, looks_like_data, named
 from tacit.columns.reading import MISSING_WORDS, words_of
 from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, MissingExtra
@@ -257,9 +257,7 @@ def _typed_table(path: Path, ending: str) -> Sniffed:
     }
     _, by_rows = find_columns(cells, ",", (".", ""))
     columns = {
-        name: by_rows[name]
-        if is_identifier(name) and kind in told
-        else named(name, _of_both(kind, by_rows[name] if kind in told else FoundColumn(kind)))
+        name: _of_both(kind, by_rows[name]) if name in by_rows else named(name, FoundColumn(kind))
         for name, kind in typed.items()
     }
     return Sniffed(columns=columns, rows=first.num_rows)
@@ -284,6 +282,10 @@ def _first_rows_of_arrow(path: Path) -> Any:
 
 def _of_both(kind: str, found: FoundColumn) -> FoundColumn:
     """What the rows say, where the type allows it: a number may be true or false, a text may be anything."""
-    if kind in ("category", found.kind) or (kind in ("integer", "number") and found.kind == "boolean"):
+    if (
+        kind == "category"
+        or found.kind in (kind, "text")
+        or (kind in ("integer", "number") and found.kind == "boolean")
+    ):
         return found if found.kind else FoundColumn(kind)
     return FoundColumn(kind, {k: v for k, v in found.settings.items() if k == "missing_values"})

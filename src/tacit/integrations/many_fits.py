@@ -1,8 +1,8 @@
 """Is this fit one of many? A grid search of scikit-learn calls fit often, and each call spends epsilon.
 
 Without a ledger nobody adds the fits up: what the last estimator says is the cost of its own fit.  So the
-user is told once, and the statement of each fit names the search and the sum so far.  Whether a search calls
-is seen in the calls that are under way; nothing is read of the records.
+user is warned once, and the statement of each fit names the search and what its fits have cost so far.
+Whether a search is the caller is read from Python's stack of calls, and nothing from the records.
 """
 
 from __future__ import annotations

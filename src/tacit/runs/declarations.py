@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
-from tacit.columns.features import bounds_of
+from tacit.columns.features import bounds_of, is_one_hot
 from tacit.columns.kinds import is_identifier
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
 from tacit.columns.tables import names_of_file, pieces
@@ -72,7 +72,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     named = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
     tallies = {name: _tally(encoder.columns[name], dialect) for name in declared}
-    people: dict[str, Counter[object]] = {
+    people: dict[str, Counter[str]] = {
         name: Counter() for name in (*declared, *named, *owners) if not _has_few_values(encoder, name)
     }
     count = 0
@@ -80,11 +80,11 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
         for name, tally in tallies.items():
             tally.add(piece[name])
         for name, seen in people.items():
-            seen.update(cells.tolist() if isinstance(cells := piece[name], np.ndarray) else cells)
+            seen.update(word for word in words_of(piece[name]) if word is not None)
         count += len(piece[declared[0]])
         if rows is not None and count >= rows:
             break
-    found = [Doubt(name, what) for name, tally in tallies.items() for what in tally.doubts(name)]
+    found = [Doubt(name, what) for name, tally in tallies.items() for what in tally.doubts()]
     if not owners:
         found += _repeated(people, count, encoder, config.privacy.unit)
     if trained is None and rows is None:
@@ -122,12 +122,12 @@ def _records(stated: int, trained: int | None) -> list[Doubt]:
     ]
 
 
-def _repeated(people: dict[str, Counter[object]], count: int, encoder: Encoder, unit: str) -> Iterator[Doubt]:
+def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, unit: str) -> Iterator[Doubt]:
     """Columns that may say whose a row is, with repeats, where the promise is for single rows."""
     for name, seen in people.items():
         used = name in encoder.inputs_of
         dense = used and _are_numbers_of_people(seen, count)
-        if (is_identifier(name) or dense) and len(seen) < count:
+        if (is_identifier(name) or dense) and len(seen) < seen.total():
             model = "The model would learn who is who, and " * used
             what = f"a {unit} with several rows is" if not used else f"each row of a {unit} is"
             yield Doubt(
@@ -138,10 +138,10 @@ def _repeated(people: dict[str, Counter[object]], count: int, encoder: Encoder, 
             )
 
 
-def _are_numbers_of_people(seen: Counter[object], count: int) -> bool:
+def _are_numbers_of_people(seen: Counter[str], count: int) -> bool:
     """Whether whole numbers look as if given out one by one: many, and nearly all in their range."""
     try:
-        numbers = np.array([int(str(cell)) for cell in seen if str(cell).strip()])
+        numbers = np.array([int(word) for word in seen])
     except ValueError:
         return False
     many = len(numbers) > max(_FEW, count / 8)
@@ -152,8 +152,7 @@ def _are_numbers_of_people(seen: Counter[object], count: int) -> bool:
 
 
 def _tally(column: Column, dialect: Dialect) -> _Words | _Numbers:
-    listed = column.kind == "category" or (column.values is not None and column.lower is None)
-    return (_Words if listed and column.kind != "boolean" else _Numbers)(column, dialect)
+    return (_Words if is_one_hot(column) else _Numbers)(column, dialect)
 
 
 @dataclass
@@ -193,7 +192,7 @@ class _Words(_Tally):
         self.in_other_case += sum(word.casefold() in folded for word in strange)
         self.seen.update(value for value in values if value in there)
 
-    def doubts(self, _name: str) -> Iterator[str]:
+    def doubts(self) -> Iterator[str]:
         yield from self.lacking()
         there = self.cells - self.missing
         if self.other > _MANY * there:
@@ -233,7 +232,7 @@ class _Numbers(_Tally):
         if self.swapped is not None:
             self.swapped.add(cells)
 
-    def doubts(self, _name: str) -> Iterator[str]:
+    def doubts(self) -> Iterator[str]:
         yield from self.lacking()
         there = self.cells - self.missing - self.unreadable
         if self.unreadable:

@@ -1,4 +1,4 @@
-"""What is in a new run file, and in a new policy? The form of the table, what was stated, blanks; long words.
+"""What is in a new run file, and in a new policy? What the table's form says, what was stated, and blanks.
 
 **Guarantee**
 
@@ -147,9 +147,7 @@ def _check_people(facts: Facts, found: Sniffed) -> None:
     if facts.user is not None:
         check_column("--user", facts.user, found.columns)
         if facts.user in (facts.target, *facts.left_out):
-            raise InvalidInput(
-                f"--user {facts.user} says whose a row is; it is no target, and is not left out."
-            )
+            raise InvalidInput(f"--user {facts.user} says whose a row is: it is no target, and not left out.")
     if facts.rows_per_user is not None:
         check_integer("--rows-per-user", facts.rows_per_user, low=1)
         if facts.user is None:

@@ -17,6 +17,7 @@ from typing import IO
 
 import numpy as np
 
+from tacit.columns.reading import Cells, words_of
 from tacit.columns.tables import pieces
 from tacit.errors import InvalidInput
 from tacit.runs.predict import Predictor
@@ -121,10 +122,16 @@ def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[lis
             "--keep names a column of a table, and this model does not read one. Leave it out."
         )
     return (
-        ["" if cell is None or cell != cell else str(cell) for cell in row]
+        list(row)
         for piece in pieces(data, keep, preprocessing.encoder.dialect)
-        for row in zip(*(piece[name] for name in keep), strict=True)
+        for row in zip(*(_as_written(piece[name]) for name in keep), strict=True)
     )
+
+
+def _as_written(cells: Cells) -> Iterator[str]:
+    """Texts as they are; a whole number without a point, which Parquet gives it where others are missing."""
+    for cell, word in zip(cells, words_of(cells), strict=True):
+        yield cell if isinstance(cell, str) else word or ""
 
 
 def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterator[list[str]]:

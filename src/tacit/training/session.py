@@ -138,7 +138,7 @@ class PrivateSession:
         collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
             such as :func:`tacit.collate.pad`.
         engine: "fast", or "reference" for the definition itself; "vmap", which is on trial, runs the loss for
-            one record by meaning, so that no record can see another.
+            one record at a time in effect, so that each record is isolated.
         physical_batch_size: most records in memory at once, owners with all rows that a step reads of them;
             it changes speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.

@@ -1,0 +1,129 @@
+"""How do the uses that a pass kept become norms and a clipped sum?  What both engines with rules share.
+
+Letters: n records; K views; G groups of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping.engine import GradientEngine, PerExampleLoss, group_index
+from tacit.clipping.isolation.trace import Unseen
+from tacit.clipping.memory import MemoryBudget
+from tacit.clipping.passes import Passes, keep_memory
+from tacit.clipping.per_example.parameter import Gradient, Joined, Recorded, gradients_of, joined
+from tacit.clipping.reference import ReferenceEngine
+from tacit.clipping.rules import ClippingRule
+from tacit.errors import UnsupportedModel
+
+__all__ = ["SummingEngine"]
+
+
+class SummingEngine(GradientEngine):
+    """An engine whose passes keep the uses of parameters; it falls back on the reference engine."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        per_example_loss: PerExampleLoss,
+        rule: ClippingRule,
+        *,
+        views: int,
+        budget: MemoryBudget,
+    ) -> None:
+        super().__init__(model, per_example_loss, rule, views=views)
+        self.budget = budget
+        keep_memory(budget.pass_bytes)
+        self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
+        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
+        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
+        self._why_slow: str | None = None
+
+    def _give_copies(self) -> None:
+        super()._give_copies()
+        self._reference.per_example_loss = self.per_example_loss
+
+    def _add_from(
+        self,
+        run: Recorded,
+        accumulator: Mapping[str, Tensor],
+        n: int,
+        thresholds: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """Add the clipped sum of n records of which a pass kept the uses; return the (n, G) norms.
+
+        Records that are not finite are left out, as 0 * inf is NaN.  The others are as they were beside them:
+        done again without them, dropout would draw anew, and keep other records where that makes them finite.
+
+        What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
+        first: buffers that are made on demand then take the place of the activations.
+        """
+        gradients = gradients_of(self.parameters, run)
+        small = [joined(gradients, group) for group in self.groups]
+        norms = self._norms(gradients, small, n, thresholds)
+        kept = norms
+        if _skip_zeros(gradients.values()) and _skip_zeros(small):  # then a device need not be waited for
+            kept = norms = norms.where(_finite(norms)[:, None], torch.inf)
+        elif not _all_finite(norms):
+            finite = _finite(norms)
+            kept, norms[~finite] = norms[finite], torch.inf
+            if len(kept) == 0:
+                return norms
+            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
+            small = [None if together is None else together.of(finite) for together in small]
+        factors = self._factors(kept, thresholds, scale).unbind(1)
+        self._add_each(gradients, small, accumulator, factors)
+        return norms
+
+    def _add_each(
+        self,
+        gradients: dict[str, Gradient],
+        small: Sequence[Joined | None],
+        accumulator: Mapping[str, Tensor],
+        factors: Sequence[Tensor],
+    ) -> None:
+        """Add the weighted sums of the ``gradients``, which are used up; ``factors`` (n,) of each group."""
+        number = group_index(self.groups)
+        for together, of_group in zip(small, factors, strict=True):
+            if together is not None:
+                together.add_weighted(partial(self._buffer, accumulator), of_group)
+        try:
+            for name in self._small_first:
+                gradient = gradients.pop(name, None)
+                if gradient is not None and gradient.used:
+                    gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
+        except Unseen as reason:  # too late for the reference engine: the sum is half made
+            raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
+
+    def _norms(
+        self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
+    ) -> Tensor:
+        """Return the (n, G) norms, in the type of the thresholds."""
+        squares = []
+        for group, together in zip(self.groups, small, strict=True):
+            used = [] if together is None else [together.squared_norms()]
+            apart = [gradients[name] for name in group if name in gradients]
+            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
+            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
+            squares.append(total)
+        return torch.stack(squares, 1).sqrt_()
+
+
+def _skip_zeros(gradients: Iterable[Gradient | Joined | None]) -> bool:
+    return all(one is None or one.skips_zeros for one in gradients)
+
+
+def _all_finite(norms: Tensor) -> bool:
+    """Whether all norms are finite; one sum says it but where finite norms overflow together."""
+    return float(norms.sum()) < torch.inf or bool(_finite(norms).all())
+
+
+def _finite(norms: Tensor) -> Tensor:
+    """(n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
+    return (norms < torch.inf).all(1)
