@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, fast, rules
+from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, rules, summing
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.per_example import linear
@@ -239,7 +239,7 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
         broken,
         [(FastEngine, "_add_from", changed_divisor)],
     ),
-    "broken record kept": (broken, [(fast, "_finite", broken_record_kept)]),
+    "broken record kept": (broken, [(summing, "_finite", broken_record_kept)]),
     "views clipped apart": (identical_views_count_once, [(FastEngine, "_add", views_clipped_apart)]),
     "no guard against cancellation": (cancelling, [(linear, "ghost_squared_norms", no_guard)]),
     "threshold moves the wrong way": (quantile, [(rules, "next_threshold", threshold_moves_the_wrong_way)]),
