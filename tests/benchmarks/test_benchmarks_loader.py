@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import warm
 
 ROOT = Path(__file__).parents[2]
 ORIGIN = {
@@ -116,10 +115,10 @@ def test_accuracies_are_compared_where_both_have_them(part: Any, tmp_path: Path)
 
 
 def test_a_model_of_the_experiments_is_timed_in_a_process_of_its_own() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench_reproduce.py"), "--model", "clipping"]
-    done = subprocess.run([*command, "--steps", "1"], capture_output=True, text=True)
+    script = ROOT / "benchmarks" / "bench_reproduce.py"
+    done = warm.run(script, "--model", "clipping", "--steps", "1")
     assert done.returncode == 0, done.stderr
     assert 0 < json.loads(done.stdout)["seconds"] < 60
-    refused = subprocess.run([sys.executable, command[1], "/nowhere"], capture_output=True, text=True)
+    refused = warm.run(script, "/nowhere")
     assert refused.returncode == 2
     assert "git worktree" in refused.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 
 from tacit import __version__
@@ -24,6 +26,10 @@ from tacit.testing import seeded_generator
 from tacit.training import Row
 
 MAIN = "from tacit.cli import main; main()"
+NO_PICTURES = """
+from tacit.runs import train
+train.plot_progress = train.plot_privacy_curve = train.draw_evaluation = lambda *_, **__: ()
+"""
 CONFIG = """
 [data]
 name = "iris"
@@ -275,25 +281,25 @@ def test_a_missing_extra_and_a_broken_installation_are_told_apart(
 def at_a_terminal(arguments: list[str], *, interrupt: bool, **environment: str) -> tuple[int, str]:
     """Run the command in a terminal of 80 columns, with a Ctrl-C once the bar moves; code and output."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+    Path("started.py").write_text(NO_PICTURES + MAIN)
+    process = warm.start(
+        "started.py",
+        *arguments,
+        streams=[os.ttyname(theirs)] * 3,
         env=os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"} | environment,
     )
-    os.close(theirs)
     seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other end was closed
-            break
+    while select.select([ours, process.sentinel], [], [])[0] != [process.sentinel]:
+        seen += os.read(ours, 65536)
         if interrupt and re.search(rb"test [01]", seen):
-            process.send_signal(signal.SIGINT)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
             interrupt = False
+    os.close(theirs)
     os.close(ours)
-    return process.wait(), seen.decode(errors="replace")
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode, seen.decode(errors="replace")
 
 
 def plain(text: str) -> list[str]:
@@ -329,7 +335,7 @@ def test_a_terminal_that_knows_no_greek() -> None:
     assert "Traceback" not in seen
 
 
-def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
     """All of it, in the next free folder."""
     Path("runs/demo-1").mkdir(parents=True)
     assert run(["demo", "--seeds", "1"]) == 0
@@ -340,6 +346,7 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(re.search(r"test accuracy (\d\.\d+) at ε = 3", out)[1]) > 0.88  # type: ignore[index]
     for name in ("model.safetensors", "statement.json", "progress.png", "privacy.png"):
         assert (Path("runs/demo-2") / name).stat().st_size > 500
+    request.getfixturevalue("no_pictures")
     assert run(["demo", "--seeds", "1", "--json", "--out", "mine"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [line["epsilon"] for line in found["repeats"]] == [1.0, 3.0]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import warm
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
@@ -359,7 +358,7 @@ def test_predictions_of_numbers_stay_within_the_target_bounds() -> None:
 
 def test_without_scikit_learn_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None; import tacit.integrations.sklearn"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.run(code)
     assert done.returncode == 1
     assert "pip install 'tacit-dp[sklearn]'" in done.stderr
 

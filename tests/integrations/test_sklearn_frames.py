@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+import warm
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, cross_val_score
@@ -335,7 +337,10 @@ def test_a_fit_by_itself_and_in_a_pipeline_is_none_of_many() -> None:
 def test_fits_in_other_processes_are_not_counted_as_none() -> None:
     """The last fit is the first of this process, and says that there are others."""
     search = GridSearchCV(classifier(), {"learning_rate": [0.1, 0.5]}, cv=2, n_jobs=2)
-    with pytest.warns(PrivacyWarning, match="GridSearchCV calls fit many times"):
+    with (
+        joblib.parallel_config("multiprocessing", context=warm.CONTEXT),
+        pytest.warns(PrivacyWarning, match="GridSearchCV calls fit many times"),
+    ):
         search.fit(table(), LABELS)
     assert "one of the fits that GridSearchCV makes" in note_of(search.best_estimator_)
 

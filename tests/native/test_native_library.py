@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from tacit import native
 from tacit.native import loading
@@ -97,7 +98,7 @@ maps = Path("/proc/self/maps").read_text().split()
 print(len({part for part in maps if "libgomp" in part}))
 """
     environment = {key: value for key, value in os.environ.items() if key != "TACIT_NATIVE"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = warm.run(code, env=environment)
     assert done.stdout.strip() == "1", done.stderr
 
 

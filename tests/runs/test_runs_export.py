@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from torch import Tensor, nn
 
 import tacit
@@ -123,6 +122,7 @@ def test_the_file_computes_what_the_model_does(kind: str, name: str) -> None:
 SPOKEN = """
 import sys
 import warnings
+warnings.simplefilter("default")
 sys.path.insert(0, {here!r})
 import test_runs_export as tests
 for name in ("scattering-cnn", "window"):
@@ -160,9 +160,8 @@ def test_nothing_is_said_that_the_user_cannot_change(kind: str) -> None:
         for package in ONNX:
             pytest.importorskip(package)
     script = SPOKEN.format(here=str(Path(__file__).parent), kind=kind)
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", script], capture_output=True, text=True, check=True
-    )
+    done = warm.run(script)
+    assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "Warning:" in line or not line.startswith("  ")]
     assert said
     assert all("UserWarning: of the network itself" in line for line in said), done.stderr

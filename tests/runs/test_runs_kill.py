@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 from torch import nn
 
@@ -136,38 +136,26 @@ class Trainer:
     """The parent's side of :func:`serve`."""
 
     def __init__(self) -> None:
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.server = warm.Server(__file__)
 
     def start(self, folder: Path, *, resume: bool, most: int = STEPS, die_in_write: int = 0) -> int:
-        assert self.server.stdin is not None
-        self.server.stdin.write(f"{'yes' if resume else 'no'} {die_in_write} {most} {folder}\n")
-        self.server.stdin.flush()
+        self.server.tell(f"{'yes' if resume else 'no'} {die_in_write} {most} {folder}")
         return int(self.next("pid"))
 
     def next(self, kind: str) -> str:
         """The value of the next line of that kind; an exit is never skipped."""
-        assert self.server.stdout is not None
         while True:
             found, value = self.server.stdout.readline().split()
             if found == kind:
                 return str(value)
             assert found != "exit", f"it ended with {value}"
 
-    def close(self) -> None:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.close()
-        self.server.wait()
-        self.server.stdout.close()
-
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[Trainer]:
     made = Trainer()
     yield made
-    made.close()
+    made.server.close()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+import warm
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -202,8 +203,7 @@ def test_a_copied_folder_predicts_bit_for_bit_without_data_and_ledger(tmp_path: 
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     empty = tmp_path / "empty"
     empty.mkdir()
-    code = [sys.executable, "-c", ELSEWHERE, str(elsewhere / "copy"), str(elsewhere / "new.csv")]
-    done = subprocess.run(code, cwd=empty, capture_output=True, text=True)
+    done = warm.run(ELSEWHERE, str(elsewhere / "copy"), str(elsewhere / "new.csv"), cwd=empty)
     assert done.returncode == 0, done.stderr
     assert np.array_equal(np.load(empty / "outputs.npy"), outputs(model, inputs).numpy())
     assert [path.name for path in empty.iterdir()] == ["outputs.npy"]

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+import warm
 
 from tacit.errors import PrivacyRefusal
 from tacit.events import event_from_json
@@ -97,9 +99,24 @@ def test_two_processes_are_one_run(here: Path) -> None:
 
 
 def test_a_wrong_setting_is_said_once(here: Path) -> None:
+    """By the first process of two, which are told what torchrun tells them."""
     (here / "run.toml").write_text(CONFIG.replace("STEPS", "6").replace("delta = 1e-4", "delta = 2.0"))
-    run = torchrun()
-    out, err = run.communicate(timeout=100)
-    assert run.returncode != 0
-    assert out == ""
-    assert err.count("[privacy] delta must be") == 1
+    (here / "started.py").write_text("from tacit.cli import main; main()")
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    told = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+        "MASTER_PORT": f"{store.port}", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+    streams = [(os.devnull, here / f"out{rank}", here / f"err{rank}") for rank in range(2)]
+    ranks = [
+        warm.start(
+            "started.py", "train", "run.toml", "--out", "out",
+            streams=streams[rank], env={**os.environ, **told, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        rank.join(warm.SECONDS)
+    assert [rank.exitcode for rank in ranks] == [2, 2]
+    assert [out.read_text() for _, out, _ in streams] == ["", ""]
+    assert sum(err.read_text().count("[privacy] delta must be") for *_, err in streams) == 1

@@ -9,7 +9,6 @@ import faulthandler
 import math
 import os
 import secrets
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+import warm
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -419,11 +419,9 @@ class Pool:
         self._folder = tempfile.TemporaryDirectory()
         key = secrets.token_bytes(16)
         with Listener(str(Path(self._folder.name) / "talk"), authkey=key) as listener:
-            command = [sys.executable, script, self._folder.name, str(world)]
             self.processes = [
-                subprocess.Popen(
-                    [*command, str(rank)],
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "TALK": key.hex()},
+                warm.start(
+                    script, self._folder.name, str(world), str(rank), env={**os.environ, "TALK": key.hex()}
                 )
                 for rank in range(world)
             ]
@@ -449,13 +447,14 @@ class Pool:
         for connection in self._ranks.values():
             connection.close()
         for process in self.processes:
-            process.wait(SECONDS)
+            process.join(SECONDS)
         self._folder.cleanup()
 
 
 def serve(jobs: dict[str, Callable[..., Any]]) -> None:
     """Be the rank that the command line says."""
     folder, world, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
     with Client(str(Path(folder) / "talk"), authkey=bytes.fromhex(os.environ["TALK"])) as connection:
         connection.send(rank)
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import warm
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
@@ -672,21 +673,15 @@ else:
 @pytest.mark.untraced
 def test_the_next_process_knows_the_loss_again_and_refuses_another(tmp_path: Path) -> None:
     """With strings hashed otherwise, and the script edited where it does not matter, under another name."""
-    scripts = {
-        "first.py": SCRIPT,
-        "second.py": "# Moved.\n\n" + SCRIPT.replace("calls += 1", "calls += 1  # so"),
-    }
-    told = []
-    for seed, (name, script) in enumerate(scripts.items()):
-        (tmp_path / name).write_text(script)
-        told.append(
-            subprocess.run(
-                [sys.executable, name, name.removesuffix(".py"), "state"],
-                env={**os.environ, "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"},
-                cwd=tmp_path, capture_output=True, text=True, check=True,
-            )
-        )  # fmt: skip
-    first, second = told
+    first = warm.run(SCRIPT, "first", str(tmp_path / "state"))
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "second.py").write_text("# Moved.\n\n" + SCRIPT.replace("calls += 1", "calls += 1  # so"))
+    other_hashes = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    second = subprocess.run(
+        [sys.executable, "second.py", "second", "state"],
+        env={**os.environ, "PYTHONHASHSEED": other_hashes},
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert "What differs: the loss" in second.stderr
     assert "3.0" not in second.stderr
     assert first.stdout == second.stdout  # the same steps, with the same noise

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+import warm
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -113,14 +112,15 @@ dist.destroy_process_group()
 
 def test_each_of_two_processes_is_refused_before_a_record_is_read(tmp_path: Path) -> None:
     """A session made in the group, and one from before it."""
+    (tmp_path / "rank.py").write_text(RANK)
+    outputs = [tmp_path / str(rank) for rank in range(2)]
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "group")],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    for told in [rank.communicate()[0] for rank in ranks]:
+        warm.start(tmp_path / "rank.py", str(rank), str(tmp_path / "group"), streams=(os.devnull, output))
+        for rank, output in enumerate(outputs)
+    ]
+    for rank in ranks:
+        rank.join(warm.SECONDS)
+    for told in [output.read_text() for output in outputs]:
         assert told.count("a process group of 2 processes") == 2
         assert told.count("ranks=tacit.training.ProcessRanks()") == 2
         assert told.count("READ 0") == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -237,7 +235,7 @@ def test_when_a_rank_is_killed_the_others_stop_and_nothing_is_lost(pool: Pool, t
     state, doomed = tmp_path / "state.pt", Pool()
     doomed("trained", stop=4, save=state)
     doomed.send("trained", load=state)
-    os.kill(doomed.processes[1].pid, signal.SIGKILL)
+    doomed.processes[1].kill()
     with pytest.raises(ProcessLost, match="another process of this run cannot be reached"):
         doomed.receive(0)
     doomed.close()

@@ -220,7 +220,8 @@ def test_a_killed_rank_stops_the_others_and_nothing_is_lost(pool: Pool, tmp_path
     told = short.receive(0)
     assert told.startswith("ProcessLost: another process of this run cannot be reached")
     assert told.endswith(" 3")
-    assert short.processes[1].wait(10) == 9
+    short.processes[1].join(10)
+    assert short.processes[1].exitcode == 9
     short.close()
     for resumed in pool("trained", stop=6, load=tmp_path / "state"):
         assert (resumed == whole).all()
