@@ -30,8 +30,12 @@ def with_examples() -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # Lightning's own use of torch
 @pytest.mark.parametrize("name", with_examples())
-def test_examples_of(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_examples_of(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     module = importlib.import_module(name)
+    if name.startswith("tacit.runs."):
+        request.getfixturevalue("no_pictures")
     monkeypatch.chdir(tmp_path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

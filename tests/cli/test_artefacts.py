@@ -104,6 +104,7 @@ def test_a_ledger_and_its_certificate_are_read(table: list[str], capsys: pytest.
     assert Policy.from_data(certificate["policy"]).unit_column == "pid"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_and_what_it_leaves_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,7 +119,7 @@ def test_a_run_and_what_it_leaves_are_read(
     Path("p.toml").write_text(Path("p.toml").read_text().replace("epsilon = 3.0", "epsilon = 10.0"))
     Path("charged.toml").write_text(scored)
     for arguments in (
-        ["plan", "run.toml"],
+        ["plan", "run.toml", "--batch-size", "40", "--steps", "3"],
         ["ledger", "init", "b.db"],
         ["ledger", "open", "b.db", "--dataset", "v", "--policy", "p.toml"],
         ["train", "run.toml", "--out", "r"],

@@ -314,16 +314,14 @@ def test_a_file_with_blanks_is_refused_by_line_and_key(capsys: pytest.CaptureFix
 
 @pytest.mark.untraced
 def test_writing_a_file_and_refusing_its_blanks_load_no_torch() -> None:
-    for arguments, code in (
-        (["init", "visits.csv"], 0),
-        (["train", "visits.toml"], 2),
-        (["plan", "visits.toml"], 2),
-    ):
-        program = (
-            f"import sys; from tacit.cli.app import run; assert run({arguments!r}) == {code}; "
-            "assert 'torch' not in sys.modules"
-        )
-        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    program = """
+import sys
+from tacit.cli.app import run
+for verb, name, code in (("init", "visits.csv", 0), ("train", "visits.toml", 2), ("plan", "visits.toml", 2)):
+    assert run([verb, name]) == code
+    assert "torch" not in sys.modules, verb
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
 def test_a_plan_takes_what_the_run_file_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,7 @@ def test_large_and_tiny_pictures_are_brought_to_a_size_that_has_features(
     assert (data.size, data.colours, data.test_fraction) == (proposed, 3, None)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_is_written_trains_and_predicts(capsys: pytest.CaptureFixture[str]) -> None:
     make_pictures("scans", count=130)
     assert run(["init", "scans", *PROMISE, "--json"]) == 0

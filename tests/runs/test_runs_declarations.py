@@ -132,6 +132,7 @@ def test_check_says_it_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["check", str(path), "--policy", "p.toml"]) == 2
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
