@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -86,24 +83,16 @@ def test_planted_bug_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.Monk
     assert combined._level.__wrapped__(library) == 0
 
 
+@pytest.mark.usefixtures("_way")
 def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
-    """Rows that are long enough for several; each number of threads in a process of its own."""
-    program = (
-        "import sys, hashlib, torch; from tacit.training.combined import combine\n"
-        "torch.set_num_threads(int(sys.argv[1])); draws = torch.Generator().manual_seed(1)\n"
-        "rows = [torch.randn(200_001, generator=draws) for _ in range(12)]\n"
-        "combine(rows[:2], [0.5, 1.0], [[0.1 * j for j in range(10)]] * 2, rows[2:])\n"
-        "print(hashlib.sha256(rows[0].numpy().tobytes() + rows[1].numpy().tobytes()).hexdigest())\n"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program, threads],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
-        ).stdout
-        for threads in ("1", "2", "3")
-    }
-    assert len(found) == 1
+    """Rows that are long enough for several."""
+    scales, factors = numbers(2, 10)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(rows(2, 200_001, torch.float32, 1))
+            combine(found[-1], scales, factors, rows(10, 200_001, torch.float32, 2))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, out) for outs in found for one, out in zip(found[0], outs, strict=True))
