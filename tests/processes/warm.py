@@ -23,7 +23,8 @@ CONTEXT.set_forkserver_preload(
     ["pytest", "torch", "torch._dynamo", "torch.distributed.fsdp", "tacit.runs.train",
      "tacit.training", "tacit.ledger"]
 )  # fmt: skip
-SECONDS = 100
+SECONDS = 600
+"""After which a process is ended that has not ended by itself."""
 
 
 def start(
