@@ -19,10 +19,9 @@ INTRODUCTION = """\
 # Couplings
 
 A coupling is a model or a loss in which one record can reach the gradients of others. Clipping each
-record's gradient bounds nothing then. This table has every coupling that the tests, the changelog and the
-documentation know, with what the engine does (its verdict) and what it was measured to let through.
-`make coupling-table` measures it; `tests/clipping/test_clipping_couplings.py` checks each entry on two of
-the record sets.
+record's gradient bounds nothing then. This table has the couplings that are known, with what the engine
+does (its verdict) and what it was measured to let through. `make coupling-table` measures it;
+`tests/clipping/test_clipping_couplings.py` checks each entry on all record sets.
 
 * *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for
   it. Σ is the clipped sum before noise, in float32. Clipping promises 1; up to 1.0001 is floating-point
@@ -31,9 +30,9 @@ the record sets.
 * *Unguarded*: the same of two computations without any check. One takes the gradient of each record's loss
   in the batch by autograd. The other takes per-record gradients by hooks on linear layers, from one
   backward pass. Where the figure is about 1, these two do not show the coupling.
-* *Verdict*: `isolated` (one pass for all records), `per record` (each record goes through the model alone),
-  or `refused` (with the fix). Of several record sets it is the verdict given most often; others are in
-  brackets. A coupling that only some batches have may be isolated in the others.
+* *Verdict*: `isolated` (one pass under vmap, in which each record is computed as if it were alone),
+  `per record` (each record goes through the model alone), or `refused` (with the fix). Of several record
+  sets it is the verdict given most often; others are in brackets.
 """
 TITLES = {
     "forward": "In the values of the forward pass",
@@ -63,7 +62,6 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     rows = data["rows"]
     yield INTRODUCTION.format(sets=len(data["settings"]["record sets"]))
     yield f"Measured on {data['date']} with PyTorch {data['versions']['torch']}.\n"
-    yield from _holes([row for row in rows if row["hole"]])
     yield "## In short\n"
     yield "| coupling | entries | refused | per record | isolated | largest sensitivity | largest unguarded |"
     yield "|---|---|---|---|---|---|---|"
@@ -71,27 +69,19 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
         yield _summary(title, [row for row in rows if row["kind"] == kind])
     for kind, title in TITLES.items():
         yield f"\n## {title}\n"
-        yield "| coupling | unguarded | sensitivity | verdict | known from |"
-        yield "|---|---|---|---|---|"
+        yield "| coupling | unguarded | sensitivity | verdict |"
+        yield "|---|---|---|---|"
         for row in rows:
             if row["kind"] == kind:
                 yield _entry(row)
     yield ""
 
 
-def _holes(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if rows:
-        yield "## Known holes\n"
-        for row in rows:
-            yield f"* **{row['name']}** ({row['sensitivity']:.3g} times the bound): {row['hole']}"
-        yield ""
-
-
 def _summary(title: str, rows: list[dict[str, Any]]) -> str:
     counts = [
         sum(row["verdict"] == verdict for row in rows) for verdict in ("refused", "per record", "isolated")
     ]
-    moved = [row["sensitivity"] for row in rows if row["sensitivity"] is not None and not row["hole"]]
+    moved = [row["sensitivity"] for row in rows if row["sensitivity"] is not None]
     free = [row["unguarded"] for row in rows if row["unguarded"] is not None]
     figures = [_number(max(found, default=None)) for found in (moved, free)]
     return f"| {title} | {len(rows)} | {' | '.join(map(str, [*counts, *figures]))} |"
@@ -101,8 +91,7 @@ def _entry(row: dict[str, Any]) -> str:
     others = [name for name in row["verdicts"] if name != row["verdict"]]
     verdict = row["verdict"] + (f" ({', '.join(sorted(others))})" if others else "")
     moved = "refused" if row["verdicts"].keys() == {"refused"} else _number(row["sensitivity"])
-    moved += " (hole)" if row["hole"] else ""
-    return f"| {row['name']} | {_number(row['unguarded'])} | {moved} | {verdict} | {row['source']} |"
+    return f"| {row['name']} | {_number(row['unguarded'])} | {moved} | {verdict} |"
 
 
 def _number(value: float | None) -> str:

@@ -87,7 +87,7 @@ def reads_words() -> nn.Module:
 
 def of_training() -> Iterator[tuple[str, Callable[[], object]]]:
     words = torch.full((N, 2), NUMBER)
-    for engine in ("fast", "reference", "vmap"):
+    for engine in ("fast", "reference"):
         yield f"a label, {engine}", partial(train, arrays(labels=ONE_WRONG), engine=engine)
         read = (words, arrays()[1])
         yield f"a token, {engine}", partial(train, read, engine=engine, model=reads_words())

@@ -97,7 +97,7 @@ class PrivacyWarning(UserWarning):
 class SlowModel(UserWarning):
     """A model that trains correctly, but many times as slowly as others; the message says why.
 
-    The warning depends on how a model computes on records of zeros, not on the data.
+    The warning depends on how a model computes on made-up records, not on the data.
     """
 
 

@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import oracles
 import torch
+from oracles import Loss
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.errors import TacitError
 
 Batch = tuple[Tensor, ...]
-Loss = Callable[..., Tensor]
 Sum = Callable[[Batch], Tensor]
 ISOLATED, PER_RECORD, REFUSED = "isolated", "per record", "refused"
 KINDS = (
@@ -34,18 +34,13 @@ TOLERANCE = 1e-4
 """What single precision may add to a sensitivity of 1."""
 
 
-def open_engine(
-    model: nn.Module, loss: Loss, C: float, kind: type[GradientEngine] = FastEngine
-) -> tuple[Sum, Callable[[], str]]:
-    """The only door to an engine: the clipped sum of a batch before noise, and the verdict so far."""
-    engine = kind(model, loss, FlatClipping(C))
-
-    def clipped_sum(batch: Batch) -> Tensor:
-        sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in engine.parameters.items()}
-        engine.add_clipped_sum(sums, batch, None, torch.tensor([C], dtype=torch.float64))
-        return torch.cat([sums[name].flatten() for name in engine.parameters])
-
-    return clipped_sum, lambda: ISOLATED if engine.route == "fast" else PER_RECORD
+def open_engine(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
+    """The clipped sum of a batch before noise, and the verdict so far."""
+    engine = FastEngine(model, loss, FlatClipping(C))
+    return (
+        lambda batch: oracles.clipped_sum(engine, *batch, C=C),
+        lambda: ISOLATED if engine.route == "fast" else PER_RECORD,
+    )
 
 
 def vectors(*shape: int, classes: int = 0) -> Callable[[int], Batch]:
@@ -106,8 +101,7 @@ class RecordSet:
 
 
 QUICK = (RecordSet(8, 3, flag), RecordSet(17, 0, alike, before=0))
-FULL = (
-    *QUICK,
+OTHERS = (
     RecordSet(8, -1, flag, bound="small", before=5),
     RecordSet(6, 2, dominate, scale=1e-3, seed=1),
     RecordSet(33, 16, opposed, bound="small", seed=2),
@@ -116,6 +110,7 @@ FULL = (
     RecordSet(9, 0, against, scale=10.0, before=0, seed=4),
     RecordSet(12, 5, against, bound="large", seed=4),
 )
+FULL = (*QUICK, *OTHERS)
 
 
 @dataclass(frozen=True)
@@ -126,10 +121,7 @@ class Coupling:
     kind: str
     make: Callable[[], tuple[nn.Module, Loss]]
     expected: str
-    """The verdict of the documentation.  ``per record`` allows a refusal and, where a later batch alone
-    couples records, a fast step before; ``refused`` and ``isolated`` allow nothing else."""
-    source: str
-    """The test, or the page, that it is known from."""
+    """What is done with most record sets; of two that are as frequent, the stricter one."""
     records: Callable[[int], Batch] = field(default_factory=lambda: vectors(4))
     rig: Callable[[Batch, int], None] | None = None
     """In the place of that of the record set."""
@@ -143,8 +135,6 @@ class Coupling:
     """Whether sums are random: then two of them cannot be compared, and the verdict alone is judged."""
     split: bool = False
     """Whether a batch is taken in two halves, in which shared random numbers differ."""
-    hole: str = ""
-    """Why the present engine lets it through; empty if it does not."""
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, self.kind

@@ -15,24 +15,44 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from coupling import ISOLATED, PER_RECORD, REFUSED, Batch, Coupling, Loss
-from couplings_of_values import Net, between, by, coupled, head, there
+from coupling import ISOLATED, PER_RECORD, REFUSED, Batch, Coupling
+from couplings_of_values import (
+    Make,
+    Net,
+    between,
+    by,
+    coupled,
+    hardest,
+    head,
+    switched_on,
+    there,
+    weighted,
+)
+from oracles import Loss
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 Hook = Callable[[Tensor], Tensor]
 
 
-def hooked(hook: Hook) -> Callable[[], tuple[nn.Module, Loss]]:
-    """A hook on the gradient of what is between the layers."""
+def hooked(hook: Hook, above: int = 0) -> Make:
+    """A hook on the gradient of what is between the layers, in batches of more than so many records."""
 
     def loss(m: Net, x: Tensor) -> Tensor:
         h = m.first(x).tanh()
-        if h.requires_grad:
+        if h.requires_grad and len(x) > above:
             h.register_hook(hook)
         return torch.as_tensor(m.second(h).sin().sum(1) * x.detach().abs().amax(1))
 
     return by(loss)
+
+
+def normalised(g: Tensor) -> Tensor:
+    return torch.as_tensor(3 * g / g.norm().clamp(min=1e-12))
+
+
+def clipped_together(g: Tensor) -> Tensor:
+    return torch.as_tensor(g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0))
 
 
 def detached_norm(m: Net, h: Tensor) -> Tensor:
@@ -42,7 +62,7 @@ def detached_norm(m: Net, h: Tensor) -> Tensor:
 
 
 class Mixing(torch.autograd.Function):
-    """Gradients that are clipped together."""
+    """Gradients that are divided by the norm of all."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor) -> Tensor:
@@ -50,7 +70,7 @@ class Mixing(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        return torch.as_tensor(3 * g / g.norm().clamp(min=1e-12))
+        return normalised(g)
 
 
 class TurnedBack(Mixing):
@@ -61,7 +81,23 @@ class TurnedBack(Mixing):
         return g + g.flip(0)
 
 
-def applied(kind: type[Mixing]) -> Callable[[], tuple[nn.Module, Loss]]:
+class SeededBackward(Mixing):
+    """Gradients are multiplied by numbers that are the same in each backward pass."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return g * torch.randn(g.shape)
+
+
+class OwnGenerator(Mixing):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
+
+
+def applied(kind: type[Mixing]) -> Make:
     return between(lambda m, h: kind.apply(h))  # type: ignore[no-untyped-call]
 
 
@@ -76,13 +112,13 @@ def kept_in_units(m: Net, x: Tensor) -> Tensor:
         return head(m, m.first(x).relu())
 
 
-def _by_the_norm_of_all(layer: nn.Module, gradients: Any) -> Any:
-    return (gradients[0] / gradients[0].norm().clamp(min=1e-12),)
+def _of_all(layer: nn.Module, gradients: Any) -> Any:
+    return (normalised(gradients[0]),)
 
 
 def module_hook(m: Net, x: Tensor) -> Tensor:
     if not m.second._backward_pre_hooks:
-        m.second.register_full_backward_pre_hook(_by_the_norm_of_all)
+        m.second.register_full_backward_pre_hook(_of_all)
     return head(m, m.first(x))
 
 
@@ -114,16 +150,14 @@ def parameter_hook() -> tuple[nn.Module, Loss]:
 def node_hook(m: Net, x: Tensor) -> Tensor:
     h = m.first(x).tanh()
     if h.grad_fn is not None:
-        h.grad_fn.register_prehook(
-            lambda gradients: (3 * gradients[0] / gradients[0].norm().clamp(min=1e-12),)
-        )
+        h.grad_fn.register_prehook(lambda gradients: (normalised(gradients[0]),))
     return torch.as_tensor(m.second(h).sin().sum(1))
 
 
 def late_hook(m: Net, x: Tensor) -> Tensor:
     h = m.first(x).sin()
     if m.on and h.requires_grad:
-        h.register_hook(lambda g: 3 * g / g.norm().clamp(min=1e-12))
+        h.register_hook(normalised)
     return torch.as_tensor(m.second(h).sin().sum(1))
 
 
@@ -138,67 +172,38 @@ def zero_if_nan(m: Net, x: Tensor) -> Tensor:
 
 BACKWARD = coupled(
     "backward",
-    "test_clipping_attacks.py, test_clipping_ownership.py",
     PER_RECORD,
     {
-        "gradients divided by the norm of all": hooked(lambda g: 3 * g / g.norm().clamp(min=1e-12)),
-        "gradients clipped together": hooked(lambda g: g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0)),
-        "gradients in 16 whole steps": hooked(
-            lambda g: (g / g.abs().amax().clamp(min=1e-30) * 8).round() / 8 * g.abs().amax()
-        ),
+        "saved tensors with one unit for all": by(kept_in_units),
+        "backward hook of a module": by(module_hook),
+        "hook on a node of the graph": by(node_hook),
+    },
+) + coupled(
+    "backward",
+    ISOLATED,
+    {
+        "gradients divided by the norm of all": hooked(normalised),
+        "gradients clipped together": hooked(clipped_together),
         "gradients standardised": hooked(lambda g: g / (g.std() + 1e-6)),
-        "gradients centred on the batch": hooked(lambda g: g - g.mean(0)),
         "gradients of the next record": hooked(lambda g: g + g.roll(1, 0)),
-        "gradients sorted along the batch": hooked(lambda g: g.sort(0).values),
-        "gradients below the median dropped": hooked(
-            lambda g: g * (g.norm(dim=1) >= g.norm(dim=1).median())[:, None]
-        ),
-        "gradients divided by their number": hooked(lambda g: g / len(g)),
-        "gradients weighted by their place": hooked(
-            lambda g: g * (-1.0) ** torch.arange(len(g)).view(-1, *[1] * (g.dim() - 1))
-        ),
+        "each record's gradient by its own norm": hooked(lambda g: g / (1 + g.norm(dim=1, keepdim=True))),
         "gradients zeroed if one is NaN": by(zero_if_nan),
+        "autograd.Function that divides by the norm of all": applied(Mixing),
+        "autograd.Function that turns gradients round": applied(TurnedBack),
         "detached norm of the batch": between(detached_norm),
         "straight-through by the mean of the batch": between(
             lambda m, h: h.detach() + (h - h.detach()) * (1 + h.detach().mean())
         ),
-        "autograd.Function that clips together": applied(Mixing),
-        "autograd.Function that turns gradients round": applied(TurnedBack),
-        "saved tensors with one unit for all": by(kept_in_units),
-        "backward hook of a module": by(module_hook),
         "checkpoint that mixes when computed anew": by(checkpointed),
     },
 )
+BACKWARD += coupled(
+    "backward",
+    REFUSED,
+    {"gradient penalty of the sum of losses": by(gradient_penalty), "hook on a parameter": parameter_hook},
+)
 BACKWARD += [
-    Coupling(
-        "gradient penalty of the sum of losses",
-        "backward",
-        by(gradient_penalty),
-        REFUSED,
-        "test_clipping_layers.py",
-    ),
-    Coupling(
-        "hook on a parameter",
-        "backward",
-        parameter_hook,
-        REFUSED,
-        "test_clipping_attacks.py",
-    ),
-    Coupling(
-        "hook on a node of the graph",
-        "backward",
-        by(node_hook),
-        PER_RECORD,
-        "docs/engine-refusals.md",
-    ),
-    Coupling(
-        "hook that begins between steps",
-        "backward",
-        by(late_hook),
-        PER_RECORD,
-        "test_clipping_followed.py",
-        switch=lambda m: setattr(m, "on", True),
-    ),
+    Coupling("hook that begins between steps", "backward", by(late_hook), ISOLATED, switch=switched_on)
 ]
 
 
@@ -297,8 +302,7 @@ class Noted:
 
 CONTROL = coupled(
     "control flow",
-    "test_clipping_ownership.py, test_clipping_followed.py, test_clipping_channels.py",
-    PER_RECORD,
+    ISOLATED,
     {
         "if x.max() > 3": asked(lambda x: x.max() > 3),
         "item()": by(rolled_by_number),
@@ -306,69 +310,46 @@ CONTROL = coupled(
         "float()": asked(lambda x: float(x.max()) > 3),
         "int()": asked(lambda x: int(x.max()) > 2),
         "tolist()": asked(lambda x: max(x.flatten().tolist()) > 3),
-        "numpy()": asked(lambda x: x.numpy().max() > 3),
-        "an f-string": asked(lambda x: float(f"{x.max():.3f}") > 3),
-        "repr()": asked(lambda x: "3.5" in repr(x)),
         "a number in the batch": asked(lambda x: 3.5 in x),
         "torch.equal": asked(lambda x: not torch.equal(x, x.clamp(max=3))),
         "torch.allclose": asked(lambda x: not torch.allclose(x, x.clamp(max=3))),
-        "norm of the batch": asked(lambda x: x.norm() > 0.9 * len(x) ** 0.5 * 2.3),
-        "sum of the batch": asked(lambda x: x.sum() > 0),
+        "a class that is none": asked(fails(lambda x: F.one_hot((x > 3).long().amax(1) * 5, 3))),
+        "a loss that is not finite": asked(lambda x: not (3 - x).sqrt().sum().isfinite()),
+        "early exit if all are sure": by(early),
+    },
+) + coupled(
+    "control flow",
+    PER_RECORD,
+    {
+        "numpy()": asked(lambda x: x.numpy().max() > 3),
+        "an f-string": asked(lambda x: float(f"{x.max():.3f}") > 3),
+        "repr()": asked(lambda x: "3.5" in repr(x)),
         "shape of nonzero": asked(lambda x: len((x > 3).nonzero())),
         "shape of a mask": asked(lambda x: x[x > 3].numel()),
         "torch.where of one argument": asked(lambda x: len(torch.where(x.flatten() > 3)[0])),
         "number of unique values": asked(lambda x: len(torch.unique(x.clamp(3, 4))) > 1),
         "largest class of bincount": asked(lambda x: len(torch.bincount(x.clamp(0).long().flatten())) > 2),
+        "cut by a number of the batch": by(cut_by_number),
+        "torch.cond": by(by_condition),
+        "memory shared with NumPy": lambda: (Net(), SharedMemory()),
+        "number read in another thread": asked(in_a_thread),
+        "number read through DLPack": asked(lambda x: np.from_dlpack(x).max() > 3),
+        "cache by the content of the batch": lambda: (Net(), Seen()),
+    },
+)
+CONTROL += coupled(
+    "control flow",
+    REFUSED,
+    {
+        "norm of the batch": asked(lambda x: x.norm() > 0.9 * len(x) ** 0.5 * 2.3),
+        "sum of the batch": asked(lambda x: x.sum() > 0),
         "a matrix without a root": asked(fails(lambda x: torch.linalg.cholesky((3 - x)[:, :1, None]))),
         "a matrix without an inverse": asked(
             fails(lambda x: torch.linalg.inv((3 - x).relu().amin(1)[:, None, None]))
         ),
-        "a class that is none": asked(fails(lambda x: F.one_hot((x > 3).long().amax(1) * 5, 3))),
-        "a loss that is not finite": asked(lambda x: not (3 - x).sqrt().sum().isfinite()),
-        "cut by a number of the batch": by(cut_by_number),
-        "early exit if all are sure": by(early),
         "as many iterations as the largest needs": by(until_small),
-        "torch.cond": by(by_condition),
-        "random numbers of records that are kept": asked(lambda x: x.amax(1).gt(3).float().mean() > 0),
     },
 )
-CONTROL += [
-    Coupling(
-        "memory shared with NumPy",
-        "control flow",
-        lambda: (Net(), SharedMemory()),
-        PER_RECORD,
-        "docs/engine-refusals.md",
-    ),
-    Coupling(
-        "number read in another thread",
-        "control flow",
-        asked(in_a_thread),
-        PER_RECORD,
-        "docs/engine-refusals.md",
-        hole="Code that takes numbers out of PyTorch's sight is not seen; docs/engine-refusals.md names it "
-        "among what is not covered.",
-    ),
-    Coupling(
-        "number read through DLPack",
-        "control flow",
-        asked(lambda x: np.from_dlpack(x).max() > 3),
-        PER_RECORD,
-        "docs/engine-refusals.md",
-    ),
-    Coupling(
-        "cache by the content of the batch",
-        "control flow",
-        lambda: (Net(), Seen()),
-        REFUSED,
-        "docs/engine-refusals.md",
-    ),
-]
-
-
-def signed(weight: Callable[[Net, Tensor], Tensor]) -> Callable[[], tuple[nn.Module, Loss]]:
-    """Losses that are multiplied by random numbers."""
-    return by(lambda m, x: head(m, m.first(x)) * weight(m, x))
 
 
 def dropped_weights(m: Net, x: Tensor) -> Tensor:
@@ -377,26 +358,6 @@ def dropped_weights(m: Net, x: Tensor) -> Tensor:
 
 def noisy_weights(m: Net, x: Tensor) -> Tensor:
     return F.linear(m.first(x).sin(), m.second.weight + torch.randn_like(m.second.weight)).sin().sum(1)
-
-
-class SeededBackward(torch.autograd.Function):
-    """Gradients are multiplied by numbers that are the same in each backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        return h.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return g * torch.randn(g.shape)
-
-
-class OwnGenerator(SeededBackward):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
 
 
 def drawn_at_need(m: Net, x: Tensor) -> Tensor:
@@ -408,10 +369,9 @@ def drawn_at_need(m: Net, x: Tensor) -> Tensor:
 
 RANDOM = coupled(
     "random numbers",
-    "test_clipping_draws.py",
-    PER_RECORD,
+    ISOLATED,
     {
-        "one number for all": signed(lambda m, x: torch.rand(()).sub(0.5).sign()),
+        "one number for all": weighted(lambda x: torch.rand(()).sub(0.5).sign()),
         "a number for each channel": by(lambda m, x: head(m, m.first(x) * torch.randn(6))),
         "noise on weights": by(noisy_weights),
         "dropout of weights": by(dropped_weights),
@@ -419,12 +379,8 @@ RANDOM = coupled(
             lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
         ),
         "an order of positions": by(lambda m, x: head(m, m.first(x)[:, torch.randperm(6)])),
-        "an order of records": signed(lambda m, x: (-1.0) ** torch.randperm(len(x))),
-        "a draw of one record for all": signed(lambda m, x: torch.randn(len(x))[0]),
-        "the largest draw of all": signed(lambda m, x: torch.rand(len(x)).amax()),
-        "weights that add up to one": signed(
-            lambda m, x: torch.distributions.Dirichlet(torch.ones(len(x))).sample() * len(x)
-        ),
+        "a draw of one record for all": weighted(lambda x: torch.randn(len(x))[0]),
+        "the largest draw of all": weighted(lambda x: torch.rand(len(x)).amax()),
         "as many numbers as the batch needs": by(drawn_at_need),
         "positions drawn for all records": by(lambda m, x: head(m, m.first(x[:, torch.randint(0, 4, (4,))]))),
         "dropout of channels for all records": by(
@@ -433,26 +389,27 @@ RANDOM = coupled(
     },
     draws=True,
     split=True,
-)
-RANDOM += coupled(
+) + coupled(
     "random numbers",
-    "test_clipping_draws.py",
-    PER_RECORD,
-    {
-        "a seed in the backward pass": between(lambda m, h: SeededBackward.apply(h)),  # type: ignore[no-untyped-call]
-        "a generator in the backward pass": between(lambda m, h: OwnGenerator.apply(h)),  # type: ignore[no-untyped-call]
-    },
-)
-RANDOM += coupled(
-    "random numbers",
-    "test_clipping_draws.py",
     REFUSED,
     {
-        "Python's random": signed(lambda m, x: torch.tensor(random.random() - 0.5)),
-        "NumPy's global generator": signed(lambda m, x: torch.tensor(float(np.random.rand()) - 0.5)),  # noqa: NPY002
+        "an order of records": weighted(lambda x: (-1.0) ** torch.randperm(len(x))),
+        "weights that add up to one": weighted(
+            lambda x: torch.distributions.Dirichlet(torch.ones(len(x))).sample() * len(x)
+        ),
+        "Python's random": weighted(lambda x: torch.tensor(random.random() - 0.5)),
+        "NumPy's global generator": weighted(lambda x: torch.tensor(float(np.random.rand()) - 0.5)),  # noqa: NPY002
     },
     draws=True,
     split=True,
+)
+RANDOM += coupled(
+    "random numbers",
+    REFUSED,
+    {
+        "a seed in the backward pass": applied(SeededBackward),
+        "a generator in the backward pass": applied(OwnGenerator),
+    },
 )
 
 
@@ -695,9 +652,11 @@ class Stale(Net):
 
 STATE = coupled(
     "state",
-    "test_clipping_keeping.py, test_clipping_writes.py",
     REFUSED,
     {
+        "first batch kept in a list": in_a_list,
+        "queue of losses": relative("queue"),
+        "losses over the first losses": relative("first"),
         "weights set from the first batch": keeps(starts_from_data),
         "running mean in a frozen parameter": keeps(moves_frozen),
         "buffer registered in the first pass": keeps(registers_buffer),
@@ -705,91 +664,44 @@ STATE = coupled(
         "number kept in an attribute": keeps(keeps_number),
         "tensor kept in an attribute": keeps(keeps_input),
         "queue kept in an attribute": keeps(keeps_queue),
-        "losses over the first losses": relative("first"),
-        "losses over the previous losses": relative("previous"),
-        "queue of losses": relative("queue"),
-        "first batch kept in a closure": closed_over,
         "memory bank": memory_bank,
         "teacher that moves by the records": data_teacher,
-        "loss that counts its calls": relative("schedule"),
-        "loss that alternates by its calls": relative("sign"),
-        "weights flipped by a record": writes(lambda m, x: m.second.weight.mul_(1 - 2 * there(x).float())),
-        "weights flipped through .data": writes(writes_data),
         "bias moved by a record": writes(writes_if_flagged),
-        "frozen parameter moved by a record": writes(lambda m, x: m.frozen.add_(there(x).float())),
-        "buffer moved by a record": writes(lambda m, x: m.waves.add_(there(x).float())),
         "running statistics of InstanceNorm": instance_statistics,
         "Embedding with max_norm": lambda: (MaxNorm(), lambda m, x: m(x)),
         "spectral_norm in training": spectral,
-        "requires_grad switched in the loss": by(switches_training_off),
         "tensor computed before the batch": lambda: (Stale(), lambda m, x: m(x)),
+        "records numbered as they come": lambda: (Net(), Noted()),
+    },
+    after=True,
+) + coupled(
+    "state",
+    PER_RECORD,
+    {
+        "weights flipped by a record": writes(lambda m, x: m.second.weight.mul_(1 - 2 * there(x).float())),
+        "weights flipped through .data": writes(writes_data),
+        "frozen parameter moved by a record": writes(lambda m, x: m.frozen.add_(there(x).float())),
+        "buffer moved by a record": writes(lambda m, x: m.waves.add_(there(x).float())),
+        "requires_grad switched in the loss": by(switches_training_off),
     },
     after=True,
 )
-STATE += [
-    Coupling(
-        "batch changed in place",
-        "state",
-        by(in_place),
-        PER_RECORD,
-        "test_clipping_attacks.py",
-        after=True,
-    ),
-    Coupling(
-        "first batch kept in a list",
-        "state",
-        in_a_list,
-        ISOLATED,
-        "test_clipping_keeping.py",
-        after=True,
-    ),
-    Coupling(
-        "first batch kept by the class",
-        "state",
-        in_its_class,
-        ISOLATED,
-        "test_clipping_keeping.py",
-        after=True,
-    ),
-    Coupling(
-        "records numbered as they come",
-        "state",
-        lambda: (Net(), Noted()),
-        REFUSED,
-        "docs/engine-refusals.md",
-        hole="A loss that numbers records by their content, in a table of its own, goes by the records that "
-        "came before. The check of state compares a batch with itself and with zeros, which find the numbers "
-        "unchanged.",
-    ),
-    Coupling(
-        "attribute set by a flagged record",
-        "state",
-        keeps(keeps_largest_if_flagged),
-        REFUSED,
-        "docs/engine-refusals.md",
-        after=True,
-    ),
-    Coupling(
-        "model that counts its passes",
-        "state",
-        lambda: (Counts(), lambda m, x: m(x)),
-        ISOLATED,
-        "test_clipping_keeping.py",
-        after=True,
-    ),
-    Coupling(
-        "model that counts its passes, record by record",
-        "state",
-        lambda: (Counts(), counts_record_by_record),
-        PER_RECORD,
-        "a hole until each pass of a step began with the same model",
-        after=True,
-    ),
-]
-
-
-def with_many(more: int, loss: Loss) -> dict[str, Any]:
-    return {"make": by(loss), "more": more}
+STATE += coupled(
+    "state",
+    ISOLATED,
+    {
+        "model that counts its passes, record by record": lambda: (Counts(), counts_record_by_record),
+        "loss that alternates by its calls": relative("sign"),
+        "losses over the previous losses": relative("previous"),
+        "first batch kept in a closure": closed_over,
+        "first batch kept by the class": in_its_class,
+        "loss that counts its calls": relative("schedule"),
+        "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
+        "model that counts its passes": lambda: (Counts(), lambda m, x: m(x)),
+        "batch changed in place": by(in_place),
+    },
+    after=True,
+)
 
 
 def crowded(capacity: int) -> Loss:
@@ -804,128 +716,35 @@ def crowded(capacity: int) -> Loss:
     return loss
 
 
-def hardest(least: int) -> Loss:
-    def loss(m: Net, x: Tensor) -> Tensor:
-        found = head(m, m.first(x))
-        return found * (found.detach() >= found.detach().topk(min(least, len(found))).values[-1])
-
-    return loss
-
-
-def if_many(limit: int, change: Callable[[Net, Tensor], Tensor]) -> Loss:
-    def loss(m: Net, x: Tensor) -> Tensor:
-        h = m.first(x)
-        return head(m, change(m, h) if len(x) > limit else h)
-
-    return loss
-
-
-def hook_if_many(hook: Hook) -> Loss:
-    def loss(m: Net, x: Tensor) -> Tensor:
-        h = m.first(x).tanh()
-        if len(x) > 40 and h.requires_grad:
-            h.register_hook(hook)
-        return torch.as_tensor(m.second(h).sin().sum(1) * x.detach().abs().amax(1))
-
-    return loss
+def if_many(limit: int, change: Callable[[Tensor], Tensor]) -> Loss:
+    return lambda m, x: head(m, change(m.first(x)) if len(x) > limit else m.first(x))
 
 
 def one_loud(batch: Batch, i: int) -> None:
     batch[0][i] *= 1e3
 
 
-LARGE = [
-    Coupling(
-        "experts with a capacity of 16", "large batches", by(crowded(16)), REFUSED, "CHANGELOG.md", more=40
-    ),
-    Coupling(
-        "hardest 16 examples", "large batches", by(hardest(16)), REFUSED, "test_clipping_keeping.py", more=40
-    ),
-    Coupling(
-        "mean taken off above 64 records",
-        "large batches",
-        by(if_many(64, lambda m, h: h - h.mean(0))),
-        REFUSED,
-        "docs/engine-refusals.md",
-        more=66,
-    ),
-    Coupling(
-        "flipped by torch.where above 20 records",
-        "large batches",
-        by(
-            lambda m, x: head(
-                m, torch.where(there(x), m.first(x).flip(0), m.first(x)) if len(x) > 20 else m.first(x)
-            )
-        ),
-        PER_RECORD,
-        "test_clipping_followed.py",
-        more=22,
-    ),
-    Coupling(
-        "a divisor above 16 records",
-        "large batches",
-        by(lambda m, x: head(m, m.first(x)) * min(1.0, 16 / len(x))),
-        REFUSED,
-        "test_clipping_places.py",
-        more=20,
-    ),
-    Coupling(
-        "a divisor in steps of 32",
-        "large batches",
-        by(lambda m, x: head(m, m.first(x)) / -(-len(x) // 32)),
-        REFUSED,
-        "test_clipping_attacks.py",
-        more=88,
-    ),
-    Coupling(
-        "gradients standardised above 40 records",
-        "large batches",
-        by(hook_if_many(lambda g: g / (g.std() + 1e-6))),
-        PER_RECORD,
-        "test_clipping_attacks.py",
-        more=48,
-        rig=one_loud,
-    ),
-    Coupling(
-        "gradients clipped together above 40 records",
-        "large batches",
-        by(hook_if_many(lambda g: g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0))),
-        PER_RECORD,
-        "test_clipping_attacks.py",
-        more=48,
-        rig=one_loud,
-    ),
-    Coupling(
-        "blocks of 32 share a scale",
-        "large batches",
-        by(
-            lambda m, x: (
-                head(m, m.first(x))
-                * torch.cat(
-                    [part.detach().abs().amax().clamp(min=2).expand(len(part)) for part in x.split(32)]
-                )
-            )
-        ),
-        REFUSED,
-        "docs/engine-refusals.md",
-        more=70,
-    ),
-    Coupling(
-        "an odd number above 64 records",
-        "large batches",
-        by(lambda m, x: head(m, m.first(x)) * (1 - 2 * (len(x) % 2) if len(x) > 64 else 1)),
-        REFUSED,
-        "docs/engine-refusals.md",
-        more=66,
-    ),
-    Coupling(
-        "the 65th record of a batch",
-        "large batches",
-        by(lambda m, x: head(m, m.first(x)) * (1 - 2 * (torch.arange(len(x)) >= 64).float())),
-        REFUSED,
-        "docs/engine-refusals.md",
-        more=66,
-    ),
-]
+def shared_scale(x: Tensor) -> Tensor:
+    return torch.cat(
+        [part.detach().abs().amax().clamp(min=2).expand(len(part)) for part in torch.split(x, 32)]
+    )
+
+
+LARGE = coupled(
+    "large batches",
+    ISOLATED,
+    {
+        "experts with a capacity of 16": by(crowded(16)),
+        "hardest 16 examples": by(hardest(16)),
+        "mean taken off above 64 records": by(if_many(64, lambda h: h - h.mean(0))),
+        "a divisor above 16 records": weighted(lambda x: min(1.0, 16 / len(x))),
+        "an odd number above 64 records": weighted(lambda x: 1 - 2 * (len(x) % 2) if len(x) > 64 else 1),
+        "the 65th record of a batch": weighted(lambda x: 1 - 2 * (torch.arange(len(x)) >= 64).float()),
+        "gradients standardised above 40 records": hooked(lambda g: g / (g.std() + 1e-6), above=40),
+    },
+    more=66,
+    rig=one_loud,
+)
+LARGE += coupled("large batches", REFUSED, {"blocks of 32 share a scale": weighted(shared_scale)}, more=66)
 
 OF_STEPS = [*BACKWARD, *CONTROL, *RANDOM, *STATE, *LARGE]

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from coupling import ISOLATED, Batch, Coupling, Loss, vectors
+from coupling import ISOLATED, Batch, Coupling, vectors
 from couplings_of_values import Net, head
+from oracles import Loss
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -144,13 +145,6 @@ def own_norm(m: Net, x: Tensor) -> Tensor:
     return head(m, h / (1 + h.norm(dim=1, keepdim=True)))
 
 
-def own_hook(m: Net, x: Tensor) -> Tensor:
-    h = m.first(x).sin()
-    if h.requires_grad:
-        h.register_hook(lambda g: g / (1 + g.norm(dim=1, keepdim=True)))
-    return torch.as_tensor(m.second(h).sin().sum(1))
-
-
 def noisy(m: Net, x: Tensor) -> Tensor:
     return head(m, m.first(x) + torch.randn(len(x), 6))
 
@@ -241,7 +235,6 @@ FLOATS: dict[str, tuple[tuple[int, ...], Callable[[], tuple[nn.Module, Loss]]]] 
     "refuses what is not finite": ((4,), loss_of(checked)),
     "counts its calls in a list": ((4,), counted),
     "logs its losses": ((4,), logged),
-    "hook on each record's gradient": ((4,), loss_of(own_hook)),
     "checkpoint": ((4,), loss_of(recomputed)),
     "weight from the user's schedule": ((4,), scheduled),
     "normalises its own weights": ((4,), loss_of(normalised_weights)),
@@ -275,20 +268,15 @@ DRAWS: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
     ),
 }
 ISOLATED_MODELS = [
-    Coupling(name, "none", make, ISOLATED, "test_clipping_layers.py", vectors(*shape))
-    for name, (shape, make) in FLOATS.items()
+    Coupling(name, "none", make, ISOLATED, vectors(*shape)) for name, (shape, make) in FLOATS.items()
 ]
-ISOLATED_MODELS += [
-    Coupling(name, "none", make, ISOLATED, "test_clipping_draws.py", draws=True)
-    for name, make in DRAWS.items()
-]
+ISOLATED_MODELS += [Coupling(name, "none", make, ISOLATED, draws=True) for name, make in DRAWS.items()]
 ISOLATED_MODELS += [
     Coupling(
         "embedding",
         "none",
         model(lambda: nn.Embedding(V, 4), lambda: nn.Linear(4, 3)),
         ISOLATED,
-        "test_clipping_layers.py",
         tokens,
         one_token,
     ),
@@ -297,7 +285,6 @@ ISOLATED_MODELS += [
         "none",
         lambda: (Language(), next_tokens),
         ISOLATED,
-        "test_clipping_tied.py",
         tokens,
         one_token,
     ),
@@ -306,7 +293,6 @@ ISOLATED_MODELS += [
         "none",
         lambda: (Language(masked=True), next_tokens),
         ISOLATED,
-        "test_clipping_hugging_face.py",
         padded_tokens,
         one_token,
     ),
@@ -315,7 +301,6 @@ ISOLATED_MODELS += [
         "none",
         lambda: (nn.Sequential(nn.Embedding(V, 4), nn.Linear(4, 3)), mask_if_needed),
         ISOLATED,
-        "test_clipping_followed.py",
         padded_tokens,
         one_token,
     ),

@@ -5,7 +5,7 @@ Letters: C the threshold; i the record that is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,48 @@ from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 
-__all__ = ["Loss", "clipped_sum", "definition", "moved_by"]
+__all__ = ["Loss", "by_definition", "clipped_sum", "definition", "equal", "moved_by", "sums_of"]
 
 Loss = Callable[..., Tensor]
 Batch = tuple[Tensor, ...]
 
 
-def definition(model: nn.Module, loss: Loss, batch: Batch, C: float, views: int = 1) -> Tensor:
-    """The clipped sum by one backward pass of autograd for each record, all parameters in a row."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    total = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
+def by_definition(
+    model: nn.Module, loss: Loss, batch: Batch, C: float, views: int = 1, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """The clipped sum by one backward pass of autograd for each record, by name."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    total = {name: torch.zeros_like(p, dtype=dtype) for name, p in parameters.items()}
     for start in range(0, len(batch[0]), views):
         losses = loss(model, *(t[start : start + views] for t in batch))
-        gradients = torch.autograd.grad(losses.mean(), parameters, allow_unused=True, materialize_grads=True)
-        g = torch.cat([part.flatten() for part in gradients]).double()
-        total += g * min(1.0, C / max(float(g.norm()), 1e-300))
+        gradients = torch.autograd.grad(
+            losses.mean(), list(parameters.values()), allow_unused=True, materialize_grads=True
+        )
+        norm = float(torch.cat([g.flatten().double() for g in gradients]).norm())
+        for name, g in zip(parameters, gradients, strict=True):
+            total[name] += g.to(dtype) * min(1.0, C / max(norm, 1e-300))
     return total
+
+
+def definition(model: nn.Module, loss: Loss, batch: Batch, C: float, views: int = 1) -> Tensor:
+    """The same, all parameters in a row."""
+    return torch.cat([g.flatten() for g in by_definition(model, loss, batch, C, views).values()])
+
+
+def sums_of(engine: GradientEngine, *batch: Tensor, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """The clipped sum by an engine, by name."""
+    sums = {name: torch.zeros_like(p, dtype=dtype) for name, p in engine.parameters.items()}
+    C = torch.tensor(engine.rule.initial_thresholds(engine.names), dtype=torch.float64)
+    engine.add_clipped_sum(sums, batch, None, C)
+    return sums
+
+
+def equal(
+    found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], rtol: float = 1e-10, atol: float = 1e-12
+) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value.to(found[name]), rtol=rtol, atol=atol, msg=name)
 
 
 def clipped_sum(engine: GradientEngine, *batch: Tensor, C: float) -> Tensor:

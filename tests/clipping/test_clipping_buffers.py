@@ -14,12 +14,9 @@ from torch import Tensor, nn
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation.provenance import Provenance
-from tacit.clipping.isolation.trace import Kept as NotReadAgain
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example.parameter import Gradient
-from tacit.clipping.per_example.recorder import Recorder
-from tacit.clipping.per_example.registry import HANDLERS
-from tacit.clipping.per_example.use import Kept, Use
+from tacit.clipping.per_example.use import Use
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput
 
@@ -107,18 +104,18 @@ def test_what_a_sum_needs_is_let_go_before_the_next_buffer_is_made(monkeypatch: 
     alive: list[weakref.ref[Use]] = []
     counts = []
 
-    def watched(recorder: Recorder, uses: Iterator[tuple[Tensor, Use]], g: Tensor) -> None:
+    def watched(run: Pass, uses: Iterator[tuple[Tensor, Use]]) -> None:
         found = list(uses)
         alive.extend(weakref.ref(use) for _, use in found)
-        record(recorder, found, g)
+        record(run, found)
 
     def make(name: str) -> Tensor:
         gc.collect()
         counts.append(sum(use() is not None for use in alive))
         return torch.zeros_like(engine.parameters[name])
 
-    record = Recorder.record
-    monkeypatch.setattr(Recorder, "record", watched)
+    record = Pass.record
+    monkeypatch.setattr(Pass, "record", watched)
     model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
     engine = FastEngine(model, squares, FlatClipping(1.0))
     add(engine, {name: torch.zeros_like(p) for name, p in engine.parameters.items()}, torch.randn(5, 4))
@@ -169,35 +166,3 @@ def test_gradients_that_are_not_kept_are_formed_in_chunks_of_the_budget(
         add(engine, found[-1], x)
     assert set(formed) == sizes
     torch.testing.assert_close(*found)
-
-
-def test_an_operation_may_bring_its_backward_pass() -> None:
-    """A scale w by which rows are multiplied: dw and dx come from one call."""
-    w, x = nn.Parameter(torch.rand(4)), torch.randn(5, 4, requires_grad=True)
-    wanted = []
-
-    def multiply(recorder: Recorder) -> Tensor:
-        scale = recorder.plain(w)
-
-        def backward(
-            g: Tensor, needed: tuple[bool, ...], x: Tensor
-        ) -> tuple[list[Tensor], list[tuple[Tensor, Use]]]:
-            wanted.append(needed)
-            return [g * scale], [(w, Kept(g * x))]
-
-        return recorder.function("multiply", lambda x: (x * scale, (x,)), backward, inputs=(x,), sources=(w,))
-
-    provenance = Provenance((x,), 1)
-    recorder = Recorder([w], [], HANDLERS, rows=5, views=1, kept=NotReadAgain(), provenance=provenance)
-    total = multiply(recorder).sin().sum()
-    recorder.start_backward()
-    total.backward()  # type: ignore[no-untyped-call]
-    gradients = recorder.uses[id(w)][0].gradients(0, 5)
-    plain = torch.autograd.grad((x * w).sin().sum(), (x, w))
-    torch.testing.assert_close(x.grad, plain[0])
-    torch.testing.assert_close(gradients.sum(0), plain[1])
-    assert w.grad is None
-    assert wanted == [(True,)]
-    x.requires_grad_(False)
-    assert multiply(recorder).requires_grad  # for the sake of w alone
-    recorder.clear()

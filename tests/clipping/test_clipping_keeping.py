@@ -1,11 +1,10 @@
-"""What a model keeps of records, what mixes them in large batches or backwards alone, and other settings that
-would bend the bound: all of it is refused, or computed record by record."""
+"""What a model or a loss keeps of records, or writes, is refused or left as records of zeros leave it."""
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -15,140 +14,180 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from oracles import Loss, clipped_sum, moved_by
 from torch import Tensor, nn
 
+from tacit.clipping import MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation.state import Memory, differing
+from tacit.clipping.isolation.state import Memory, Writes, differing
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 
-N, D, CLASSES = 48, 6, 4
-ENGINES = [FastEngine, ReferenceEngine]
+D, CLASSES, LATE = 6, 4, 4
+FLAG = 3.75
+both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
 
 
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
 
 
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(N, D, generator=generator) + 1, torch.arange(N) * CLASSES // N  # sorted by class
-    x[0] *= 10
-    return x, y
+def batch(seed: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, D, generator=generator).clamp(-2, 2), torch.arange(n) % CLASSES
 
 
-def clipped(kind: type[GradientEngine], model: nn.Module, *, loss: Any = losses, C: float = 1.0) -> Tensor:
-    """The clipped sum over all records, and less that without the first: its sensitivity."""
-    x, y = data()
-    found = []
-    for first in (0, 1):
-        engine = kind(model, loss, FlatClipping(C))
-        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-        mask = torch.ones(N - first, dtype=torch.bool)
-        engine.add_clipped_sum(sums, (x[first:], y[first:]), mask, torch.tensor([C]))
-        found.append(torch.cat([total.flatten() for total in sums.values()]))
-    return found[0] - found[1]
+def batches() -> list[tuple[Tensor, Tensor]]:
+    """The first record of the first batch is large, and the first of a later one is flagged."""
+    found = [batch(seed) for seed in range(LATE + 4)]
+    found[0][0][0] *= 10
+    found[LATE][0][0, 0] = FLAG
+    return found
+
+
+def there(x: Tensor) -> Tensor:
+    return (x.detach()[:, 0] == FLAG).any()
 
 
 class Net(nn.Module):
     """A linear model that does something beside."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Callable[[Any, Tensor], object] = lambda m, x: None) -> None:
         super().__init__()
-        self.linear = nn.Linear(D, CLASSES)
+        self.linear, self.beside = nn.Linear(D, CLASSES), beside
         self.frozen = nn.Parameter(torch.zeros(D), requires_grad=False)
         self.seen: Any = None
         self.started = False
 
-    def beside(self, x: Tensor) -> None:
-        raise NotImplementedError
-
     def forward(self, x: Tensor) -> Tensor:
-        self.beside(x.detach())
-        y: Tensor = self.linear(x)
+        with torch.no_grad():
+            self.beside(self, x.detach())
+        y: Tensor = self.linear(x + self.frozen)
         return y
 
 
-class StartsFromData(Net):
-    def beside(self, x: Tensor) -> None:
-        if not self.started:
-            with torch.no_grad():
-                self.linear.bias.copy_(x.mean(0)[:CLASSES])
-            self.started = True
+def moved(make: Callable[[], nn.Module], loss: Callable[[], Loss], kind: type[GradientEngine]) -> float:
+    """The most that a record moves the sums of a run from its batch on, over C: the first, or the flagged."""
+    current: list[Loss] = []
+
+    def model() -> nn.Module:  # a run from its beginning, its loss in a list
+        current[:] = [loss()]
+        return make()
+
+    def of_run(m: nn.Module, *rows: Tensor) -> Tensor:
+        return current[0](m, *rows)
+
+    return max(moved_by(model, of_run, batches(), 0, 0.1, kind=kind, changed=k) for k in (0, LATE))
 
 
-class MovesFrozen(Net):
-    def beside(self, x: Tensor) -> None:
-        self.frozen.data.mul_(0.9).add_(x.mean(0))
+# --- models -------------------------------------------------------------------------------------------------
 
 
-class RegistersBuffer(Net):
-    def beside(self, x: Tensor) -> None:
-        if "mean" not in self._buffers:
-            self.register_buffer("mean", x.mean(0))
+def starts_from_data(m: Net, x: Tensor) -> None:
+    if not m.started:
+        m.linear.bias.copy_(x.mean(0)[:CLASSES])
+        m.started = True
 
 
-class KeepsInput(Net):
-    def beside(self, x: Tensor) -> None:
-        self.seen = x
+def registers_buffer(m: Net, x: Tensor) -> None:
+    if "mean" not in m._buffers:
+        m.register_buffer("mean", x.mean(0))
 
 
-class KeepsNumber(Net):
-    def beside(self, x: Tensor) -> None:
-        self.seen = float(x.abs().max())
+def keeps_queue(m: Net, x: Tensor) -> None:
+    m.seen = deque(maxlen=2) if m.seen is None else m.seen
+    m.seen.append({"mean": x.mean(0).numpy()})
 
 
-class KeepsQueue(Net):
-    def beside(self, x: Tensor) -> None:
-        self.seen = deque(maxlen=2) if self.seen is None else self.seen
-        self.seen.append({"mean": x.mean(0).numpy()})
+KEEPING: dict[str, tuple[Callable[[Any, Tensor], object], str]] = {
+    "starts from data": (starts_from_data, "mixes records"),
+    "moves what is frozen": (lambda m, x: m.frozen.data.mul_(0.9).add_(x.mean(0)), "mixes records"),
+    "registers a buffer": (registers_buffer, r"in the model: mean\."),
+    "keeps its input": (lambda m, x: setattr(m, "seen", x), r"in the model: seen\."),
+    "keeps a number": (lambda m, x: setattr(m, "seen", float(x.abs().max())), r"in the model: seen\."),
+    "keeps a queue": (keeps_queue, r"in the model: seen\."),
+    "makes an object": (lambda m, x: setattr(m, "other", SimpleNamespace(mean=x.mean(0))), "in the model: "),
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        (StartsFromData, "linear.bias"),
-        (MovesFrozen, "frozen"),
-        (RegistersBuffer, "mean"),
-        (KeepsInput, "seen"),
-        (KeepsNumber, "seen"),
-        (KeepsQueue, "seen"),
-    ],
-)
-@pytest.mark.parametrize("engine", ENGINES)
+@both
+@pytest.mark.parametrize(("beside", "place"), KEEPING.values(), ids=KEEPING)
 def test_what_would_keep_records_is_refused_and_keeps_nothing(
-    engine: type[GradientEngine], kind: type[Net], place: str
+    kind: type[GradientEngine], beside: Callable[[Any, Tensor], object], place: str
 ) -> None:
     torch.manual_seed(0)
-    model = kind()
+    model = Net(beside)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    refusal = f"in the model: {place}\\.|writes values of records into a tensor"
-    with pytest.raises(UnsupportedModel, match=refusal):
-        clipped(engine, model)
+    with pytest.raises(UnsupportedModel, match=place):
+        clipped_sum(kind(model, losses, FlatClipping(1.0)), *batch(), C=1.0)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.seen is None
     assert not model.started
+    assert not hasattr(model, "other")
 
 
-class Harmless(Net):
-    """Counts, makes a table when it is first needed, and normalises its own weights."""
-
-    def beside(self, x: Tensor) -> None:
-        self.seen = [] if self.seen is None else self.seen
-        self.seen.append(len(self.seen))
-        if not self.started:
-            self.table = torch.arange(D).cos()
-            self.started = True
-        with torch.no_grad():
-            self.linear.weight.copy_(F.normalize(self.linear.weight))
+def is_harmless(m: Any, x: Tensor) -> None:
+    """Counts, makes tables when they are first needed, and normalises its own weights."""
+    m.seen = [] if m.seen is None else m.seen
+    m.seen.append(len(m.seen))
+    if not m.started:
+        m.table, m.space = torch.arange(D).cos(), SimpleNamespace(table=torch.arange(D).cos())
+        m.started = True
+    x * m.space.table
+    m.linear.weight.copy_(F.normalize(m.linear.weight))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_does_not_hang_on_records_may_be_kept(engine: type[GradientEngine]) -> None:
-    assert float(clipped(engine, Harmless()).norm()) <= 1 + 1e-5
+@both
+def test_what_does_not_hang_on_records_may_be_kept(kind: type[GradientEngine]) -> None:
+    assert moved(lambda: Net(is_harmless), lambda: losses, kind) <= 1 + 1e-4
+
+
+WRITES: dict[str, Callable[[Any, Tensor], object]] = {
+    "weights": lambda m, x: m.linear.weight.mul_(1 - 2 * there(x).float()),
+    "weights by .data": lambda m, x: m.linear.weight.data.mul_(1 - 2 * there(x).float()),
+    "repairs": lambda m, x: m.linear.bias.copy_(torch.where(there(x), torch.zeros(CLASSES), m.linear.bias)),
+    "frozen": lambda m, x: m.frozen.add_(there(x).float()),
+    "rarely": lambda m, x: m.linear.bias.add_(1.0) if bool(there(x)) else None,
+}
+
+
+def state_after(kind: type[GradientEngine], beside: Callable[[Any, Tensor], object]) -> bool:
+    """Whether the batch with the record leaves other parameters in the model than there were."""
+    torch.manual_seed(0)
+    model = Net(beside)
+    engine = kind(model, losses, FlatClipping(0.5))
+    before: list[Tensor] = []
+    try:
+        for rows in batches()[: LATE + 1]:
+            before = [p.detach().clone() for p in model.parameters()]
+            clipped_sum(engine, *rows, C=0.5)
+    except UnsupportedModel as refusal:
+        assert "writes to the parameters ['" in str(refusal) or "writes values of records" in str(refusal)  # noqa: PT017
+    return not all(map(torch.equal, before, model.parameters()))
+
+
+@both
+@pytest.mark.parametrize("beside", WRITES.values(), ids=WRITES)
+def test_what_a_later_batch_writes_is_put_back(
+    kind: type[GradientEngine], beside: Callable[[Any, Tensor], object]
+) -> None:
+    assert not state_after(kind, beside)
+
+
+def test_planted_bug_without_the_look_the_record_is_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def trust(*_: object, **__: object):  # type: ignore[no-untyped-def]
+        yield
+
+    monkeypatch.setattr(Writes, "refused", trust)
+    monkeypatch.setattr(Memory, "restore", lambda memory: None)
+    assert state_after(ReferenceEngine, WRITES["weights"]), "else this shows nothing"
+
+
+# --- losses -------------------------------------------------------------------------------------------------
 
 
 class Relative:
@@ -164,6 +203,8 @@ class Relative:
         self.steps += 1
         if self.where == "steps":
             return found * min(1.0, self.steps / 100)
+        if self.where == "sign":  # records go one by one or in groups, as Python asks
+            return torch.as_tensor(found * (-1) ** self.steps * (1 if found.mean().item() > -1 else 2))
         if self.where == "queue":
             self.space.queue.append(found.detach())
             return torch.as_tensor(found * self.space.queue[0].sum())
@@ -172,8 +213,7 @@ class Relative:
         return found / self.first
 
 
-def closed_over() -> Any:
-    """The same in a variable around a function."""
+def closed_over() -> Loss:
     weights: Tensor | None = None
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -194,209 +234,100 @@ def by_a_global(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return losses(model, x, y) * KEPT_WEIGHTS["weights"][y]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Relative("self"),
-        lambda: Relative("queue"),
-        lambda: partial(lambda kept, *batch: kept(*batch), Relative("self")),
-        lambda: Relative("self").__call__,
-        closed_over,
-        lambda: by_a_global,
-    ],
-    ids=["attribute", "queue", "partial", "method", "closure", "global"],
-)
-def test_a_loss_that_keeps_records_for_later_is_refused(make: Callable[[], Any]) -> None:
-    KEPT_WEIGHTS.clear()
-    with pytest.raises(
-        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
-    ):
-        clipped(FastEngine, nn.Linear(D, CLASSES), loss=make())
-
-
-@pytest.mark.parametrize("make", [lambda: Relative("self"), closed_over], ids=["attribute", "closure"])
-def test_what_a_loss_keeps_of_its_first_records_is_of_zeros(make: Callable[[], Any]) -> None:
-    """Where tensors are not followed: the first records that a loss sees are zeros."""
-    assert float(clipped(ReferenceEngine, nn.Linear(D, CLASSES), loss=make()).norm()) <= 1 + 1e-5
-
-
-def test_what_a_loss_keeps_of_its_last_records_is_seen_by_the_reference_engine() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
-    ):
-        clipped(ReferenceEngine, nn.Linear(D, CLASSES), loss=Relative("queue"))
-
-
-CALLS = 0
-
-
-class Counts:
-    """Counts its calls in all places, beside a counter that no one else can set."""
-
-    def __init__(self) -> None:
-        self.true, self.calls, self.log = count(), 0, list[int]()
-        self.space = SimpleNamespace(calls=0, table=None)
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        global CALLS
-        CALLS += 1
-        self.calls += 1
-        self.space.calls += 1
-        self.log.append(next(self.true))
-        if self.space.table is None:
-            self.space.table = SimpleNamespace(ones=torch.ones(CLASSES))
-        return torch.as_tensor(losses(model, x, y) * self.space.table.ones[y])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_loss_counts_all_its_calls(engine: type[GradientEngine]) -> None:
-    global CALLS
-    CALLS, loss = 0, Counts()
-    assert clipped(engine, nn.Linear(D, CLASSES), loss=loss).norm() < 1 + 1e-4
-    calls = next(loss.true)
-    assert calls > 10
-    assert loss.log == list(range(calls))
-    assert (CALLS, loss.calls, loss.space.calls) == (calls, calls, calls)
-
-
-def test_lists_of_anything_are_left_alone() -> None:
-    kinds: list[torch.dtype] = []
-    calls = 0
+def kept(begin: int, keep: Callable[[Any, Tensor], object], use: Callable[[Any], Any]) -> Loss:
+    """From some call on, something is kept of a flagged record, by which later losses are multiplied."""
+    calls, space = count(), SimpleNamespace(value=0.0, tensor=torch.zeros(()))
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        kinds.append(x.dtype)
-        return losses(model, x, y)
-
-    clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
-    assert len(kinds) == calls > 10
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_log_of_losses_is_the_users_own(engine: type[GradientEngine]) -> None:
-    log: list[Tensor] = []
-    last: Tensor | None = None
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        nonlocal last
-        last = losses(model, x, y)
-        log.append(last.detach())
-        return last
-
-    clipped(engine, nn.Linear(D, CLASSES), loss=loss)
-    assert len(log) > 10
-
-
-class MadeOnce:
-    """What it makes in its first call, by whatever it keeps then."""
-
-    def __init__(self, made: Any, *, counted: bool = False, first: Any = None) -> None:
-        self.make, self.counted, self.calls = made, counted, 0
-        self.kept: Any = first
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        if self.calls == 0 if self.counted else self.kept is None:
-            self.kept = SimpleNamespace(value=self.make(x))
-        self.calls += 1
-        return torch.as_tensor(losses(model, x, y) * self.kept.value)
-
-
-def test_what_a_loss_makes_once_without_records_is_left_as_it_was_made() -> None:
-    table = 2 * torch.ones(())
-    loss = MadeOnce(lambda x: table)
-    clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
-    first = loss.kept
-    clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
-    assert loss.kept is first
-    assert loss.kept.value is table
-
-
-@pytest.mark.parametrize(
-    ("counted", "first"), [(False, None), (True, None), (True, SimpleNamespace(value=1.0))]
-)
-def test_what_a_loss_makes_of_its_first_batch_is_refused(counted: bool, first: Any) -> None:
-    loss = MadeOnce(lambda x: torch.as_tensor(x.square().mean() + 1), counted=counted, first=first)
-    with pytest.raises(
-        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
-    ):
-        clipped(FastEngine, nn.Linear(D, CLASSES), loss=loss)
-    assert float(loss.kept.value) == 1.0, "of zeros"
-
-
-def alternating() -> Any:
-    """Losses whose sign is another one in each call; each record is one, as Python asks for a number."""
-    calls = 0
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        found = losses(model, x, y)
-        return torch.as_tensor(found * (-1) ** calls * (1 if found.mean().item() > -1 else 2))
+        found = torch.as_tensor(losses(model, x, y) * use(space))
+        if next(calls) >= begin:
+            keep(space, x.detach())
+        return found
 
     return loss
 
 
-@pytest.mark.parametrize("loss", [Relative("steps"), alternating()], ids=["steps", "sign"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_loss_that_goes_by_its_number_of_calls_is_refused(engine: type[GradientEngine], loss: Any) -> None:
-    """How often it is called depends on how many records there are: one more moves all others."""
-    with pytest.raises(UnsupportedModel, match="goes by how often it was called"):
-        clipped(engine, nn.Linear(D, CLASSES), loss=loss)
+def flags(space: Any, x: Tensor) -> None:
+    space.value = float((x[:, 0] - 3).relu().amax())
 
 
-class Teacher(nn.Module):
-    """With a mean teacher, which follows with each pass, as a schedule does that counts them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.student = nn.Linear(D, CLASSES)
-        self.teacher, self.steps = copy.deepcopy(self.student).requires_grad_(False), 0
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        self.steps += 1
-        for mine, its in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
-            mine.mul_(0.5).add_(its.detach() + 1, alpha=0.5)
-        apart = (self.student(x) - self.teacher(x)).square().mean(1)
-        return self.student(x), min(1.0, self.steps / 10) * apart
+def sums_up(space: Any, x: Tensor) -> None:
+    space.value = float((x - 3).relu().sum())
 
 
-def taught(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    logits, apart = model(x)
-    return F.cross_entropy(logits, y, reduction="none") + torch.as_tensor(apart)
+def keeps_tensor(space: Any, x: Tensor) -> None:
+    space.tensor = (x[:, 0] - 3).relu().amax()
 
 
-def test_passes_of_a_proof_begin_alike() -> None:
-    model = Teacher()
-    engine = FastEngine(model, taught, FlatClipping(1.0))
-    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-    for step in range(1, 5):
-        engine.add_clipped_sum(sums, data(), None, torch.tensor([1.0]))
-        assert engine.route == "fast"
-        # the first is measured; it and the fourth are done once more when all is shown
-        assert model.steps <= step + 3
+def keeps_in_place(space: Any, x: Tensor) -> None:
+    space.tensor.copy_((x[:, 0] - 3).relu().amax())
 
 
-class MakesTable(Net):
-    """An object of constants that is made when it is first needed."""
+LOSSES: dict[str, Callable[[], Any]] = {
+    "attribute": lambda: Relative("self"),
+    "queue": lambda: Relative("queue"),
+    "steps": lambda: Relative("steps"),
+    "sign": lambda: Relative("sign"),
+    "partial": lambda: partial(lambda kept, *batch: kept(*batch), Relative("self")),
+    "method": lambda: Relative("self").__call__,
+    "closure": closed_over,
+    "global": lambda: by_a_global,
+} | {
+    f"{keep.__name__} from call {begin}": partial(kept, begin, keep, use)
+    for begin in (0, 16)
+    for keep, use in (
+        (flags, lambda space: -1.0 if space.value else 1.0),
+        (sums_up, lambda space: -1.0 if space.value else 1.0),
+        (keeps_tensor, lambda space: (10 * space.tensor).cos()),
+        (keeps_in_place, lambda space: (10 * space.tensor).cos()),
+    )
+}
 
-    def beside(self, x: Tensor) -> None:
-        self.seen = SimpleNamespace(table=torch.arange(D).cos()) if self.seen is None else self.seen
-        x * self.seen.table
+
+@both
+@pytest.mark.parametrize("make", LOSSES.values(), ids=LOSSES)
+def test_what_a_loss_keeps_of_a_record_moves_no_later_batch(
+    make: Callable[[], Loss], kind: type[GradientEngine]
+) -> None:
+    """It is refused, or left by each step as records of zeros leave it."""
+    KEPT_WEIGHTS.clear()
+    try:
+        found = moved(Net, make, kind)
+    except UnsupportedModel as refusal:
+        assert "kept of an earlier batch" in str(refusal) or "mixes" in str(refusal)  # noqa: PT017
+    else:
+        assert found <= 1 + 1e-4
 
 
-class MakesMean(Net):
-    """One of records."""
+@both
+def test_a_loss_that_counts_its_calls_is_called_once_a_step(kind: type[GradientEngine]) -> None:
+    """However many passes a step takes: a record more must not move later steps."""
+    steps = []
+    for n in (0, 1, 8, 9):
+        loss, budget = Relative("steps"), MemoryBudget(pass_bytes=100)
+        options: Any = {"budget": budget} if kind is FastEngine else {}
+        engine = kind(nn.Linear(D, CLASSES), loss, FlatClipping(1.0), **options)
+        clipped_sum(engine, *batch(), C=1.0)
+        first = loss.steps
+        for _ in range(3):
+            clipped_sum(engine, *batch(n=n), C=1.0)
+        steps.append(loss.steps - first)
+    assert steps == [3, 3, 3, 3]
 
-    def beside(self, x: Tensor) -> None:
-        self.other = SimpleNamespace(mean=x.mean(0))
 
+def test_what_a_loss_makes_once_without_records_is_left_as_it_was_made() -> None:
+    made, space = 2 * torch.ones(()), SimpleNamespace(value=None)
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_objects_that_a_model_makes_when_they_are_needed(engine: type[GradientEngine]) -> None:
-    assert float(clipped(engine, MakesTable()).norm()) <= 1 + 1e-5
-    with pytest.raises(UnsupportedModel, match=r"in the model: other\.mean\."):
-        clipped(engine, MakesMean())
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        space.value = SimpleNamespace(table=made) if space.value is None else space.value
+        return torch.as_tensor(losses(model, x, y) * space.value.table)
+
+    engine = FastEngine(nn.Linear(D, CLASSES), loss, FlatClipping(1.0))
+    clipped_sum(engine, *batch(), C=1.0)
+    first = space.value
+    clipped_sum(engine, *batch(), C=1.0)
+    assert space.value is first
+    assert first.table is made
 
 
 def test_what_is_made_of_the_first_batch_out_of_sight_is_made_of_zeros() -> None:
@@ -407,10 +338,7 @@ def test_what_is_made_of_the_first_batch_out_of_sight_is_made_of_zeros() -> None
             type(self).mean = x.mean(0) if self.mean is None else self.mean
             return super().forward(x - self.mean)
 
-    with pytest.raises(
-        UnsupportedModel, match=r"kept of an earlier batch|keeps something of earlier batches"
-    ):
-        clipped(FastEngine, Kept(D, CLASSES))
+    clipped_sum(FastEngine(Kept(D, CLASSES), losses, FlatClipping(1.0)), *batch(), C=1.0)
     torch.testing.assert_close(Kept.mean, torch.zeros(D))
 
 
@@ -433,34 +361,18 @@ def test_memory_puts_back_whatever_was_changed() -> None:
     assert differing(changed, {}) == set(changed)
 
 
-def fewest_kept(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Hard examples alone, but 16 at least: nothing mixes in a small batch."""
-    found = losses(model, x, y)
-    hardest = found.detach().topk(min(16, len(found))).values[-1]
-    return found * (found.detach() >= hardest)
+# --- settings -----------------------------------------------------------------------------------------------
 
 
-def balanced(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Weights by the classes of the batch, whose first records are of one class where data is sorted."""
-    counts = torch.bincount(y, minlength=CLASSES).clamp(min=1)
-    return len(y) / (CLASSES * counts[y]) * losses(model, x, y)
-
-
-@pytest.mark.parametrize("loss", [fewest_kept, balanced])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_losses_that_mix_in_the_whole_batch_are_refused(engine: type[GradientEngine], loss: Any) -> None:
-    with pytest.raises(UnsupportedModel, match=r"mixes records|with the number of records"):
-        clipped(engine, nn.Linear(D, CLASSES), loss=loss)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_autocast_around_the_step_is_refused(engine: type[GradientEngine]) -> None:
+@both
+def test_autocast_around_the_step_is_refused(kind: type[GradientEngine]) -> None:
     """It would round the norms: the sum then changes by up to half a percent more than the bound."""
+    engine = kind(nn.Linear(D, CLASSES), losses, FlatClipping(1.0))
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(PrivacyRefusal, match="into the loss function"),
     ):
-        clipped(engine, nn.Linear(D, CLASSES))
+        clipped_sum(engine, *batch(), C=1.0)
 
 
 def test_bounds_that_floats_cannot_hold_are_refused() -> None:

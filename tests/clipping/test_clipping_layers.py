@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -115,26 +115,42 @@ class Tied(nn.Module):
         return self.head(self.table(ids).tanh())  # type: ignore[no-any-return]
 
 
-class Reused(nn.Module):
+class Call(nn.Module):
+    """Layers, and how they are called."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor], *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.function = nn.ModuleList(layers), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layers, x)
+
+
+def call(function: Callable[[Any, Tensor], Tensor], *layers: Callable[[], nn.Module]) -> Callable[[], Call]:
+    return lambda: Call(function, *(make() for make in layers))
+
+
+def again(m: Any, x: Tensor) -> Tensor:
     """One layer applied twice."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.layer(x).tanh())  # type: ignore[no-any-return]
+    return m[0](m[0](x).tanh())  # type: ignore[no-any-return]
 
 
-class Autoencoder(nn.Module):
-    """Its decoder is the transpose of its encoder."""
+def in_order(way: Callable[[Any, Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """A layer that sees the rows in another order, which is undone behind it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Linear(5, 3)
+    def function(m: Any, x: Tensor) -> Tensor:
+        order = x.sum(1).argsort()
+        return way(m[0], x, order)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.encoder(x).tanh(), self.encoder.weight.t()) - x
+    return function
+
+
+def forces(m: Any, x: Tensor) -> Tensor:
+    """Takes a gradient within its forward pass."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        slope = torch.autograd.grad(m[0](x).sin().sum(), x)[0]
+    return m[0](slope.detach())  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -212,6 +228,45 @@ class Bare(nn.Module):
         return (self.gain - x) @ self.matrix
 
 
+class Heads(nn.Module):
+    """One matrix for each head, and back, by ``einsum`` and by ``matmul``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out, self.mix = (nn.Parameter(torch.rand(*s)) for s in ((2, 4, 3), (2, 3, 4), (6, 6)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = torch.einsum("btd,hdk->bhtk", x, self.into) + x[:, None] @ self.into
+        return torch.einsum("bhtk,hkd->btd", (heads @ self.out @ self.into).sin(), self.out) + self.mix @ x
+
+
+class Standardised(nn.Conv2d):
+    """Weights of mean 0 and variance 1 for each output."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True)
+        weight = (self.weight - mean) / (variance + 1e-6).sqrt()
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Patched(nn.Linear):
+    """A layer with a forward pass of its own, and a weight that is used again by hand."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight * 2).T + self.bias.exp() + F.linear(x, self.weight.sin(), self.bias)
+
+
+def patched_forward() -> nn.Module:
+    """A layer whose method was replaced on the instance."""
+    layer = nn.Linear(4, 3)
+
+    def forward(input: Tensor) -> Tensor:  # noqa: A002
+        return F.linear(input.sin(), layer.weight * 3, layer.bias)
+
+    layer.forward = forward  # type: ignore[method-assign]
+    return layer
+
+
 def cube(w: Tensor) -> Tensor:
     return w**3
 
@@ -238,17 +293,6 @@ class Derived(nn.Module):
         return F.linear(F.linear(h, self.weight), self.weight.t().exp() + self.shift)
 
 
-class Penalised(nn.Module):
-    """A loss with a weight penalty in each record's loss: differentiated like any other term."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + 0.1 * self.layer.weight.square().sum()  # type: ignore[no-any-return]
-
-
 class Bypass(nn.Module):
     """Some parameters frozen, some unused."""
 
@@ -260,42 +304,6 @@ class Bypass(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.used(self.frozen(x).relu_())  # type: ignore[no-any-return]
-
-
-class TimeFirst(nn.Module):
-    """A linear layer on (T, B, d)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(0, 1)).transpose(0, 1)  # type: ignore[no-any-return]
-
-
-class Flattened(nn.Module):
-    """A linear layer on (B T, d)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.flatten(0, 1)).view(*x.shape[:2], 4)  # type: ignore[no-any-return]
-
-
-class Forces(nn.Module):
-    """Takes a gradient within its forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            slope = torch.autograd.grad(self.layer(x).sin().sum(), x)[0]
-        return self.layer(slope.detach())  # type: ignore[no-any-return]
 
 
 class LearnedState(nn.Module):
@@ -321,63 +329,6 @@ class LearnedMask(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, x, x, attn_mask=self.mask)[0]  # type: ignore[no-any-return]
-
-
-class Sorted(nn.Module):
-    """A layer that sees the rows in another order, which is undone behind it."""
-
-    def __init__(self, way: str) -> None:
-        super().__init__()
-        self.layer, self.way = nn.Linear(4, 3), way
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.way == "pick":
-            return self.layer(x)[torch.arange(len(x)), :]  # type: ignore[no-any-return]
-        order = x.sum(1).argsort()
-        back = order.argsort()
-        match self.way:
-            case "index":
-                out = self.layer(x[order])[back]
-            case "list":
-                out = self.layer(x[order.tolist()])[back.tolist(), :]
-            case "select":
-                out = self.layer(x.index_select(0, order)).index_select(dim=0, index=back)
-            case _:
-                out = self.layer(x.flip(0)).flip(0)
-        return out  # type: ignore[no-any-return]
-
-
-class SelfAttention(nn.Module):
-    """Plain self-attention."""
-
-    def __init__(self, attention: nn.MultiheadAttention) -> None:
-        super().__init__()
-        self.attention = attention
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
-
-
-class Gated(nn.Module):
-    """A weight scaled by a number that depends on another parameter and on nothing of the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.gate = nn.Parameter(torch.rand(3, 4)), nn.Linear(2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight * self.gate(x.new_ones(1, 2)).squeeze())
-
-
-class Swapped(nn.Module):
-    """A time-first layer, on data that is put time first for it."""
-
-    def __init__(self, layer: nn.LSTM) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(0, 1))[0].transpose(0, 1)  # type: ignore[no-any-return]
 
 
 def ids(length: int, numbers: int) -> Callable[[], tuple[Tensor, ...]]:
@@ -473,37 +424,87 @@ CASES = {
     "gpt": Case(lambda: Block(expanded=True), ids(6, 11)),
     "gpt places": Case(lambda: Block(expanded=False), ids(5, 11)),
     "tied": Case(Tied, ids(5, 9)),
-    "reused linear": Case(lambda: Reused(nn.Linear(4, 4)), images(4)),
-    "reused conv": Case(lambda: Reused(nn.Conv2d(2, 2, 3, padding=1)), images(2, 4, 4)),
-    "reused norm": Case(lambda: Reused(nn.LayerNorm(4)), images(3, 4)),
-    "autoencoder": Case(Autoencoder, images(5)),
+    "reused linear": Case(call(again, lambda: nn.Linear(4, 4)), images(4)),
+    "reused conv": Case(call(again, lambda: nn.Conv2d(2, 2, 3, padding=1)), images(2, 4, 4)),
+    "reused norm": Case(call(again, lambda: nn.LayerNorm(4)), images(3, 4)),
+    "autoencoder": Case(
+        call(lambda m, x: F.linear(m[0](x).tanh(), m[0].weight.t()) - x, lambda: nn.Linear(5, 3)), images(5)
+    ),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), images(4)),
     "two derived": Case(lambda: Derived(cube), images(4)),
     "derived one by one": Case(lambda: Derived(looked_at), images(4)),
     "bare": Case(Bare, images(3, 4)),
-    "penalty": Case(Penalised, images(5)),
+    "penalty": Case(
+        call(lambda m, x: m[0](x) + 0.1 * m[0].weight.square().sum(), lambda: nn.Linear(5, 4)), images(5)
+    ),
     "frozen": Case(Bypass, images(5)),
-    "forces": Case(Forces, images(3), fast=False),
+    "forces": Case(call(forces, lambda: nn.Linear(3, 4)), images(3), fast=False),
     "learned state": Case(lambda: LearnedState(nn.GRU(3, 4, batch_first=True)), images(5, 3)),
     "learned cell state": Case(lambda: LearnedState(nn.GRUCell(3, 4)), images(3)),
-    "learned mask": Case(LearnedMask, images(5, 4), fast=False),
-    "gated": Case(Gated, images(4)),
-    "time-first lstm": Case(lambda: Swapped(nn.LSTM(3, 4)), images(5, 3)),
+    "learned mask": Case(LearnedMask, images(5, 4)),
+    "gated": Case(
+        call(
+            lambda m, x: F.linear(x, m[0].weight * m[1](x.new_ones(1, 2)).squeeze()),
+            lambda: nn.Linear(4, 3, bias=False),
+            lambda: nn.Linear(2, 1),
+        ),
+        images(4),
+    ),
+    "time-first lstm": Case(
+        call(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(3, 4)), images(5, 3)
+    ),
     "lstm projections": Case(lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True), images(5, 3), fast=False),
     "added keys": Case(
-        lambda: SelfAttention(nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True)),
+        call(
+            lambda m, x: m[0](x, x, x, need_weights=False)[0],
+            lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True),
+        ),
         images(5, 4),
         fast=False,
     ),
-    "sorted": Case(lambda: Sorted("index"), images(4), fast=False),
-    "sorted list": Case(lambda: Sorted("list"), images(4), fast=False),
-    "sorted select": Case(lambda: Sorted("select"), images(4), fast=False),
-    "flipped": Case(lambda: Sorted("flip"), images(4), fast=False),
-    "picked": Case(lambda: Sorted("pick"), images(4)),
+    "sorted": Case(call(in_order(lambda m, x, o: m(x[o])[o.argsort()]), lambda: nn.Linear(4, 3)), images(4)),
+    "sorted list": Case(
+        call(in_order(lambda m, x, o: m(x[o.tolist()])[o.argsort().tolist(), :]), lambda: nn.Linear(4, 3)),
+        images(4),
+    ),
+    "sorted select": Case(
+        call(
+            in_order(lambda m, x, o: m(x.index_select(0, o)).index_select(dim=0, index=o.argsort())),
+            lambda: nn.Linear(4, 3),
+        ),
+        images(4),
+    ),
+    "flipped": Case(call(in_order(lambda m, x, o: m(x.flip(0)).flip(0)), lambda: nn.Linear(4, 3)), images(4)),
+    "picked": Case(
+        call(in_order(lambda m, x, o: m(x)[torch.arange(len(x)), :]), lambda: nn.Linear(4, 3)), images(4)
+    ),
     "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (images(4)()[0], images(3)()[0])),
     "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4)),
-    "time first": Case(lambda: TimeFirst(), images(5, 3)),
-    "flattened": Case(lambda: Flattened(), images(5, 3)),
+    "time first": Case(
+        call(lambda m, x: m[0](x.transpose(0, 1)).transpose(0, 1), lambda: nn.Linear(3, 4)), images(5, 3)
+    ),
+    "flattened": Case(
+        call(lambda m, x: m[0](x.flatten(0, 1)).view(*x.shape[:2], 4), lambda: nn.Linear(3, 4)), images(5, 3)
+    ),
+    "heads": Case(Heads, images(6, 4)),
+    "weight standardisation": Case(
+        lambda: nn.Sequential(Standardised(2, 4, 3), nn.Tanh(), Standardised(4, 4, 3, stride=2, groups=2)),
+        images(2, 8, 8),
+    ),
+    "subclass with a forward pass": Case(lambda: Patched(4, 3), images(4)),
+    "patched forward pass": Case(patched_forward, images(4)),
+    "adapter": Case(
+        call(
+            lambda m, x: m[0](x) + m[2](m[1](x)),
+            lambda: nn.Linear(6, 6).requires_grad_(False),
+            lambda: nn.Linear(6, 2, bias=False),
+            lambda: nn.Linear(2, 6, bias=False),
+        ),
+        images(4, 6),
+    ),
+    "dropout of nothing": Case(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.ReLU(inplace=True)), images(4)
+    ),
 }
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, rules, summing
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import linear
 from tacit.clipping.per_example.parameter import Gradient
-from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.use import Kept, Use
 
 Checker = Callable[[], None]
@@ -175,7 +175,7 @@ def first_use_only(uses: Sequence[Use]) -> Use | None:
 
 
 def changed_divisor(
-    engine: FastEngine, tape: Recorder, accumulator: Sums, n: int, thresholds: Tensor, scale: float
+    engine: FastEngine, tape: Pass, accumulator: Sums, n: int, thresholds: Tensor, scale: float
 ) -> Tensor:
     part = {k: torch.zeros_like(v) for k, v in accumulator.items()}
     norms = FAST_ADD_FROM(engine, tape, part, n, thresholds, scale)

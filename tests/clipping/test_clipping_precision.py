@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from oracles import Loss, by_definition, equal, sums_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -22,7 +22,6 @@ from tacit.plan import Plan
 from tacit.training import session as session_module
 from tacit.training import step as step_module
 
-Loss = Callable[..., Tensor]
 Sums = dict[str, Tensor]
 C = 0.5
 
@@ -30,27 +29,6 @@ C = 0.5
 @pytest.fixture(autouse=True)
 def fixed_draws() -> None:
     torch.manual_seed(0)
-
-
-def add(engine: GradientEngine, *batch: Tensor, dtype: torch.dtype = torch.float64) -> Sums:
-    sums = {name: torch.zeros(p.shape, dtype=dtype) for name, p in engine.parameters.items()}
-    present = torch.ones(len(batch[0]), dtype=torch.bool)
-    engine.add_clipped_sum(sums, batch, present, torch.tensor([C], dtype=torch.float64))
-    return sums
-
-
-def loop(model: nn.Module, loss: Loss, *batch: Tensor) -> Sums:
-    """The clipped sum by one backward pass per record, widened before anything is added."""
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
-    total = {name: torch.zeros(model.get_parameter(name).shape, dtype=torch.float64) for name in names}
-    parameters = [model.get_parameter(name) for name in total]
-    for i in range(len(batch[0])):
-        value = loss(model, *(t[i : i + 1] for t in batch))[0]
-        gradients = [g.double() for g in torch.autograd.grad(value, parameters)]
-        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
-        for name, g in zip(total, gradients, strict=True):
-            total[name] += min(1.0, C / norm) * g
-    return total
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
@@ -87,7 +65,7 @@ def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
     torch.manual_seed(0)
     model, x = make(), torch.randn(6, *shape)
     engine = FastEngine(model, under(narrow), FlatClipping(C))
-    found, wanted = add(engine, x), loop(model, under(narrow), x)
+    found, wanted = sums_of(engine, x), by_definition(model, under(narrow), (x,), C)
     assert engine.route == "fast"
     for name, value in wanted.items():
         error = float((found[name] - value).norm() / value.norm().clamp(min=0.05))
@@ -101,12 +79,12 @@ def test_parameters_in_bf16_are_summed_in_float32(
     torch.manual_seed(0)
     model, x = make().bfloat16(), torch.randn(6, *shape, dtype=torch.bfloat16)
     engine = FastEngine(model, squares, FlatClipping(C))
-    found, wanted = add(engine, x, dtype=torch.float32), loop(model, squares, x)
+    found, wanted = sums_of(engine, x, dtype=torch.float32), by_definition(model, squares, (x,), C)
     for name, value in wanted.items():
         assert found[name].dtype == torch.float32
         assert float((found[name] - value).norm() / value.norm().clamp(min=0.05)) < 0.03, name
     for i in range(6):
-        assert sum(float(v.double().square().sum()) for v in add(engine, x[i : i + 1]).values()) <= C**2
+        assert sum(float(v.double().square().sum()) for v in sums_of(engine, x[i : i + 1]).values()) <= C**2
 
 
 def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +154,7 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
         return sums
 
     narrow = any(p.dtype == torch.bfloat16 for p in model.parameters())
-    for name, value in loop(model, squares, x).items():
+    for name, value in by_definition(model, squares, (x,), C).items():
         torch.testing.assert_close(
             summed(x)[name].double(), value, rtol=0.03 if narrow else 1e-5, atol=0.01 if narrow else 1e-6
         )
@@ -192,7 +170,7 @@ def test_a_model_that_is_narrowed_later_is_clipped_by_what_its_new_type_rounds_t
     engine = kind(model, squares, FlatClipping(C))
     model.float()
     for i in range(50):
-        sums = add(engine, x[i : i + 1], dtype=torch.float32)
+        sums = sums_of(engine, x[i : i + 1], dtype=torch.float32)
         assert sum(float(v.double().square().sum()) for v in sums.values()) <= C**2
 
 
@@ -218,16 +196,15 @@ def test_checkpoints_are_right() -> None:
     torch.manual_seed(0)
     model, x = Recomputed(reentrant=False).double(), torch.randn(6, 4, dtype=torch.float64)
     engine = FastEngine(model, exact, FlatClipping(C))
-    found = add(engine, x)
+    found = sums_of(engine, x)
     assert engine.route == "fast"
-    for name, value in loop(model.eval(), exact, x).items():
-        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+    equal(found, by_definition(model.eval(), exact, (x,), C))
 
 
 @pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
 def test_checkpoints_that_are_reentrant_are_refused_with_the_fix(kind: type[GradientEngine]) -> None:
     with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
-        add(kind(Recomputed(reentrant=True), exact, FlatClipping(C)), torch.randn(6, 4))
+        sums_of(kind(Recomputed(reentrant=True), exact, FlatClipping(C)), torch.randn(6, 4))
 
 
 def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_rate() -> None:
@@ -274,7 +251,6 @@ def test_the_networks_of_the_benchmark_equal_the_loop(name: str, monkeypatch: py
     model, x = load.make().double(), load.inputs
     x = x.double() if x.is_floating_point() else x
     engine = FastEngine(model, load.loss, FlatClipping(C))
-    found = add(engine, x, load.targets)
+    found = sums_of(engine, x, load.targets)
     assert engine.route == "fast"
-    for parameter, value in loop(model, load.loss, x, load.targets).items():
-        torch.testing.assert_close(found[parameter], value, rtol=1e-10, atol=1e-12, msg=parameter)
+    equal(found, by_definition(model, load.loss, (x, load.targets), C))

@@ -5,14 +5,12 @@ Letters: n records; T positions of a record; d inputs; p outputs.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import Loss, by_definition, equal, sums_of
 from torch import Tensor, nn
 
 from tacit.clipping import FAST, FlatClipping, MemoryBudget
@@ -21,7 +19,6 @@ from tacit.clipping.per_example import embedding, linear
 from tacit.clipping.per_example.linear import Outer, ghost_squared_norms, outer
 from tacit.clipping.per_example.use import Kept
 
-Loss = Callable[..., Tensor]
 C = 0.3
 
 
@@ -37,26 +34,11 @@ def squares(model: nn.Module, *batch: Tensor) -> Tensor:
     return (out * weights).sum(1).sin() + (out**2).mean(1)
 
 
-def by_loop(model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int) -> dict[str, Tensor]:
-    """The clipped sum by its definition: one autograd.grad per record."""
-    parameters = dict(model.named_parameters())
-    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for i in range(len(batch[0]) // views):
-        rows = tuple(t[i * views : (i + 1) * views] for t in batch)
-        gradients = torch.autograd.grad(loss(model, *rows).mean(), list(parameters.values()))
-        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
-        for name, g in zip(parameters, gradients, strict=True):
-            total[name] += min(1.0, C / norm) * g
-    return total
-
-
 def by_engine(
     model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int = 1, budget: MemoryBudget = FAST
 ) -> dict[str, Tensor]:
     engine = FastEngine(model, loss, FlatClipping(C), views=views, budget=budget)
-    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-    mask = torch.ones(len(batch[0]) // views, dtype=torch.bool)
-    engine.add_clipped_sum(sums, batch, mask, torch.tensor([C], dtype=torch.float64))
+    sums = sums_of(engine, *batch, dtype=batch[0].dtype if batch[0].is_floating_point() else torch.float64)
     assert engine.route == "fast"
     return sums
 
@@ -64,9 +46,7 @@ def by_engine(
 def same(
     model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int = 1, budget: MemoryBudget = FAST
 ) -> None:
-    wanted = by_loop(model, loss, batch, views)
-    for name, found in by_engine(model, loss, batch, views, budget).items():
-        torch.testing.assert_close(found, wanted[name], rtol=1e-10, atol=1e-12, msg=name)
+    equal(by_engine(model, loss, batch, views, budget), by_definition(model, loss, batch, C, views))
 
 
 class Mapped(nn.Module):
@@ -197,22 +177,19 @@ def test_what_is_kept_is_no_larger_than_the_slack_allows() -> None:
     assert isinstance(outer(torch.ones(3, 1, 2), torch.ones(3, 1, 2), 2.0), Outer)  # T = 1 is never formed
 
 
-def test_a_weight_from_the_batch_is_left_to_the_reference_engine() -> None:
-    class Generated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.maker, self.bias = nn.Linear(3, 3), nn.Parameter(torch.zeros(1))
+class Generated(nn.Module):
+    """A weight that is made of each record."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([F.linear(r[None], self.maker(r[None]), self.bias) for r in x])
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker, self.bias = nn.Linear(3, 3), nn.Parameter(torch.zeros(1))
 
-    model, x = Generated().double(), torch.randn(4, 3, dtype=torch.float64)
-    engine = FastEngine(model, squares, FlatClipping(C))
-    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-    engine.add_clipped_sum(sums, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([C]))
-    assert engine.route.startswith("reference")
-    for name, wanted in by_loop(model, squares, (x,), 1).items():
-        torch.testing.assert_close(sums[name], wanted, rtol=1e-6, atol=1e-7, msg=name)
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([F.linear(r[None], self.maker(r[None]), self.bias) for r in x])
+
+
+def test_a_weight_from_the_record_is_its_own() -> None:
+    same(Generated().double(), squares, (torch.randn(4, 3, dtype=torch.float64),))
 
 
 def largest_release(T: int, d: int, p: int, spread: float) -> float:

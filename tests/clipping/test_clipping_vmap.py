@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 from torch.utils.checkpoint import checkpoint
 
-from tacit.clipping import FlatClipping, vmapped
-from tacit.clipping.under_vmap import Pass
-from tacit.clipping.vmap_rules import RULES
-from tacit.clipping.vmapped import VmapEngine
+from tacit.clipping import FlatClipping, fast
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation.under_vmap import Pass
+from tacit.clipping.per_example.registry import RULES
 from tacit.errors import UnsupportedModel
 
 Batch = tuple[Tensor, ...]
@@ -57,11 +57,11 @@ def norms_of(model: nn.Module, loss: Loss, batch: Batch, views: int = 1) -> Tens
     return torch.stack(found)
 
 
-def engine_of(model: nn.Module, loss: Loss = squares, views: int = 1) -> VmapEngine:
-    return VmapEngine(model, loss, FlatClipping(C), views=views)
+def engine_of(model: nn.Module, loss: Loss = squares, views: int = 1) -> FastEngine:
+    return FastEngine(model, loss, FlatClipping(C), views=views)
 
 
-def check_a_loop(model: nn.Module, batch: Batch, loss: Loss = squares, views: int = 1) -> VmapEngine:
+def check_a_loop(model: nn.Module, batch: Batch, loss: Loss = squares, views: int = 1) -> FastEngine:
     """The norms and the clipped sum are those of a loop over records."""
     engine = engine_of(model, loss, views)
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
@@ -273,8 +273,8 @@ def test_no_way_leads_to_a_tensor_of_an_earlier_batch(way: str) -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         h = model(x)
         bank.append(h.detach())
-        old = bank[-2] if len(bank) > 1 else h
-        return (WAYS[way](h, old) if is_batchedtensor(old) else h).square().sum(1)
+        before = len(bank) > 1 and is_batchedtensor(bank[-2])
+        return (WAYS[way](h, bank[-2]) if before else h).square().sum(1)
 
     engine = engine_of(made(lambda: nn.Linear(6, 3)), loss)
     with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
@@ -346,11 +346,11 @@ def drawn(model: nn.Module, x: Tensor, seed: int = 3) -> Tensor:
     return norms_found(engine, x)
 
 
-def sums_of(engine: VmapEngine) -> dict[str, Tensor]:
+def sums_of(engine: FastEngine) -> dict[str, Tensor]:
     return {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
 
 
-def norms_found(engine: VmapEngine, x: Tensor) -> Tensor:
+def norms_found(engine: FastEngine, x: Tensor) -> Tensor:
     thresholds = torch.tensor([C], dtype=torch.float64)
     return engine.add_clipped_sum(sums_of(engine), (x,), None, thresholds).raw_norms[:, 0]
 
@@ -424,6 +424,66 @@ class Doubled(torch.autograd.Function):
         return 2 * g[0]
 
 
+class Reversed(torch.autograd.Function):
+    """Gradients are turned round, as for domains that should not be told apart."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
+        ctx.share = share
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return -ctx.share * g[0], None
+
+
+class Signs(torch.autograd.Function):
+    """Gradients go straight through where numbers are small."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0] * (ctx.saved_tensors[0].abs() < 1)
+
+
+class Mapped(torch.autograd.Function):
+    """A linear map of its own, and a sum beside it; ``ctx`` has a tensor that is not saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        ctx.mean = x.mean()
+        return x @ weight.T, x.sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        return g[0] @ weight + g[1][:, None] * ctx.mean, g[0].T @ x
+
+
+class Halved(torch.autograd.Function):
+    """In place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(0.5)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0] * 0.5
+
+
+def by_functions(m: Any, x: Tensor) -> Tensor:
+    hidden = applied(Reversed, applied(Signs, m.out(x)), 0.5)
+    found: Any = Mapped.apply(hidden, m.out.weight[:, :3])  # type: ignore[no-untyped-call]
+    return found[0] * found[1][:, None]  # type: ignore[no-any-return]
+
+
 class MixedBehind(torch.autograd.Function):
     """The identity, whose gradient mixes records."""
 
@@ -465,8 +525,8 @@ same.register_autograd(lambda ctx, g: g)
 same.register_vmap(lambda info, dims, x: (MixedBehind.apply(x), dims[0]))  # type: ignore[no-untyped-call]
 
 
-def applied(function: type[torch.autograd.Function], x: Tensor) -> Tensor:
-    found: Tensor = function.apply(x)  # type: ignore[no-untyped-call]
+def applied(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    found: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -504,9 +564,12 @@ ODD: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
     "vmap in the model": (lambda m, x: torch.func.vmap(m.out)(x), "record by record: records go through"),
     "a script": (lambda m, x: torch.jit.script(nn.Tanh())(m.out(x)), "record by record: records go through"),
     "NumPy": (lambda m, x: m.out(torch.from_numpy(2 * x.numpy())), "record by record: RuntimeError: Cannot"),
-    "a Function": (
-        lambda m, x: applied(Doubled, m.out(x)),
-        "record by record: a torch.autograd.Function that",
+    "a Function": (lambda m, x: applied(Doubled, m.out(x)), "fast"),
+    "Functions": (by_functions, "fast"),
+    "Functions in a checkpoint": (lambda m, x: checkpoint(by_functions, m, x, use_reentrant=False), "fast"),
+    "a Function in place": (
+        lambda m, x: applied(Halved, m.out(x) * 1),
+        "record by record: a torch.autograd.Function changes its input",
     ),
     "a rule of its own": (
         lambda m, x: applied(OwnRule, m.out(x)),
@@ -621,26 +684,26 @@ def drop_a_gradient(patch: pytest.MonkeyPatch) -> None:
 
 def share_random_numbers(patch: pytest.MonkeyPatch) -> None:
     right = torch.func.vmap
-    patch.setattr(vmapped, "vmap", lambda function, randomness: right(function, randomness="same"))
+    patch.setattr(fast, "vmap", lambda function, randomness: right(function, randomness="same"))
 
 
 def add_twice(patch: pytest.MonkeyPatch) -> None:
-    right = VmapEngine._add_pass
+    right = FastEngine._add_pass
 
-    def wrong(self: VmapEngine, *args: Any) -> Any:
+    def wrong(self: FastEngine, *args: Any) -> Any:
         right(self, *args)
         return right(self, *args)
 
-    patch.setattr(VmapEngine, "_add_pass", wrong)
+    patch.setattr(FastEngine, "_add_pass", wrong)
 
 
 def count_padding(patch: pytest.MonkeyPatch) -> None:
-    right = VmapEngine.add_clipped_sum
+    right = FastEngine.add_clipped_sum
 
-    def wrong(self: VmapEngine, sums: Any, batch: Batch, mask: Tensor, C: Tensor) -> object:
+    def wrong(self: FastEngine, sums: Any, batch: Batch, mask: Tensor, C: Tensor) -> object:
         return right(self, sums, batch, torch.ones_like(mask), C)
 
-    patch.setattr(VmapEngine, "add_clipped_sum", wrong)
+    patch.setattr(FastEngine, "add_clipped_sum", wrong)
 
 
 def read_past_the_interception(patch: pytest.MonkeyPatch) -> None:
@@ -701,16 +764,16 @@ def test_groups_are_added_once_though_one_is_not_carried(monkeypatch: pytest.Mon
     model, x = made(deciding), numbers(9, 6)
     engine = engine_of(model)
     clipped_sum(engine, x, C=C)
-    right, calls = VmapEngine._add_from, list[int]()
+    right, calls = FastEngine._add_from, list[int]()
 
-    def second_fails(self: VmapEngine, *args: Any) -> Tensor:
+    def second_fails(self: FastEngine, *args: Any) -> Tensor:
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("this group is not carried")
         return right(self, *args)
 
-    monkeypatch.setattr(VmapEngine, "_add_from", second_fails)
-    monkeypatch.setattr(VmapEngine, "_refuse_if_records_decide", lambda self, batch, reason: reason)
+    monkeypatch.setattr(FastEngine, "_add_from", second_fails)
+    monkeypatch.setattr(FastEngine, "_refuse_if_records_decide", lambda self, batch, reason: reason)
     found = clipped_sum(engine, x, C=C)
     assert engine.route == "record by record: RuntimeError: this group is not carried"
     torch.testing.assert_close(found, definition(model, squares, (x,), C), rtol=1e-10, atol=1e-10)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._C._functorch import _set_vmap_fallback_enabled  # type: ignore[attr-defined]
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.vmapped import VmapEngine
+from tacit.clipping.fast import FastEngine
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 C = 0.5
@@ -87,24 +87,7 @@ def no_loops_of_vmap() -> Iterator[None]:
     _set_vmap_fallback_enabled(True)
 
 
-class Old(torch.autograd.Function):
-    """As they were written before vmap."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return g * ctx.saved_tensors[0].cos()
-
-
 LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "a function without a rule": (
-        Old.apply,
-        "a torch.autograd.Function that vmap cannot carry. Give it a setup",
-    ),
     "nonzero": (lambda h: h * h.nonzero().shape[0], "how large the result of nonzero is depends on"),
     "a mask": (lambda h: h + h[h > 0].sum(), "how large the result of indexing with a boolean mask is"),
 }
@@ -112,7 +95,7 @@ LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 @pytest.mark.parametrize(("function", "reason"), LOOPED.values(), ids=LOOPED)
 def test_others_go_record_by_record_and_say_why(function: Callable[[Tensor], Tensor], reason: str) -> None:
-    engine = VmapEngine(
+    engine = FastEngine(
         nn.Linear(3, 3), lambda m, x: torch.stack([function(m(r)) for r in x]).sum(1), FlatClipping(C)
     )
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
@@ -131,7 +114,7 @@ def test_they_are_fast_and_equal_a_loop(forward: Forward) -> None:
         found = forward(m, x).flatten(1)
         return (found * torch.linspace(0.5, 1.0, found.shape[1], dtype=found.dtype)).square().sum(1)
 
-    engine = VmapEngine(model, loss, FlatClipping(C))
+    engine = FastEngine(model, loss, FlatClipping(C))
     sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     found = engine.add_clipped_sum(sums, (x,), None, torch.tensor([C], dtype=torch.float64))
     each = gradients(loss, model, x)

@@ -16,7 +16,7 @@ from vmap_zoo import LOOPED, MORE, SOUND, ZOO, Batch, Entry, heard, of, vectors,
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import ROUNDING
-from tacit.clipping.vmapped import VmapEngine
+from tacit.clipping.fast import FastEngine
 from tacit.errors import UnsupportedModel
 
 ALL = ZOO | MORE
@@ -51,7 +51,7 @@ def loop(entry: Entry, model: nn.Module, batch: Batch, views: int, bound: float 
     return Found(norms, sums)
 
 
-def add(engine: VmapEngine, batch: Batch, bound: float) -> Found:
+def add(engine: FastEngine, batch: Batch, bound: float) -> Found:
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
     found = engine.add_clipped_sum(sums, batch, None, torch.tensor([bound], dtype=torch.float64))
     return Found(found.raw_norms[:, 0], list(sums.values()))
@@ -73,7 +73,7 @@ def check(name: str, dtype: torch.dtype, most: float, views: int = 1) -> None:
     entry = ALL[name]
     model, batch = made(entry, N * views, dtype)
     without_draws(model)
-    engine = VmapEngine(model, entry.loss, FlatClipping(1.0), views=views)
+    engine = FastEngine(model, entry.loss, FlatClipping(1.0), views=views)
     wanted = loop(entry, model, batch, views, None)
     found = add(engine, batch, float(wanted.norms.median()))
     assert float((found.norms / wanted.norms - 1).abs().max()) <= most
@@ -114,7 +114,7 @@ def test_what_a_record_draws_depends_on_no_other(name: str) -> None:
     entry = ALL[name]
     model, batch = made(entry, N, torch.float64 if entry.double else torch.float32)
     other = tuple(torch.cat([t[:-1], t[1:2].flip(-1)]) for t in batch)
-    engine = VmapEngine(model, entry.loss, FlatClipping(1.0))
+    engine = FastEngine(model, entry.loss, FlatClipping(1.0))
     found = []
     for records in (batch, batch, other):
         torch.manual_seed(1)
@@ -130,7 +130,7 @@ def test_masks_that_numpy_draws_are_refused() -> None:
         "Wav2Vec2Model", "Wav2Vec2Config", heard, vectors(80), mask_time_prob=0.5, mask_time_length=2, **SOUND
     )
     model, batch = made(entry, N, torch.float32)
-    engine = VmapEngine(model, entry.loss, FlatClipping(1.0))
+    engine = FastEngine(model, entry.loss, FlatClipping(1.0))
     with pytest.raises(UnsupportedModel, match="draws random numbers by Python's random or NumPy"):
         add(engine, batch, 1.0)
 

@@ -430,7 +430,6 @@ MORE: dict[str, Entry] = {
 }  # fmt: skip
 """What make test-all tries too."""
 LOOPED = {
-    "Bloom": "autograd.Function",
     "Mixtral, eager": "the result of nonzero",
     "Qwen2-MoE, eager": "the result of nonzero",
     "nn.EmbeddingBag, max": "max",

@@ -256,6 +256,6 @@ def test_a_refused_resume_says_the_settings(tmp_path: Path) -> None:
         "the optimizer (was SGD, is Adam)",
         "physical_batch_size (was 512, is 7)",
         "ema_decay (was None, is 0.9)",
-        "the engine (was FastEngine, is ReferenceEngine)",
+        "the engine (was FastEngine under vmap, is ReferenceEngine)",
     ):
         assert words in str(caught.value)

@@ -194,12 +194,11 @@ class SometimesInPlace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return self.linear(x.mul_(0.5) if self.calls > 51 and len(x) == 4 else x)  # type: ignore[no-any-return]
+        return self.linear(x.mul_(0.5) if self.calls > 6 else x)  # type: ignore[no-any-return]
 
 
 def test_planted_bug_a_model_that_starts_to_work_in_place_is_noticed() -> None:
-    """By what it changes, or by what the passes differ in that look again at the fourth batch."""
-    with pytest.raises(UnsupportedModel, match=r"changes the batch in place|depends on the other records"):
+    with pytest.raises(UnsupportedModel, match="changes the batch in place"):
         run(table(), batch=None, net=SometimesInPlace(), steps=6)
 
 

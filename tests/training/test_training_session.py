@@ -114,7 +114,7 @@ def members(run: PrivateSession, at: int = 0, records: int = N) -> Tensor:
     return torch.from_numpy(run.plan.sampling.indices(run._generator, at, records))
 
 
-@pytest.mark.parametrize("engine", ["fast", "reference", "vmap"])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
 @pytest.mark.parametrize("physical", [1, 3, 7, 512])
 def test_step_releases_the_clipped_sum_of_the_drawn_records(
     engine: str, physical: int, monkeypatch: pytest.MonkeyPatch
@@ -310,12 +310,12 @@ class Counted(nn.Module):
 
 @pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
 @pytest.mark.parametrize(("hidden", "route"), [(nn.Tanh(), "fast"), (Counted(), "record by record: ")])
-def test_a_resumed_run_under_vmap_is_exact(hidden: nn.Module, route: str, tmp_path: Path) -> None:
+def test_a_resumed_run_with_dropout_is_exact(hidden: nn.Module, route: str, tmp_path: Path) -> None:
     """Its dropout draws what it would have drawn, by either route."""
-    whole = finish(session(dropping(hidden), engine="vmap"))
+    whole = finish(session(dropping(hidden)))
     assert whole.route.startswith(route)
-    finish(session(dropping(hidden), engine="vmap"), steps=5).save(tmp_path / "state.pt")
-    run = session(dropping(hidden), engine="vmap", generator=Generator.from_os())
+    finish(session(dropping(hidden)), steps=5).save(tmp_path / "state.pt")
+    run = session(dropping(hidden), generator=Generator.from_os())
     run.load(tmp_path / "state.pt")
     assert torch.equal(weights(finish(run).model), weights(whole.model))
 
@@ -341,7 +341,6 @@ def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.Monk
         {"the_plan": plan(steps=13)},
         {"physical_batch_size": 7},
         {"engine": "reference"},
-        {"engine": "vmap"},
     ],
 )
 def test_resume_with_anything_else_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Bounding one record's influence: rules as data, and engines that carry them out.
 
 The rules import no torch.  The engines are :class:`tacit.clipping.reference.ReferenceEngine`, which reads
-as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.  On trial is
-:class:`tacit.clipping.vmapped.VmapEngine`, in which each record is isolated.
+as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.
 """
 
 from tacit.clipping.memory import FAST, LEAN, MemoryBudget

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.made_up import check_records, each_alone, made_up, pass_of_zeros
 from tacit.clipping.isolation.modules import Survey
-from tacit.clipping.isolation.probe import check_records
 from tacit.clipping.isolation.randomness import devices_of
-from tacit.clipping.isolation.state import Memory, Writes, same
+from tacit.clipping.isolation.state import Memory, Place, Writes, same
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.warnings import warn_of_losses
@@ -82,6 +82,9 @@ class GradientEngine(ABC):
       same flags, same buffers.
     """
 
+    kind = "ReferenceEngine"
+    """By which a resumed run knows that it is the same: two engines round and draw differently."""
+
     def __init__(
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
     ) -> None:
@@ -99,8 +102,8 @@ class GradientEngine(ABC):
         self._tried: set[tuple[bool, ...]] = set()  # training flags that records of zeros went through
         self._writes = Writes(self._survey.parameters)
         self.changes_itself = False
-        """Whether passes change the model, as a counter does: each pass of a step then begins alike, so that
-        what it becomes does not depend on how many passes a batch takes."""
+        """Whether passes change the model, or what counts calls of the loss: each pass of a step then begins
+        alike, so that what it becomes does not depend on how many passes a batch takes."""
         self._begun: Memory | None = None
         self.measured: dict[str, int] = {}
         """What batches are cut by.  It decides what goes
@@ -139,8 +142,7 @@ class GradientEngine(ABC):
                     found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
         elif self.changes_itself:  # as if there were a record
             zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
-            with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(batch)):
-                self.per_example_loss(self.model, *zeros)
+            pass_of_zeros(self.model, self.per_example_loss, zeros)
         self._begun = None
         norms = _joined([of_part for of_part, _ in found], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in found], thresholds)
@@ -162,20 +164,21 @@ class GradientEngine(ABC):
         """
         if self._survey.flags in self._tried:
             return
-        memory = Memory(self.model)
-        zeros = tuple(tensor.new_zeros(3 * self.views, *tensor.shape[1:]) for tensor in batch)
+        around = Memory(self.model, self.per_example_loss)
+        zeros = tuple(map(torch.zeros_like, made_up(batch, self.views)))
         versions = [t._version for t in zeros]
         with torch.random.fork_rng(devices=devices_of(batch)), torch.enable_grad():
             try:
                 with self._writes.of_no_record():
                     losses = self._first_pass(zeros)
+                    after_zeros = around.changes()
                     wrong = self._is_nan(losses) and self._is_nan_for_made_up_records(zeros)
             except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
                 raise
             except Exception as reason:  # noqa: BLE001 (the user's own code may raise anything)
                 self._refuse_zeros(batch, reason)
             finally:
-                memory.restore()
+                around.restore()
         losses = modules.check_losses(losses, len(zeros[0]))
         _refuse_constant(losses)
         _refuse_reentrant(losses)
@@ -183,7 +186,7 @@ class GradientEngine(ABC):
             warn_of_losses()
         if versions != [t._version for t in zeros]:
             self._give_copies()
-        self._judge(batch)
+        self._judge(batch, around, after_zeros)
         self._tried.add(self._survey.flags)
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
@@ -223,18 +226,51 @@ class GradientEngine(ABC):
             f"step: {said}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
         ) from reason
 
-    def _judge(self, batch: tuple[Tensor, ...]) -> None:
-        """Refuse a model or loss that mixes or keeps records."""
-        self.changes_itself |= check_records(self.model, self.per_example_loss, batch, views=self.views)
+    def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
+        """Refuse a model or loss that mixes or keeps records; none of the batch is read.
+
+        ``around``: model and loss as they were; ``after_zeros``: what a pass of zeros changed.
+        """
+        self.changes_itself |= check_records(
+            self.model, self.per_example_loss, batch, self.views, around, after_zeros, self._losses_alone
+        )
+
+    def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
+        """(B,) losses of records each of which is alone."""
+        return each_alone(self.model, self.per_example_loss, self.views, rows, around)
 
     def _restart(self) -> None:
-        """Let the next pass of a step begin with the model as the first one did, if passes change it."""
-        if not self.changes_itself:
-            return
-        if self._begun is None:
-            self._begun = Memory(self.model)
-        else:
+        """Let the next pass begin with model and loss as the step did, if a pass may change them."""
+        if self._begun is not None:
             self._begun.restore()
+        elif self._may_change():
+            self._begun = Memory(self.model, self.per_example_loss)
+
+    def _may_change(self) -> bool:
+        """Whether a pass may leave something for the next one of the step."""
+        return True
+
+    @contextmanager
+    def _settled(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
+        """The scope of passes; model and loss are left as a record of zeros leaves them, or as they were.
+
+        What passes leave may come from what Python read.
+        """
+        try:
+            yield
+        except BaseException:
+            if self._begun is not None:
+                self._begun.restore()
+                self._begun = None
+            raise
+        self._settle(batch)
+
+    def _settle(self, batch: tuple[Tensor, ...]) -> None:
+        if self._begun is None:
+            return
+        self._begun.restore()
+        if self.changes_itself:
+            pass_of_zeros(self.model, self.per_example_loss, [t[: self.views] for t in batch])
 
     def _give_copies(self) -> None:
         """Let model and loss work on copies of the batch, which goes through them more than once."""

@@ -1,49 +1,48 @@
-"""The fast engine: norms and the clipped sum of one pass. Long: one class runs, proves and adds.
+"""The fast engine: one call of the loss under vmap, which isolates each record.  Long: one class.
+
+A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
+vmap carries it.  What vmap does not carry takes a loop over records.  Where Python asks for a number
+(``bool``, ``item``), the records are grouped by their answers; model and loss then begin each group as they
+began the step, and are left as a record of zeros leaves them.
 
 Letters: n records; K views; B = n K rows; G groups of parameters.
-
-A batch is *run*, *proven* and *added*.  A :class:`~tacit.clipping.per_example.recorder.Recorder` sees a
-forward and a backward pass and keeps what norms and sums need.  :class:`~tacit.clipping.isolation.Isolation`
-gives the verdict on the trace that the pass took; what is new is learned after the pass has let go of its
-memory, and the pass is done again with the same random numbers.  Then the clipped sum is added.
-
-**What a norm may depend on.**  Norms are rounded up, by more in some forms than in others and not at all in
-the reference engine.  So the way in which a record's norm is found follows from the model and from the record
-itself, never from the records beside it: one record more would change what all the others are clipped to.
-Whether a model goes to the reference engine is judged on records of zeros, before any other is seen.  Where a
-batch is taken record by record, each is clipped by the same rules as in any other batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from typing import final
+from functools import partial
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+from torch.func import vmap
 
 from tacit.clipping.engine import PerExampleLoss, full_precision
-from tacit.clipping.isolation import ALWAYS_ANOTHER, Isolation, Kind, Verdict, modules
-from tacit.clipping.isolation.probe import LATE, READS_KEPT
-from tacit.clipping.isolation.provenance import Provenance
-from tacit.clipping.isolation.randomness import devices_of, draw_again, states_of
-from tacit.clipping.isolation.state import Memory, values_around
-from tacit.clipping.isolation.trace import Kept, NewTrace, ReadsKept, Unseen
+from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.draws import Group, drawn_once
+from tacit.clipping.isolation.functions import functions_carried
+from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, only_torch_draws, states_of
+from tacit.clipping.isolation.reasons import said
+from tacit.clipping.isolation.state import READS_KEPT, Memory, Place, refuse_wrapped
+from tacit.clipping.isolation.under_vmap import Answers, FirstAnswer, KeptTensor, NotCarried, Pass
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.clipping.per_example import vmap_fallback
-from tacit.clipping.per_example.recorder import Recorder
-from tacit.clipping.per_example.registry import HANDLERS
+from tacit.clipping.per_example.parameter import Gradient, Joined
+from tacit.clipping.per_example.registry import RULES
+from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.summing import SummingEngine
 from tacit.clipping.warnings import warn_of
-from tacit.errors import UnsupportedModel
+from tacit.errors import TacitError, UnsupportedModel
 
 __all__ = ["FastEngine"]
 
-_TRIES = 4
-"""How often a batch is run: something new may be learned after each, until it takes a known trace."""
+_Found: TypeAlias = tuple[Tensor, ...]
+"""Of each tensor some rows for each record of a batch, in the order of the records."""
+_NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
+_BY_RECORD, _ASKS = "record by record", "groups of records"
 
 
 @final
@@ -52,6 +51,8 @@ class FastEngine(SummingEngine):
 
     ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
     """
+
+    kind = "FastEngine under vmap"
 
     def __init__(
         self,
@@ -63,259 +64,291 @@ class FastEngine(SummingEngine):
         budget: MemoryBudget = FAST,
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views, budget=budget)
-        self._isolation = Isolation(model, lambda: self.per_example_loss, self._open, self._constants, views)
-        self._first: Provenance | None = None
-        self._kept = Kept()
-        self._tables: list[Tensor] = []  # constants that are no buffers
-        self._went_whole: set[str] = set()  # kinds of which this engine, too, took a batch whole
+        self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
+        self._apart = _Apart(self.parameters)
+        self._group: Group | None = None  # the records of a pass, if Python asks
+        self._added = False  # whether a pass began to add to the sum
 
     @property
     def route(self) -> str:
-        """``"fast"``, or why batches go to the reference engine, or some of them record by record."""
-        return "fast" if self._why_slow is None else self._why_slow
+        """``"fast"``, or why the records go one by one."""
+        return "fast" if self._why_slow is None else f"{_BY_RECORD}: {self._why_slow}"
 
-    def _judge(self, batch: tuple[Tensor, ...]) -> None:
-        """Nothing here: each trace is judged when a batch takes it."""
+    def _go_slow(self, reason: BaseException) -> None:
+        """Take the records one by one from here on, a resumed run too: else dropout draws others."""
+        self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
+        self.measured[_BY_RECORD] = 1
+
+    def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
+        """Refuse a model or loss that mixes or keeps records; find out whether vmap carries it."""
+        try:
+            super()._judge(batch, around, after_zeros)
+            warn_of(self._why_slow)
+        finally:
+            self._begun = None
+
+    def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
+        """(B,) losses of records each of which is alone; learn how they can be had."""
+        if self._why_slow is None:
+            self._begun = around  # a pass that ends where Python first asks may have counted itself
+            try:
+                return self._by_groups(rows, self._look)[0]
+            except KeptTensor:
+                raise UnsupportedModel(READS_KEPT) from None
+            except torch.OutOfMemoryError:
+                raise
+            except _NOT_CARRIED as reason:
+                self._go_slow(reason)
+        return super()._losses_alone(rows, around)
+
+    def _look(self, rows: tuple[Tensor, ...]) -> _Found:
+        """The losses (B,) of a pass that is not added."""
+        run = self._open(len(rows[0]) // self.views)
+        try:
+            losses = self._forward(run, rows)
+            run.backward(self._means(losses))
+            refuse_wrapped(self.model)
+            return (losses.detach().flatten(),)
+        finally:
+            run.clear()
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
-        self._first = Provenance(zeros, self.views)
-        with self._first:
-            return self.per_example_loss(self.model, *zeros)
+        """Return their losses, and keep what a record takes in memory."""
+        if self._devices:
+            return super()._first_pass(zeros)
+        losses: list[Tensor] = []
+        self._cuts.measure(
+            zeros, lambda rows: losses.append(self.per_example_loss(self.model, *rows)), self._flags
+        )
+        return losses[0]
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        goes_by_reference = self._isolation.reference.get(self._kind(batch)) is not None
-        if goes_by_reference or any(p.is_cuda for p in self.parameters.values()):
+        if self._why_slow is not None or self._devices:
             return [batch]
-        kind = _digits(self._survey.flags)
 
         def forward(rows: tuple[Tensor, ...]) -> None:
-            memory = Memory(self.model)
+            memory = Memory(self.model, self.per_example_loss)
             try:
-                self.per_example_loss(self.model, *rows)
+                self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
             finally:
                 memory.restore()
 
-        return self._cuts.cut(batch, forward, kind)
+        return self._cuts.cut(batch, forward, self._flags)
+
+    @property
+    def _devices(self) -> list[int]:
+        return devices_of(self.parameters.values())
+
+    @property
+    def _flags(self) -> str:
+        """On what activations depend beside the shapes of rows."""
+        return "".join(str(int(flag)) for flag in self._survey.flags)
+
+    def _may_change(self) -> bool:
+        return bool(self.changes_itself or self._asks or self._why_slow is not None)
+
+    def _settle(self, batch: tuple[Tensor, ...]) -> None:
+        super()._settle(batch)
+        if not self._may_change():  # nothing was told, and what tensors of records were kept cannot be read
+            refuse_wrapped(self.model)
 
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        kind, devices = self._kind(batch), devices_of(batch)
-        states = states_of(devices)
-        try:
-            if kind not in self._isolation.reference:
-                self._judge_kind(kind, batch)
-            if (by_reference := self._isolation.reference[kind]) is not None:
-                self._why_slow = f"reference: {by_reference}"
-                return self._add_by_reference(accumulator, batch, thresholds, scale)
-            marks = self._isolation.marks()
+        with self._settled(batch):
             found = self._add_whole(accumulator, batch, thresholds, scale)
-            self._isolation.refuse_marks(marks)
-            if not isinstance(found, str):
-                return found
-            reason = found
-        except ReadsKept:
-            raise UnsupportedModel(READS_KEPT) from None
-        except Unseen as unseen:
-            reason = str(unseen)
-        draw_again(states, devices)
-        self._why_slow = f"record by record: {reason}"
-        n = len(batch[0]) // self.views
-        if n > 1:
-            self._per_record(kind, batch)
-        else:
-            return self._add_by_reference(accumulator, batch, thresholds, scale)
-        rows = (tuple(t[i * self.views : (i + 1) * self.views] for t in batch) for i in range(n))
-        norms, losses = zip(*(self._add(accumulator, one, thresholds, scale) for one in rows), strict=True)
-        return torch.cat(norms), torch.cat(losses)
-
-    def _add_by_reference(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        self._restart()
-        self._reference.changes_itself, self._reference._begun = self.changes_itself, self._begun
-        return self._reference._add(accumulator, batch, thresholds, scale)
-
-    def _judge_kind(self, kind: Kind, batch: tuple[Tensor, ...]) -> None:
-        tables = (value for module in self._survey.modules for value in vars(module).values())
-        around = values_around(self.per_example_loss, self.model)
-        kept = [value for value in (*tables, *around) if isinstance(value, Tensor)]
-        self._tables = [t for t in kept if not t.requires_grad and not any(t is part for part in batch)]
-        first, self._first = self._first, None  # which holds as much memory as a pass of a few records
-        try:
-            self._isolation.judge(kind, batch, first)
-        finally:
-            self.changes_itself |= self._isolation.changes_itself
-            warn_of(self._isolation.reference.get(kind))
+            if found is None:
+                found = self._reference.add_each(accumulator, batch, thresholds, scale, self._restart)
+        return found
 
     def _add_whole(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor] | str:
-        """Add the sum if the batch takes a trace whose records are isolated; else return why not.
-
-        What is new is learned after the pass has let go of its memory; then it is done again, with the same
-        random numbers.
-        """
-        kind, devices = self._kind(batch), devices_of(batch)
-        n = len(batch[0]) // self.views
-        if n > 1 and (known := self._per_record(kind, batch)) is not None:
-            return known
-        states, learned = states_of(devices), False
-        for _ in range(_TRIES):
-            self._restart()
-            with self._open(batch, None) as (recorder, carry_out):
-                try:
-                    losses = carry_out()
-                    verdict: Verdict | None = self._isolation.verdict(recorder, n)
-                except NewTrace:
-                    apart = tuple(recorder.disagreeing)
-                    verdict = Verdict(apart=apart) if apart else None
-                if verdict == Verdict():
-                    if n > 1:
-                        self._went_whole.add(name := self._name(batch))
-                        self.measured[name] = 1
-                    with full_precision():
-                        return self._add_from(recorder, accumulator, n, thresholds, scale), losses
-            self._restart()
+    ) -> tuple[Tensor, Tensor] | None:
+        """Add the sum in passes under vmap; None if the records go one by one."""
+        if self._why_slow is None and self.measured.get(_BY_RECORD):
+            self._why_slow = "as when the run began"
+        self._asks = max(self._asks, self.measured.get(_ASKS, 0))
+        if self._why_slow is not None:
+            return None
+        devices, apart = devices_of(batch), self._apart
+        apart.clear()
+        states, self._added = states_of(devices), False
+        go = partial(self._add_pass, accumulator, apart, thresholds, scale)
+        try:
+            with only_torch_draws():
+                norms, losses = self._by_groups(batch, go)
+        except KeptTensor:
+            raise UnsupportedModel(READS_KEPT) from None
+        except (TacitError, torch.OutOfMemoryError):
+            raise
+        except _NOT_CARRIED as reason:
+            if self._added:  # too late for the loop: the sum is half made
+                said = f"the model computes differently each time: {type(reason).__name__}."
+                raise UnsupportedModel(said) from None
+            of_zeros = self._refuse_if_records_decide(batch, reason)
             draw_again(states, devices)
-            if verdict is None:
-                self._isolation.learn(kind, batch, again=learned)
-                self.changes_itself |= self._isolation.changes_itself
-                learned = True
-            elif verdict.per_record is not None:
-                return verdict.per_record
-            elif verdict.apart:
-                return self._add_apart(accumulator, batch, thresholds, scale, verdict.apart)
-            elif verdict.open is not None:
-                verdict.open(batch)
-            draw_again(states, devices)
-        raise Unseen("the model does something else each time")
-
-    def _per_record(self, kind: Kind, batch: tuple[Tensor, ...]) -> str | None:
-        """Why the records of a kind go one by one from here on; None if they do not.
-
-        A run that does a step again must take the batch as before: else dropout draws other numbers, and
-        two sums have the same noise.  So the resume state says it, and a resumed run that finds otherwise at
-        once, where the run before took batches whole, is refused.
-        """
-        reason, name = self._isolation.per_record.get(kind), self._name(batch)
-        if reason is not None and self.measured.get(name) == 1 and name not in self._went_whole:
-            raise UnsupportedModel(f"{reason}. {LATE}")
-        if reason is not None:
-            self.measured[name] = 0
-        return "as when the run began" if reason is None and self.measured.get(name) == 0 else reason
-
-    def _name(self, batch: tuple[Tensor, ...]) -> str:
-        shapes = " ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in batch)
-        return f"isolated {_digits(self._survey.flags)} {shapes}"
-
-    def _add_apart(
-        self,
-        accumulator: Mapping[str, Tensor],
-        batch: tuple[Tensor, ...],
-        thresholds: Tensor,
-        scale: float,
-        apart: Sequence[int],
-    ) -> tuple[Tensor, Tensor] | str:
-        """Add records that alone would take another trace by themselves, and the others likewise.
-
-        So each goes through the model as it would alone, whatever is beside it.
-        """
-        n = len(batch[0]) // self.views
-        chosen = torch.zeros(n, dtype=torch.bool)
-        chosen[list(apart)] = True
-        if chosen.all():
-            return ALWAYS_ANOTHER
-        norms, losses = thresholds.new_zeros(n, len(self.groups)), thresholds.new_zeros(n)
-        for part in (~chosen, chosen):
-            rows = part.repeat_interleave(self.views)
-            of_part = self._add(accumulator, tuple(t[rows] for t in batch), thresholds, scale)
-            norms[part], losses[part] = of_part[0], of_part[1].to(losses)
+            self._go_slow(of_zeros)
+            warn_of(self._why_slow)
+            return None
+        for name, total in apart.items():
+            self._buffer(accumulator, name).add_(total)
+        apart.clear()
         return norms, losses
 
-    def _kind(self, batch: tuple[Tensor, ...]) -> Kind:
-        return self._survey.flags, *((t.shape[1:], t.dtype) for t in batch)
+    def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
+        """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide.
 
-    def _constants(self) -> list[Tensor]:
-        """Data-independent tensors, beside the private parameters."""
-        constants: list[Tensor] = [p for p in self._survey.parameters if not p.requires_grad]
-        return [*constants, *(buffer for _, _, buffer in self._survey.buffers), *self._tables]
-
-    @contextmanager
-    def _open(
-        self, batch: tuple[Tensor, ...], provenance: Provenance | None, kind: Kind | None = None
-    ) -> Iterator[tuple[Recorder, Callable[..., Tensor]]]:
-        """The scope of a pass: its recorder, and what carries it out and returns the (n,) losses."""
-        kind = self._kind(batch) if kind is None else kind
-        recorder = Recorder(
-            self.parameters.values(),
-            self._constants(),
-            HANDLERS,
-            rows=len(batch[0]),
-            views=self.views,
-            kept=self._kept,
-            known=self._isolation.known(kind),
-            provenance=provenance,
-            budget=self.budget,
-            fallback=vmap_fallback.vmap_fallback,
-            batch_second=self._isolation.batch_second.get(kind, False),
-            exact=self._survey.flags in self._isolation.exact,
-        )
+        Returns:
+            Why it does not carry the zeros, in whose words there is no number of a record.
+        """
+        zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
         try:
-            yield recorder, partial(self._carry_out, recorder, batch)
-        finally:
-            recorder.clear()
-
-    def _carry_out(self, recorder: Recorder, batch: tuple[Tensor, ...], only: int | None = None) -> Tensor:
-        """Forward, and backward of the sum of the losses or of one; return the (n,) losses."""
-        recorder.give(batch)
+            self._by_groups(zeros, self._look)
+        except _NOT_CARRIED as of_zeros:
+            return of_zeros
+        self._restart()
         with torch.enable_grad():
-            with recorder, recorder.following():
-                seed = torch.initial_seed()
-                losses = self.per_example_loss(self.model, *batch)
-            losses = modules.check_losses(losses, len(batch[0]))
-            recorder.raise_caught()
-            recorder.returns(losses)
-            if torch.initial_seed() != seed:
-                raise Unseen("the model or the loss chooses a seed by itself")
-            with recorder.by_row(losses):
-                pass
-            means = losses if self.views == 1 else losses.view(-1, self.views).mean(1)
-            if losses.requires_grad:
-                weights = torch.ones_like(means)
-                if only is not None:
-                    weights = torch.zeros_like(means)
-                    weights[only] = 1.0
-                recorder.start_backward()
-                # What torch.autograd.backward calls, which itself would leave the recorder: checkpointed
-                # layers are recomputed in here.  With ``inputs``, no other tensor gets a gradient.
-                with recorder, recorder.following():
-                    torch.autograd.Variable._execution_engine.run_backward(
-                        (means,),
-                        (weights,),
-                        False,
-                        False,
-                        (*self.parameters.values(), recorder.anchor),
-                        True,
-                        True,
-                    )
-            recorder.raise_caught()
-        _refuse_gradients(self.parameters)
-        return means.detach()
+            self.per_example_loss(self.model, *batch)  # whose own error, if any, says most
+        raise UnsupportedModel(
+            "the model or the loss fails for some records: whether it does may depend on one record, and "
+            'would decide how all others are clipped. Make the session with engine="reference", or let no '
+            f"operation fail: {type(reason).__name__}."
+        ) from None
+
+    def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found]) -> _Found:
+        """Let ``go`` take the batch, in groups of records that give Python the same numbers."""
+        devices = devices_of(batch)
+        states = states_of(devices)
+        while True:
+            try:
+                if not self._asks:
+                    self._restart()
+                    return go(batch)
+                n = len(batch[0]) // self.views
+                found = self._by_answers(batch, go, drawn_once(n, devices, exact=self._asks > 1))
+            except FirstAnswer:
+                draw_again(states, devices)
+                self._asks += 1
+                self.measured[_ASKS] = self._asks
+                self._apart.clear()
+                continue
+            finally:
+                self._group = None
+            draw_again(states, devices)
+            torch.randint(2, ())  # of all that was drawn, the next step begins behind this
+            return found
+
+    def _by_answers(
+        self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found], group: Group
+    ) -> _Found:
+        """Let ``go`` take a group of records, or its parts if what they give Python is not the same."""
+        self._restart()
+        self._group = group
+        group.begin()
+        try:
+            return go(batch)
+        except Answers as answers:
+            groups = answers.groups
+        parts: list[tuple[Tensor, _Found]] = []
+        for number in groups.unique():  # type: ignore[no-untyped-call]
+            chosen = groups == number
+            rows = chosen.repeat_interleave(self.views)
+            own = tuple(t[rows] for t in batch)
+            parts.append((chosen, self._by_answers(own, go, group.part(chosen))))
+        return _put_together(parts)
+
+    def _open(self, n: int) -> Pass:
+        """Return a pass of n records, whose generators begin at a seed that no model chooses by chance."""
+        if self._group is None:
+            begin_at(int(torch.randint(2**62, ())), self._devices)
+        return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget, group=self._group)
+
+    def _add_pass(
+        self,
+        accumulator: Mapping[str, Tensor],
+        apart: Mapping[str, Tensor],
+        thresholds: Tensor,
+        scale: float,
+        batch: tuple[Tensor, ...],
+    ) -> _Found:
+        """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
+
+        Groups of records are added ``apart``, as another group may turn out to need the loop.
+        """
+        run = self._open(len(batch[0]) // self.views)
+        try:
+            losses = self._means(self._forward(run, batch))
+            run.backward(losses)
+            with full_precision():
+                sums = apart if self._asks else accumulator
+                return self._add_from(run, sums, run.n, thresholds, scale), losses.detach()
+        finally:
+            run.clear()
+
+    def _means(self, losses: Tensor) -> Tensor:
+        """(n,) losses of records, of (n, K) ones of rows."""
+        with torch.enable_grad():
+            return losses[:, 0] if self.views == 1 else losses.mean(1)
+
+    def _forward(self, run: Pass, batch: tuple[Tensor, ...]) -> Tensor:
+        """Return the (n, K) losses of the records under vmap."""
+        records = tuple(t.reshape(run.n, self.views, *t.shape[1:]) for t in batch)
+
+        def one(*rows: Tensor) -> Tensor:
+            run.begin(rows)
+            with run:
+                losses = self.per_example_loss(self.model, *rows)
+            run.returns(losses)
+            losses = modules.check_losses(losses, self.views)
+            if run.checkpointed:
+                run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
+            return losses
+
+        with torch.enable_grad(), _without_hints(), functions_carried(run):
+            losses: Tensor = vmap(one, randomness="different")(*records)
+        return losses
+
+    def _add_each(
+        self,
+        gradients: dict[str, Gradient],
+        small: Sequence[Joined | None],
+        accumulator: Mapping[str, Tensor],
+        factors: Sequence[Tensor],
+    ) -> None:
+        self._added = not self._asks
+        super()._add_each(gradients, small, accumulator, factors)
 
 
-@lru_cache(maxsize=16)
-def _digits(flags: tuple[bool, ...]) -> str:
-    return "".join(str(int(flag)) for flag in flags)
+@contextmanager
+def _without_hints() -> Iterator[None]:
+    """Let torch not warn of operations that it carries out for one record after the other."""
+    _set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        _set_vmap_fallback_warning_enabled(True)
 
 
-def _refuse_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
-    """Raise if the backward pass brought a gradient to a parameter past the recorder."""
-    for name, parameter in parameters.items():
-        if parameter.grad is not None:
-            raise UnsupportedModel(
-                f"a gradient reaches parameter {name!r} by a way that is not seen, so it cannot be clipped. "
-                "Parameters must be read in the forward pass of this batch, in Python: do not keep tensors "
-                "computed from them between calls, and pass modules that are not scripted or traced "
-                "(torch.jit)."
-            )
+class _Apart(dict[str, Tensor]):
+    """Buffers that are made when they are first asked for."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._parameters = parameters
+
+    def __missing__(self, name: str) -> Tensor:
+        like = self._parameters[name].detach()
+        self[name] = torch.zeros_like(like, dtype=torch.float64)
+        return self[name]
+
+
+def _put_together(parts: Sequence[tuple[Tensor, _Found]]) -> _Found:
+    """Join what groups of records found; with each, (n,) bool: which records are in it."""
+    n, found = len(parts[0][0]), []
+    for columns in zip(*(values for _, values in parts), strict=True):
+        of_one = len(columns[0]) // int(parts[0][0].sum())
+        whole = columns[0].new_zeros(n, of_one, *columns[0].shape[1:])
+        for (chosen, _), column in zip(parts, columns, strict=True):
+            whole[chosen] = column.reshape(-1, of_one, *column.shape[1:])
+        found.append(whole.flatten(0, 1))
+    return tuple(found)

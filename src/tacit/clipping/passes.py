@@ -97,13 +97,26 @@ class Passes:
     def _bytes_of_one(
         self, batch: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
     ) -> int:
-        shapes = " ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in batch)
-        key = f"{shapes} {kind}"
+        key = _key(batch, kind)
         if key not in self._measured:
             rows = min(len(batch[0]), _TRIED * self._views)
-            found = forward_bytes(forward, tuple(t[:rows] for t in batch))
-            self._measured[key] = -(-found * self._views // rows)
+            self.measure(tuple(t[:rows] for t in batch), forward, kind)
         return self._measured[key]
+
+    def measure(
+        self, rows: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
+    ) -> None:
+        """Carry out ``forward`` of rows, and keep what a record takes, if it is not known."""
+        if _key(rows, kind) in self._measured:
+            forward(rows)
+            return
+        found = forward_bytes(forward, rows)
+        self._measured[_key(rows, kind)] = -(-found * self._views // len(rows[0]))
+
+
+def _key(batch: tuple[Tensor, ...], kind: str) -> str:
+    shapes = " ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in batch)
+    return f"{shapes} {kind}"
 
 
 def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[Tensor, ...]) -> int:

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, PerExampleLoss, group_index
-from tacit.clipping.isolation.trace import Unseen
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example.parameter import Gradient, Joined, Recorded, gradients_of, joined
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
-from tacit.errors import UnsupportedModel
 
 __all__ = ["SummingEngine"]
 
@@ -93,13 +91,10 @@ class SummingEngine(GradientEngine):
         for together, of_group in zip(small, factors, strict=True):
             if together is not None:
                 together.add_weighted(partial(self._buffer, accumulator), of_group)
-        try:
-            for name in self._small_first:
-                gradient = gradients.pop(name, None)
-                if gradient is not None and gradient.used:
-                    gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
-        except Unseen as reason:  # too late for the reference engine: the sum is half made
-            raise UnsupportedModel(f"the model computes differently each time: {reason}.") from reason
+        for name in self._small_first:
+            gradient = gradients.pop(name, None)
+            if gradient is not None and gradient.used:
+                gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
 
     def _norms(
         self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor

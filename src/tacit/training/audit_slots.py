@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.probe import rows_of
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import PerLayerClipping
@@ -348,7 +347,8 @@ class WithCanaries(Records):
         number = torch.from_numpy(
             np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]).repeat(self.rows)
         )
-        order = rows_of(_second_a_canary(len(real), len(canary)), self.rows)
+        places = _second_a_canary(len(real), len(canary))
+        order = (places[:, None] * self.rows + torch.arange(self.rows)).flatten()
         return tuple(part[order.to(part.device)] for part in (*parts, number))
 
     def fingerprint(self, key: bytes) -> str:

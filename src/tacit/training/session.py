@@ -37,7 +37,6 @@ from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.reference import ReferenceEngine
-from tacit.clipping.vmapped import VmapEngine
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.events import event_to_json
 from tacit.losses import per_record
@@ -132,13 +131,12 @@ class PrivateSession:
         plan: what the run does and what it costs.
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
             loss per record, no mean; a loss module of ``torch.nn``, which is used without its reduction; or
-            one of :mod:`tacit.losses`.  It is called about 9 times in the first step, about 7 more times in a
-            step with a new execution trace, and about once in any other: a counter or a ``print`` in it sees
-            all these calls.
+            one of :mod:`tacit.losses`.  It is called once in a step, for one record by meaning, and four
+            or five times in the first; once more for each group of records where Python asks for numbers.
+            Count steps by :attr:`steps_done`.
         collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
             such as :func:`tacit.collate.pad`.
-        engine: "fast", or "reference" for the definition itself; "vmap", which is on trial, runs the loss for
-            one record at a time in effect, so that each record is isolated.
+        engine: "fast", or "reference" for the definition itself, a loop over records.
         physical_batch_size: most records in memory at once, owners with all rows that a step reads of them;
             it changes speed and memory only.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
@@ -317,9 +315,7 @@ class PrivateSession:
 
     @property
     def route(self) -> str:
-        """How the batches so far were computed: ``"fast"``, ``"reference"``, or a mixture, and why.
-
-        ``engine="vmap"`` says ``"fast"``, or ``"record by record: "`` and why.
+        """How batches are computed: ``"fast"``, ``"record by record: "`` and why, or ``"reference"``.
 
         It may depend on the records, as the time of a step does: it is for whoever trains; do not publish it.
         """
@@ -697,7 +693,7 @@ class PrivateSession:
             "parameters": repr(shapes),
             "model": re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)),
             "optimizer": type(self.optimizer).__name__,
-            "engine": type(self._engine).__name__ + ("" if self._memory == FAST else f", {self._memory}"),
+            "engine": self._engine.kind + ("" if self._memory == FAST else f", {self._memory}"),
             "physical": self._physical,
             **{name: identity.under(key) for name, identity in self._code.items()},
             "versions": {k: v for identity in self._code.values() for k, v in identity.versions.items()},
@@ -771,10 +767,8 @@ def _make_engine(
     name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
 ) -> GradientEngine:
     views = plan.views * rows
-    if check_in("engine", name, ("fast", "reference", "vmap")) == "fast":
+    if check_in("engine", name, ("fast", "reference")) == "fast":
         return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
-    if name == "vmap":
-        return VmapEngine(model, loss, plan.clipping, views=views, budget=memory)
     if memory != FAST:
         raise InvalidInput(
             f"memory={memory} limits what the fast engine stores, and the reference engine stores nothing. "

@@ -1,29 +1,29 @@
-"""Random numbers that are the same for a few records alone and beside copies of themselves.
-
-A loss that divides by the number of records is found by comparing both, which random numbers would hide.
-"""
+"""Random numbers: which operations draw them, the generators' states, and passes that draw none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tacit.errors import UnsupportedModel
+
 __all__ = [
     "DRAWS",
     "DROPOUTS",
-    "DROPPING",
-    "KEPT",
     "SLOPES",
-    "RepeatedDraws",
+    "WithoutDraws",
     "begin_at",
     "devices_of",
     "draw_again",
-    "drawn_so_far",
+    "only_torch_draws",
     "states_of",
 ]
 
@@ -31,14 +31,13 @@ DROPOUTS = frozenset(
     {torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
     | {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
 )
-DROPPING = frozenset(
+_DROPPING = frozenset(
     {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
     | {F.multi_head_attention_forward}
 )
 """Operations that drop out beside what they do, at a rate that is their one fraction."""
 SLOPES = frozenset({F.rrelu, torch.rrelu})
-_OF_WEIGHTS = frozenset({torch.multinomial, Tensor.multinomial})
-KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
+_KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
 _BY_SIZES = frozenset({torch.rand, torch.randn})
 _IN_PLACE = frozenset(
     {Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_}
@@ -55,19 +54,21 @@ DRAWS |= {
 }
 
 
+_ORDERS = frozenset({"randperm"})
+_CHOICES = frozenset({"multinomial"})
+_DRAWN = {
+    **dict.fromkeys(("rand", "rand_like", "uniform_"), 0.5),
+    **dict.fromkeys(("randn", "randn_like", "normal", "normal_"), 0),
+    **dict.fromkeys(("bernoulli", "bernoulli_", "poisson", "geometric_", "exponential_"), 1),
+    **dict.fromkeys(("cauchy_", "log_normal_", "_standard_gamma", "_sample_dirichlet"), 1),
+}
+"""What is drawn, by the name of the operation: a number of its range."""
+_WHOLE = frozenset({"randint", "randint_like", "random_"})
+
+
 @final
-class RepeatedDraws(TorchFunctionMode):
-    """Within it nothing is dropped out, and what is drawn for some times ``rows`` is that for ``rows`` again.
-
-    >>> with RepeatedDraws(3):
-    ...     draws = torch.randn(6, 2)
-    >>> torch.equal(draws[:3], draws[3:])
-    True
-    """
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self._rows = rows
+class WithoutDraws(TorchFunctionMode):
+    """Within it nothing is dropped out, and what is drawn is no random number."""
 
     def __torch_function__(
         self,
@@ -81,58 +82,39 @@ class RepeatedDraws(TorchFunctionMode):
             return args[0] if args else kwargs["input"]
         if func in SLOPES:
             return F.rrelu(args[0], *args[1:3])
-        if func in DROPPING:
+        if func in _DROPPING:
             args = tuple(0.0 if isinstance(arg, float) else arg for arg in args)
-            kwargs = {name: KEPT.get(name, value) for name, value in kwargs.items()}
-        if func not in DRAWS or kwargs.get("generator") is not None:  # one's own may be seeded each time
-            return func(*args, **kwargs)
-        by_numbers = func in _BY_SIZES and isinstance(args[0] if args else None, int)
-        sizes = [args] if by_numbers else [a for a in (*args, *kwargs.values()) if _size(a)]
-        times = self._times(sizes[0]) if sizes else 1
-        if times == 1 or (func in _OF_WEIGHTS and args and args[0].dim() == 1):
-            return func(*args, **kwargs)
-        if func in _IN_PLACE:
-            drawn = self._drawn(func, (args[0].clone(), *args[1:]), kwargs, times)
-            with torch.no_grad():
-                return args[0].copy_(drawn)
-        if by_numbers:
-            return self._repeated(func(self._rows, *args[1:], **kwargs), times)
-        return self._drawn(func, args, kwargs, times)
-
-    def _drawn(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], times: int
-    ) -> Tensor:
-        """Draw for each block of rows from one state; once, where only sizes say what is drawn."""
-        given = args[1:] if func in _IN_PLACE or func in _LIKE else (*args, *kwargs.values())
-        devices = devices_of(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
-        states, parts = states_of(devices), []
-        for block in range(times if any(isinstance(a, Tensor) for a in given) else 1):
-            draw_again(states, devices)
-            each = [self._block(arg, times, block) for arg in args]
-            parts.append(func(*each, **{name: self._block(a, times, block) for name, a in kwargs.items()}))
-        return torch.cat(parts) if len(parts) == times else self._repeated(parts[0], times)
-
-    def _times(self, arg: Any) -> int:
-        """How many times the rows this is for: a tensor, or the size of one; 1 for anything else."""
-        size = _size(arg)
-        return size[0] // self._rows if size and size[0] > 0 and size[0] % self._rows == 0 else 1
-
-    def _block(self, arg: Any, times: int, block: int) -> Any:
-        """The part of an argument that is for a block of rows; all of what is not for rows."""
-        if self._times(arg) != times:
-            return arg
-        if not isinstance(arg, Tensor):
-            return (self._rows, *arg[1:])
-        return arg[block * self._rows : (block + 1) * self._rows]
-
-    def _repeated(self, drawn: Tensor, times: int) -> Tensor:
-        return drawn.repeat(times, *[1] * (drawn.dim() - 1))
+            kwargs = {name: _KEPT.get(name, value) for name, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name in _ORDERS:
+            return torch.arange(len(result) - 1, -1, -1, device=result.device).to(result)
+        if name in _CHOICES:
+            return args[0].topk(result.shape[-1]).indices
+        if name in _WHOLE:  # the largest
+            limits = [value for value in (*args, *kwargs.values()) if type(value) is int]
+            return result.fill_(max(limits, default=2) - 1)
+        if name in _DRAWN:
+            return result.fill_(_DRAWN[name]) if name.endswith("_") else torch.full_like(result, _DRAWN[name])
+        return result
 
 
-def _size(arg: Any) -> Sequence[int]:
-    """The sizes that a tensor has or is asked to have; none if this is neither."""
-    size = arg.shape if isinstance(arg, Tensor) else arg
-    return size if isinstance(size, (tuple, list)) and size and isinstance(size[0], int) else ()
+@contextmanager
+def only_torch_draws() -> Iterator[None]:
+    """Refuse a pass in which Python's or NumPy's random numbers are drawn."""
+
+    def state() -> tuple[object, ...]:
+        _, key, *rest = np.random.get_state()  # noqa: NPY002 (models that draw from it do)
+        return random.getstate(), np.asarray(key).tobytes(), *rest
+
+    before = state()
+    yield
+    if state() != before:
+        raise UnsupportedModel(
+            "the model or the loss draws random numbers by Python's random or NumPy, which all records have "
+            "in common and which are others when a step is done again. Draw by torch, for each record: "
+            "torch.rand(len(x))."
+        )
 
 
 def devices_of(tensors: Iterable[Tensor]) -> list[int]:
@@ -142,15 +124,6 @@ def devices_of(tensors: Iterable[Tensor]) -> list[int]:
     []
     """
     return sorted({t.device.index or 0 for t in tensors if t.is_cuda})
-
-
-def drawn_so_far(devices: Sequence[int]) -> Tensor:
-    """The states of the generators: equal if as much was drawn since they had one seed.
-
-    >>> torch.equal(drawn_so_far([]), drawn_so_far([]))
-    True
-    """
-    return torch.cat(states_of(devices))
 
 
 def begin_at(seed: int, devices: Sequence[int]) -> None:

@@ -24,11 +24,13 @@ from torch.nn.parameter import is_lazy
 from tacit.errors import UnsupportedModel
 
 __all__ = [
+    "READS_KEPT",
     "Memory",
     "Place",
     "Writes",
     "differing",
     "is_object",
+    "naming_kept",
     "refuse_kept",
     "refuse_wrapped",
     "same",
@@ -48,22 +50,22 @@ _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "
 
 @final
 class Memory:
-    """The parameters, buffers and plain attributes of ``model`` as they are when it is made.
+    """Parameters, buffers and plain attributes of ``model`` and ``loss`` as they are when it is made.
 
     Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at,
-    but for objects that have such attributes.  ``tensors``: False for the others alone, which is quick.
+    but for objects that have such attributes.
     """
 
-    def __init__(self, model: nn.Module, loss: object = None, *, tensors: bool = True) -> None:
-        self._model, self._with_tensors, self._loss = model, tensors, loss
+    def __init__(self, model: nn.Module, loss: object = None) -> None:
+        self._model, self._loss = model, loss
         self._tables = list(self._all_tables())
+        self._of_model = {number for number, _ in _tables_of(model)}
         self._before = {place: (value, _copy(value)) for place, value in self._values(self._tables)}
 
     def _values(self, tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
         for number, table in tables:
             for key, value in list(table.items()):
-                plain = key not in _OF_TORCH and (_is_plain(value) or is_object(value))
-                if plain and (self._with_tensors or not isinstance(value, Tensor)):
+                if key not in _OF_TORCH and (_is_plain(value) or is_object(value)):
                     yield (number, key), value
 
     def _all_tables(self) -> Iterator[Table]:
@@ -71,10 +73,14 @@ class Memory:
         if self._loss is not None:
             yield from _tables_around(self._loss, {id(module) for module in self._model.modules()}, _DEEP)
 
-    def changes(self) -> dict[Place, Any]:
-        """Copies of what is otherwise now in the model, by place; None where something is gone."""
-        now = dict(self._values(self._all_tables()))
-        changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
+    def changes(self, *, loss: bool = False) -> dict[Place, Any]:
+        """Copies of what is otherwise now in the model, by place; None where something is gone.
+
+        ``loss``: around the loss, too.
+        """
+        now = dict(self._values(self._all_tables() if loss else _tables_of(self._model)))
+        before = {place for place in self._before if loss or place[0] in self._of_model}
+        changed: dict[Place, Any] = dict.fromkeys(before - now.keys())
         for place, value in now.items():
             if place not in self._before or not _equal(value, self._before[place][1]):
                 changed[place] = None if is_object(value) else _copy(value)  # whose own values have places
@@ -85,16 +91,17 @@ class Memory:
         tables = dict(self._tables)
         for number, key in [place for place, _ in self._values(self._tables) if place not in self._before]:
             del tables[number][key]
+        for table in tables.values():  # and what a pass under vmap left, which no one could read
+            for key in [
+                key for key, value in table.items() if key not in _OF_TORCH and _holds_wrapped(value)
+            ]:
+                del table[key]
         for (number, key), (value, copy) in self._before.items():
             if not _equal(value, copy):
                 _write_back(value, copy)
             table = tables[number]
             if key not in table or table[key] is not value:
                 table[key] = value
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Those that it puts back."""
-        return (value for value, _ in self._before.values() if isinstance(value, Tensor))
 
     def names(self, places: set[Place]) -> list[str]:
         """The names of places in the model, as a user would write them."""
@@ -112,7 +119,7 @@ def refuse_wrapped(model: nn.Module) -> None:
         for name, module in model.named_modules()
         for _, table in _tables_of_module(module)
         for key, value in table.items()
-        if key not in _OF_TORCH or key == "_buffers"
+        if key not in _OF_TORCH
         if _holds_wrapped(value)
     ]
     if names:
@@ -137,11 +144,24 @@ def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records:
         raise UnsupportedModel(KEPT.format(", ".join(names)))
 
 
-WRITTEN = (
-    "the forward pass writes values of records into a tensor that the model or the loss keeps: they would "
-    "leave with the model, or reach later steps, without noise. Return them instead, and set what is "
-    "computed from data before training, on public records."
+READS_KEPT = (
+    "the loss or the model reads a tensor that it kept of an earlier batch: later steps would depend on the "
+    "records of earlier ones without noise. Compute stored values before training, on public records; to see "
+    "losses, Plan's loss_report gives a private mean."
 )
+
+
+@contextmanager
+def naming_kept() -> Iterator[None]:
+    """Refuse by name what torch refuses: a tensor of an earlier pass under vmap is read outside of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "may have escaped" in str(error) or "under vmap transform" in str(error):
+            raise UnsupportedModel(READS_KEPT) from error
+        raise
+
+
 KEPT = (
     "the forward pass stores values of records in the model: {}. It would leave with the model, or "
     "reach later steps, without noise. Return it instead of keeping it, and set what is computed from data "
@@ -261,6 +281,8 @@ def _around(thing: object, seen: set[int], deep: int) -> Iterator[Any]:
             yield from table.values()
     elif is_object(thing):
         inside = [*vars(thing).values(), *([type(thing).__call__] if callable(thing) else [])]
+    elif isinstance(thing, list | tuple | dict):
+        inside = _looked_into(thing)
     yield from inside
     for value in inside:
         yield from _around(value, seen, deep - 1)
@@ -317,8 +339,16 @@ def _tables_around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
     elif is_object(thing):
         yield id(vars(thing)), vars(thing)
         inside = [*vars(thing).values(), *([type(thing).__call__] if callable(thing) else [])]
+    elif isinstance(thing, list | tuple | dict):
+        inside = _looked_into(thing)
     for value in inside:
         yield from _tables_around(value, seen, deep - 1)
+
+
+def _looked_into(items: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> list[object]:
+    """Those of several that may keep something, as the terms of a loss; tensors and numbers are no such."""
+    values = items.values() if isinstance(items, dict) else items
+    return [value for value in values if callable(value) or is_object(value)]
 
 
 def _is_filled(cell: Any) -> bool:

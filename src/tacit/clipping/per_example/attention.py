@@ -1,26 +1,82 @@
-"""Multi-head attention, rebuilt from linear layers and scaled dot-product attention.
+"""Attention: torch's own kernel on all records at once, and multi-head attention by linear maps.
 
-Letters: B rows; L query positions; S key positions; E model width; H heads; e = E / H.
+Letters: n records; k rows of a record; L query positions; S key positions; E model width; H heads; e = E / H.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from tacit.clipping.per_example.affine import add
-from tacit.clipping.per_example.linear import linear
-from tacit.clipping.per_example.recorder import Recorder, Unseen
+from tacit.clipping.isolation.draws import attended_by_parts
+from tacit.clipping.isolation.under_vmap import NotCarried, Pass
 
-__all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
+__all__ = ["attend", "multi_head"]
 
 
-def multi_head_attention_forward(
-    recorder: Recorder,
+def attend(
+    of: Pass,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Any:
+    """``F.scaled_dot_product_attention`` by torch's own kernel on all records at once."""
+    if of.owns(attn_mask):
+        attn_mask = of.lent(attn_mask)
+    if dropout_p and of.group is not None:
+        if of.group.exact:
+            with of:
+                return attended_by_parts(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        of.drawn_at_once = True
+    if not of.is_batched(query, key, value) or not (query.dim() == key.dim() == value.dim() >= 3):
+        return NotImplemented
+    if attn_mask is not None and attn_mask.dim() > query.dim():
+        return NotImplemented
+    own = attn_mask is not None and of.is_batched(attn_mask)
+    with temporarily_pop_interpreter_stack():
+        q, k, v = (of.physical(t) for t in (query, key, value))
+        mask = attn_mask
+        if mask is not None and own:
+            missing = query.dim() - mask.dim()
+            mask = of.physical(mask)
+            mask = mask.view(of.n, *[1] * missing, *mask.shape[1:])
+        found = _attended(q, k, v, mask, dropout_p, is_causal, options)
+    return of.batched(found)
+
+
+def _attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    options: dict[str, Any],
+) -> Tensor:
+    """Join the records and their rows, (n, k, H, L, e), as kernels take four dimensions."""
+    if q.dim() != 5 or k.dim() != 5 or q.shape[:2] != k.shape[:2]:
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, **options)
+    n, rows = q.shape[:2]
+    if mask is not None and mask.dim() == 5:
+        mask = mask.expand(n, rows, *mask.shape[2:]).flatten(0, 1)
+    elif mask is not None and mask.dim() == 4 and rows > 1 and mask.shape[0] > 1:
+        mask = mask.repeat(n, 1, 1, 1)
+    q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+    found = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, **options)
+    return found.view(n, rows, *found.shape[1:])
+
+
+def multi_head(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -47,88 +103,50 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """``F.multi_head_attention_forward``: (L, B, E) queries, (S, B, .) keys and values."""
+    """``F.multi_head_attention_forward`` by linear maps: (L, k, E) queries, (S, k, .) keys and values."""
     if add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
-        raise Unseen("operation 'multi_head_attention_forward' with added or static keys")
-    if recorder.owns(attn_mask) or recorder.owns(key_padding_mask):
-        raise Unseen("operation 'multi_head_attention_forward' with a learned mask")
+        raise NotCarried("attention with added or static keys has no rule")
     if query.dim() != 3 or query.shape[2] != embed_dim_to_check or (is_causal and attn_mask is None):
-        raise Unseen("operation 'multi_head_attention_forward' with arguments that do not fit")
-    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
-    projected = _projections(recorder, (query, key, value), in_proj_weight, in_proj_bias, separate)
-    q, k, v = (t.view(*t.shape[:2], num_heads, -1).transpose(1, 2) for t in projected)  # (B, H, L or S, e)
+        raise NotCarried("attention has arguments that do not fit")
+    own = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else (in_proj_weight,)
+    projected = _projected(query, key, value, own, in_proj_bias)
+    q, k, v = (t.reshape(*t.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for t in projected)  # (k, H, ., e)
     mask = _mask(attn_mask, key_padding_mask, q, k)
     dropout = dropout_p if training else 0.0
-    weights = None
+    weights: Tensor | None = None
     if need_weights:
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
-        weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)  # (B, H, L, S)
-        mixed = weights @ v
-        weights = weights.mean(1) if average_attn_weights else weights
+        each = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+        mixed = each @ v
+        weights = each.mean(1) if average_attn_weights else each
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-    out = linear(recorder, mixed.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
-    return out.transpose(0, 1), weights
+    out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
+    return out, weights
 
 
-def scaled_dot_product_attention(
-    recorder: Recorder,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    *args: Any,
-    **options: Any,
-) -> Tensor:
-    """``F.scaled_dot_product_attention`` with a mask that is learned, as biases of relative positions are."""
-    given = (query, key, value)
-    if attn_mask is None or not recorder.owns(attn_mask) or any(map(recorder.owns, given)):
-        result: Tensor = recorder.without_rule(
-            F.scaled_dot_product_attention, (*given, attn_mask, *args), options
-        )
-        return result
-    of_rows = attn_mask.new_zeros(len(query), *[1] * (query.dim() - 1))
-    return F.scaled_dot_product_attention(*given, add(recorder, of_rows, attn_mask), *args, **options)
-
-
-def _projections(
-    recorder: Recorder,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    separate: tuple[Tensor | None, ...] | None,
-) -> list[Tensor]:
-    """Return queries, keys and values (B, L or S, E): one linear layer if all read the same input."""
-    query, key, value = inputs
-    if separate is None and query is key and key is value:
-        assert weight is not None
-        return list(linear(recorder, query.transpose(0, 1), weight, bias).chunk(3, dim=2))
-    blocks = separate if separate is not None else _blocks(recorder, weight)
-    biases = _blocks(recorder, bias)
-    return [
-        linear(recorder, x.transpose(0, 1), w, b)
-        for x, w, b in zip(inputs, blocks, biases, strict=True)
-        if w is not None
-    ]
-
-
-def _blocks(recorder: Recorder, joined: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the three row blocks of a joined parameter, as sources derived from it."""
-    if joined is None:
-        return None, None, None
-    blocks: tuple[Tensor, ...] = recorder.derive(torch.chunk, joined, 3)
-    return blocks
+def _projected(
+    query: Tensor, key: Tensor, value: Tensor, own: Sequence[Tensor | None], bias: Tensor | None
+) -> Sequence[Tensor]:
+    """Queries, keys and values behind their linear maps, of which there are three, or one for all."""
+    weights = [weight for weight in own if weight is not None]
+    if len(weights) == 1:
+        if query is key and key is value:
+            return F.linear(query, weights[0], bias).chunk(3, dim=2)
+        weights = list(weights[0].chunk(3))
+    biases = [None, None, None] if bias is None else bias.chunk(3)
+    return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
 
 
 def _mask(attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Return what is added to the scores, broadcast to (B, H, L, S), from masks (L, S) and (B, S)."""
-    B, H, L, S = *q.shape[:3], k.shape[2]
+    """Return what is added to the scores, broadcast to (k, H, L, S), from masks (L, S) and (k, S)."""
+    K, H, L, S = *q.shape[:3], k.shape[2]
     total = None
     if attn is not None:
         total = _additive(attn, q)
-        total = total.view(B, H, L, S) if total.dim() == 3 else total
+        total = total.view(K, H, L, S) if total.dim() == 3 else total
     if padding is not None:
-        missing = _additive(padding, q).view(B, 1, 1, S)
+        missing = _additive(padding, q).view(K, 1, 1, S)
         total = missing if total is None else total + missing
     return total
 

@@ -73,7 +73,7 @@ from tacit.clipping.per_example.convolution_forms import (
 )
 from tacit.clipping.per_example.convolution_patches import Patched
 from tacit.clipping.per_example.recorder import Handler, Recorder
-from tacit.clipping.per_example.use import EXACT, Kept, Use, chunks, narrowed, over_views, widened
+from tacit.clipping.per_example.use import Kept, Use, chunks, narrowed, over_views, widened
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
@@ -89,11 +89,8 @@ NATIVE_ELEMENT = 4
 class _Convolution(Use):
     """Per-record weight gradients from inputs x (B, C, s...) and output gradients g (B, P, s...)."""
 
-    def __init__(
-        self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, exact: int = 0
-    ) -> None:
+    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
         self._x, self._g, self._geometry, self._views = widened(x), widened(g), geometry, views
-        self._exact = exact
         n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
         self._budget = budget
         self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
@@ -101,7 +98,7 @@ class _Convolution(Use):
         few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
         self._channels_last = self._native or (geometry.groups == 1 and few)
         keep, ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
-        self._ghost = ghost and not exact
+        self._ghost = ghost
         self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
         if keep:
             self._kept = self._formed(0, n)
@@ -119,11 +116,6 @@ class _Convolution(Use):
             return convolution_native.squared_norms(self._x, self._g, self._geometry, self._views)
         return torch.cat([self._formed(a, b)[1] for a, b in self._chunks])
 
-    @property
-    def form(self) -> str:
-        """Ghost norms are larger by what their products may lose."""
-        return f"ghost of {tuple(self._x.shape[1:])}, {self._geometry}" if self._ghost else EXACT
-
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i summed over the views of each record, (m, P, c, k...)."""
         if self._kept is not None:
@@ -140,9 +132,7 @@ class _Convolution(Use):
         if self._kept is not None:
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
-        return _Convolution(
-            self._x[rows], self._g[rows], self._geometry, self._views, self._budget, self._exact
-        )
+        return _Convolution(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i: over what is kept or formed, or one weight gradient of the batch."""
@@ -236,7 +226,6 @@ def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> in
 
 def _conv(dimensions: int, operation: Any) -> Handler:
     """Return the recording form of ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
-    name = f"conv{dimensions}d"
 
     def conv(
         recorder: Recorder,
@@ -248,7 +237,6 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
     ) -> Tensor:
-        recorder = recorder.of_rows(name, input, dimensions + 2)
         kernel, apart = tuple(weight.shape[2:]), _tuple(dilation, dimensions)
         x, zeros = _padded(narrowed(input), padding, kernel, apart)
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
@@ -272,15 +260,14 @@ def _conv(dimensions: int, operation: Any) -> Handler:
                 yield bias, _bias(recorder, g)
 
         if _strides(x, W, b, geometry):
-            return recorder.function(name, forward, backward, inputs=(x,), sources=(weight, bias))
-        return recorder.tap(name, forward(x)[0], uses, saved=(x,), sources=(weight, bias))
+            return recorder.function(forward, backward, inputs=(x,), sources=(weight, bias))
+        return recorder.tap(forward(x)[0], uses, saved=(x,), sources=(weight, bias))
 
     return conv
 
 
 def _conv_transpose(dimensions: int, operation: Any) -> Handler:
     """Return the recording form of ``F.conv_transpose1d`` and so on."""
-    name = f"conv_transpose{dimensions}d"
 
     def conv_transpose(
         recorder: Recorder,
@@ -293,7 +280,6 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
         groups: int = 1,
         dilation: int | tuple[int, ...] = 1,
     ) -> Tensor:
-        recorder = recorder.of_rows(name, input, dimensions + 2)
         kernel, steps = tuple(weight.shape[2:]), _tuple(stride, dimensions)
         apart, cut = _tuple(dilation, dimensions), _tuple(padding, dimensions)
         y = operation(
@@ -310,7 +296,7 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
             if bias is not None and recorder.owns(bias):
                 yield bias, _bias(recorder, g)
 
-        return recorder.tap(name, y, uses, saved=(input,), sources=(weight, bias))
+        return recorder.tap(y, uses, saved=(input,), sources=(weight, bias))
 
     return conv_transpose
 
@@ -326,9 +312,7 @@ conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
 def _convolution(x: Tensor, g: Tensor, geometry: Geometry, recorder: Recorder) -> Use:
     """Return the use of a weight, by patches on a CUDA device."""
     by_patches = x.is_cuda and geometry.groups == 1
-    return (Patched if by_patches else _Convolution)(
-        x, g, geometry, recorder.views, recorder.budget, recorder.exact
-    )
+    return (Patched if by_patches else _Convolution)(x, g, geometry, recorder.views, recorder.budget)
 
 
 def _bias(recorder: Recorder, g: Tensor) -> Kept:

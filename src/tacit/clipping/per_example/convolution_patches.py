@@ -33,11 +33,9 @@ __all__ = ["Patched"]
 class Patched(Use):
     """Per-record weight gradients from inputs x (B, C, s...) and output gradients g (B, P, s...)."""
 
-    def __init__(
-        self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, exact: int = 0
-    ) -> None:
+    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
         self._x, self._g, self._geometry, self._views = x.to(g.dtype), g, geometry, views
-        self._budget, self._exact = budget, exact
+        self._budget = budget
         self._kept: Kept | None = None
         P, D, T = g.shape[1], x.shape[1] * prod(geometry.kernel), prod(g.shape[2:])
         self._shape = (P, x.shape[1], *geometry.kernel)
@@ -61,7 +59,7 @@ class Patched(Use):
         rows = slice(start * self._views, stop * self._views)
         patches = _patches(self._x[rows], self._g.shape[2:], self._geometry, in_order=in_order)
         g = _positions(self._g[rows].flatten(2).transpose(1, 2), self._views)
-        return Outer(g.contiguous() if in_order else g, _positions(patches, self._views), 0.0, self._exact)
+        return Outer(g.contiguous() if in_order else g, _positions(patches, self._views), 0.0)
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
@@ -82,7 +80,7 @@ class Patched(Use):
         if self._kept is not None:
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
-        return Patched(self._x[rows], self._g[rows], self._geometry, self._views, self._budget, self._exact)
+        return Patched(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
 
     @property
     def skips_zeros(self) -> bool:

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.recorder import Recorder, Unseen
+from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Use, widened
 
-__all__ = ["Lookup", "embedding", "embedding_bag"]
+__all__ = ["Lookup", "embedding"]
 
 
 @final
@@ -104,14 +104,10 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """``F.embedding`` of a table (V, d); numbers that do not come by row, such as positions, are derived."""
+    """``F.embedding`` of a table (V, d)."""
     del norm_type, sparse  # the one goes with max_norm, the other with p.grad
     if max_norm is not None or scale_grad_by_freq:
-        raise Unseen("operation 'embedding' has max_norm or scale_grad_by_freq, which mix rows")
-    if input.dim() == 0 or recorder.decided(lambda: len(input) != recorder.rows and recorder.fixed(input)):
-        derived: Tensor = recorder.derive(F.embedding, input, weight, padding_idx)
-        return derived
-    recorder = recorder.of_rows("embedding", input, 1)
+        raise NoRule
     V = len(weight)
     y = F.embedding(input, recorder.plain(weight))
 
@@ -121,48 +117,4 @@ def embedding(
         n = recorder.rows // recorder.views
         yield weight, Lookup(numbers.reshape(n, -1), recorder.positions(g), V)
 
-    return recorder.tap("embedding", y, uses, saved=(input,), sources=(weight,))
-
-
-def embedding_bag(
-    recorder: Recorder,
-    input: Tensor,  # noqa: A002
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor:
-    """``F.embedding_bag`` of bags of one size, (B, L) numbers: the rows looked up, then their sum or mean.
-
-    Bags of several sizes, given by offsets, and the maximum have no rule.
-    """
-    if offsets is not None:
-        input, per_sample_weights = _bags(  # noqa: A001
-            recorder.rows, input, offsets[:-1] if include_last_offset else offsets, per_sample_weights
-        )
-    if input.dim() != 2 or mode not in ("sum", "mean"):
-        raise Unseen("operation 'embedding_bag' of another mode than sum and mean")
-    if len(input) != recorder.rows or recorder.owns(per_sample_weights):
-        raise Unseen("operation 'embedding_bag' of bags that are not the rows, or with learned weights")
-    found = embedding(recorder, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    shares = torch.ones_like(input, dtype=found.dtype) if per_sample_weights is None else per_sample_weights
-    if padding_idx is not None:
-        shares = shares.masked_fill(input == padding_idx % len(weight), 0.0)
-    if mode == "mean":
-        shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
-    return torch.bmm(shares[:, None], found).squeeze(1)  # (B, 1, L) (B, L, d)
-
-
-def _bags(rows: int, input: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:  # noqa: A002
-    """Return (B, L) numbers, and weights, from (B L,) of them and (B,) offsets L apart."""
-    L = len(input) // rows
-    starts = torch.arange(rows, device=offsets.device) * L
-    if L == 0 or L * rows != len(input) or not torch.equal(offsets.to(starts), starts):
-        raise Unseen("operation 'embedding_bag' of bags of several sizes")
-    return input.view(rows, L), None if weights is None else weights.view(rows, L)
+    return recorder.tap(y, uses, saved=(input,), sources=(weight,))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.clipping.per_example.affine import batch_norm
-from tacit.clipping.per_example.recorder import Recorder, Unseen
+from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Kept, Use, over_views, widened
 
 __all__ = ["group_norm", "instance_norm"]
@@ -36,7 +36,7 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.group_norm`` of (B, C, ...)."""
-    return _normalised(recorder, "group_norm", input, num_groups, weight, bias, eps)
+    return _normalised(recorder, input, num_groups, weight, bias, eps)
 
 
 def instance_norm(
@@ -54,13 +54,12 @@ def instance_norm(
     if not use_input_stats:
         return batch_norm(recorder, input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None or running_var is not None:
-        raise Unseen("operation 'instance_norm' updates running statistics")
-    return _normalised(recorder, "instance_norm", input, input.shape[1], weight, bias, eps)
+        raise NoRule
+    return _normalised(recorder, input, input.shape[1], weight, bias, eps)
 
 
 def _normalised(
     recorder: Recorder,
-    operation: str,
     input: Tensor,  # noqa: A002
     groups: int,
     weight: Tensor | None,
@@ -68,7 +67,6 @@ def _normalised(
     eps: float,
 ) -> Tensor:
     """Return z * weight + bias, computed in float32 or wider; the parameters are (C,)."""
-    recorder = recorder.of_rows(operation, input, 2)
     (B, C), S = input.shape[:2], input[0, 0].numel()
     x = widened(input).contiguous()
     scale, shift = (None if p is None else recorder.plain(p).to(x.dtype) for p in (weight, bias))
@@ -92,7 +90,7 @@ def _normalised(
             if parameter is not None and recorder.owns(parameter):
                 yield parameter, Kept(over_views(per_row, recorder.views))
 
-    y = recorder.function(operation, forward, backward, inputs=(x,), sources=(weight, bias))
+    y = recorder.function(forward, backward, inputs=(x,), sources=(weight, bias))
     if x is input and not torch.is_autocast_enabled(x.device.type):
         return y
     device = x.device.type

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from tacit.clipping.per_example.use import Use
 
-__all__ = ["Backward", "Forward", "Function", "Recorder", "Tap", "Uses"]
+__all__ = ["Backward", "Forward", "Function", "Tap", "Uses"]
 
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
 """``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
@@ -21,23 +20,10 @@ Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tupl
 """``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
 
 
-class Recorder(Protocol):
-    """What keeps the uses: a recorder."""
-
-    def by_row(self, *tensors: Tensor) -> AbstractContextManager[None]:
-        """The scope of a rule, which goes by the rows of these tensors."""
-
-    def owners(self, tensors: Iterable[Tensor]) -> list[Tensor | None]:
-        """Whose the numbers of these are."""
-
-    def check_owners(self, tensors: Sequence[Tensor], before: Sequence[Tensor | None]) -> None:
-        """Refuse tensors that came back from where they were kept as others' numbers."""
-
-    def mark(self, *tensors: Tensor | None) -> None:
-        """Take each row of these for its record's."""
-
-    def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
-        """Keep uses of the backward pass, which the output's gradient g came by."""
+class _Recorder(Protocol):
+    @property
+    def record(self) -> Callable[[Iterable[tuple[Tensor, Use]]], None]:
+        """Keep uses of the backward pass."""
 
 
 class Tap(torch.autograd.Function):
@@ -45,22 +31,20 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, output: Tensor, recorder: Recorder, uses: Uses, rows: int, anchor: Tensor, *saved: Tensor
+        ctx: Any, output: Tensor, recorder: _Recorder, uses: Uses, anchor: Tensor, *saved: Tensor
     ) -> Tensor:
         del anchor
-        ctx.recorder, ctx.uses, ctx.rows = recorder, uses, rows
+        ctx.recorder, ctx.uses = recorder, uses
         ctx.save_for_backward(*saved)
-        ctx.owners = recorder.owners(saved)
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the recorder
-        with torch._C.DisableTorchFunction(), ctx.recorder.by_row(g.movedim(ctx.rows, 0), *saved):
-            ctx.recorder.check_owners(saved, ctx.owners)
-            ctx.recorder.record(ctx.uses(g, *saved), g)
-        return (g, None, None, None, None, *([None] * len(saved)))
+        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the pass
+        with torch._C.DisableTorchFunction():
+            ctx.recorder.record(ctx.uses(g, *saved))
+        return (g, None, None, None, *([None] * len(saved)))
 
 
 class Function(torch.autograd.Function):
@@ -69,27 +53,22 @@ class Function(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        recorder: Recorder,
+        recorder: _Recorder,
         forward: Forward,
         backward: Backward,
         anchor: Tensor | None,
         *inputs: Tensor,
     ) -> Tensor:
         del anchor
-        with recorder.by_row(*inputs):
-            output, saved = forward(*inputs)
-        recorder.mark(output)
+        output, saved = forward(*inputs)
         ctx.recorder, ctx.backward = recorder, backward
         ctx.save_for_backward(*saved)
-        ctx.owners = recorder.owners(saved)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        with torch._C.DisableTorchFunction(), ctx.recorder.by_row(g):
-            ctx.recorder.check_owners(saved, ctx.owners)
+        with torch._C.DisableTorchFunction():
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
-            ctx.recorder.record(uses, g)
-            ctx.recorder.mark(*gradients)
+            ctx.recorder.record(uses)
         return (None, None, None, None, *gradients)

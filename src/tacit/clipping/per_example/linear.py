@@ -27,15 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.per_example import triton_outer
-from tacit.clipping.per_example.recorder import Recorder, Unseen
+from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import (
-    EXACT,
     Kept,
     Rows,
     Use,
     allowance,
     cancellation,
-    chunks,
     narrowed,
     over_positions,
     row_squares,
@@ -53,7 +51,6 @@ __all__ = [
     "merged",
     "outer",
     "product",
-    "use_of",
 ]
 
 _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
@@ -70,13 +67,10 @@ ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**24
 """Rows of a product, and products of numbers in it, from which on it is left to oneDNN."""
 
 
-def outer(left: Tensor, right: Tensor, slack: float, exact: int = 0) -> Use:
-    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
-
-    ``exact``: bytes of gradients that are formed at once for norms that are not rounded up; 0: ghost norms.
-    """
+def outer(left: Tensor, right: Tensor, slack: float) -> Use:
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not."""
     T, p, d = left.shape[1], left.shape[2], right.shape[2]
-    unkept = Outer(left, right, slack, exact)
+    unkept = Outer(left, right, slack)
     keep = T > 1 and p * d <= slack * T * (p + d)
     return Kept(unkept.gradients(0, len(left))) if keep else unkept
 
@@ -85,27 +79,17 @@ def outer(left: Tensor, right: Tensor, slack: float, exact: int = 0) -> Use:
 class Outer(Use):
     """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
 
-    def __init__(self, left: Tensor, right: Tensor, slack: float, exact: int = 0) -> None:
-        self.left, self.right, self.slack, self.exact = left, right, slack, exact
+    def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
+        self.left, self.right, self.slack = left, right, slack
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         left, right = self.left, self.right
         if left.shape[1] == 1:
             return row_squares(widened(left).squeeze(1)) * row_squares(widened(right).squeeze(1))
-        if self.exact:
-            size = left.shape[2] * right.shape[2] * widened(left[:0]).element_size()
-            parts = (Kept(self.gradients(*part)) for part in chunks(len(left), size, self.exact))
-            return torch.cat([part.squared_norms() for part in parts])
         if triton_outer.takes(left, right):
             return triton_outer.squared_norms(left, right)
         return ghost_squared_norms(widened(left), widened(right))
-
-    @property
-    def form(self) -> str:
-        """Ghost norms are larger by what their length and that of their products may lose."""
-        T = self.left.shape[1]
-        return EXACT if T == 1 or self.exact else f"ghost of {T}, {tuple(self.left.shape[2:])}"
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
@@ -116,11 +100,11 @@ class Outer(Use):
 
     def of(self, records: Tensor) -> Outer:
         """Return the positions of those records alone."""
-        return Outer(self.left[records], self.right[records], self.slack, self.exact)
+        return Outer(self.left[records], self.right[records], self.slack)
 
     def turned(self) -> Outer:
         """The transposed gradients."""
-        return Outer(self.right, self.left, self.slack, self.exact)
+        return Outer(self.right, self.left, self.slack)
 
     @property
     def skips_zeros(self) -> bool:
@@ -159,19 +143,13 @@ class Pair(Use):
         left: Rows,
         right: Rows,
         slack: float,
-        exact: int = 0,
         normed: tuple[WeightNorm, Tensor] | None = None,
     ) -> None:
-        self.left, self.right, self._slack, self._exact, self.normed = left, right, slack, exact, normed
+        self.left, self.right, self._slack, self.normed = left, right, slack, normed
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
         return self.left.squares * self.right.squares
-
-    @property
-    def form(self) -> str:
-        """Each number is one product."""
-        return EXACT
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
@@ -186,7 +164,7 @@ class Pair(Use):
         """Return the rows of those records alone."""
         left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
         normed = None if self.normed is None else (self.normed[0], self.normed[1][records])
-        return Pair(left, right, self._slack, self._exact, normed)
+        return Pair(left, right, self._slack, normed)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
@@ -201,11 +179,11 @@ class Pair(Use):
 
     def turned(self) -> Pair:
         """The transposed gradients."""
-        return Pair(self.right, self.left, self._slack, self._exact)
+        return Pair(self.right, self.left, self._slack)
 
     def at_positions(self) -> Outer:
         """The same with a dimension of positions."""
-        return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack, self._exact)
+        return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
@@ -287,19 +265,19 @@ def merged(uses: Sequence[Use]) -> Use | None:
     if not uses or len(unkept) < len(uses):
         return None
     left, right = (torch.cat(side, dim=1) for side in zip(*((u.left, u.right) for u in unkept), strict=True))
-    return outer(left, right, unkept[0].slack, unkept[0].exact)
+    return outer(left, right, unkept[0].slack)
 
 
 def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
     """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
-    return _map(recorder, "linear", input, weight, bias, weight)
+    return _map(recorder, input, weight, bias, weight)
 
 
 def matmul(recorder: Recorder, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     """``input @ other`` with a private matrix (d, p) on the right."""
     if recorder.owns(input) or other.dim() != 2:
-        raise Unseen("operation 'matmul' with a parameter that is not a matrix on the right")
-    return _map(recorder, "matmul", input, recorder.plain(other).T, None, other)
+        raise NoRule
+    return _map(recorder, input, recorder.plain(other).T, None, other)
 
 
 def addmm(
@@ -313,20 +291,18 @@ def addmm(
 ) -> Tensor:
     """``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
     if recorder.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
-        raise Unseen("operation 'addmm' other than bias (p,) + x (B T, d) times a parameter (d, p)")
-    return _map(recorder, "addmm", mat1, recorder.plain(mat2).T, input, mat2)
+        raise NoRule
+    return _map(recorder, mat1, recorder.plain(mat2).T, input, mat2)
 
 
 def _map(
     recorder: Recorder,
-    operation: str,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     source: Tensor,
 ) -> Tensor:
     """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
-    recorder = recorder.of_rows(operation, x, 2)
     W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
     b = None if b is None else narrowed(b)
     normed = weight_norm_of(source) if source is weight and x.dim() == 2 and recorder.views == 1 else None
@@ -346,36 +322,29 @@ def _map(
         return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x, dots))
 
     def uses(g: Tensor, x: Tensor, dots: Tensor | None) -> Iterator[tuple[Tensor, Use]]:
-        slack, exact = recorder.budget.linear_slack, recorder.exact
+        slack = recorder.budget.linear_slack
         if g.dim() == 2 and recorder.views == 1 and widened(g) is g:
             of_g, of_x = Rows(g), Rows(x)
             if recorder.owns(source):
                 sides = (of_g, of_x) if source is weight else (of_x, of_g)
                 known = None if normed is None or dots is None else (normed, dots)
-                yield source, Pair(*sides, slack, exact, known)
+                yield source, Pair(*sides, slack, known)
             if bias is not None and recorder.owns(bias):
                 yield bias, Kept(g, of_g)
             return
         left, right = recorder.positions(g), recorder.positions(x)
         if recorder.owns(source):
-            yield source, outer(*((left, right) if source is weight else (right, left)), slack, exact)
+            yield source, outer(*((left, right) if source is weight else (right, left)), slack)
         if bias is not None and recorder.owns(bias):
             yield bias, Kept(over_positions(left))
 
-    return recorder.function(operation, forward, backward, inputs=(x,), sources=(source, bias))
+    return recorder.function(forward, backward, inputs=(x,), sources=(source, bias))
 
 
 def _alike(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     """Whether x U^T, which few enough products add up to, times a number a row is what x W^T is."""
     same = x.dtype == W.dtype and (b is None or b.dtype == x.dtype) and not torch.is_autocast_enabled("cpu")
     return same and W.shape[1] <= GRAM_DEPTH
-
-
-def use_of(recorder: Recorder, g: Tensor, x: Tensor) -> Use:
-    """Return the use of a matrix (p, d) from g (B, ..., p) and x (B, ..., d)."""
-    if g.dim() == 2 and recorder.views == 1 and widened(g) is g:
-        return Pair(Rows(g), Rows(x), recorder.budget.linear_slack, recorder.exact)
-    return outer(recorder.positions(g), recorder.positions(x), recorder.budget.linear_slack, recorder.exact)
 
 
 def _input_gradient(g: Tensor, W: Tensor) -> Tensor:

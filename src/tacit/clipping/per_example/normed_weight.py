@@ -30,13 +30,18 @@ from typing import final
 import torch
 from torch import Tensor
 
-from tacit.clipping.per_example.derived_weights import CANCELLED, LEAST, MOST, in_order, weighted_sum
 from tacit.clipping.per_example.linear import GRAM_DEPTH, Outer, Pair, product
 from tacit.clipping.per_example.use import Kept, Use, cancellation, chunks, row_squares
 from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
 __all__ = ["NormedWeight", "normed_weight"]
 
+CANCELLED = 0.1
+"""What part of |s G|^2 is left in |dv|^2, below which double precision is used."""
+LEAST = 2.0**10
+"""Units of rounding, of what dg may be at most, that are added to |dg|."""
+MOST = 4 * 2**20
+"""Bytes of gradients that are formed at once: what stays in the cache from one operation to the next."""
 UNITS = 64
 """Units of rounding that norms of rows, and products and unit vectors, may be off by beside dot products."""
 
@@ -120,7 +125,7 @@ class NormedWeight:
         """Yield the same from G that is formed."""
         scales = self.scale.double().square()
         for start, stop in self.chunks():
-            formed, order = in_order(self.use.gradients(start, stop))
+            formed, order = _in_order(self.use.gradients(start, stop))
             rows = formed.flatten(2)
             along = _dots_of_rows(rows, _ordered(self.unit, self.shape, order).to(rows.dtype))
             squares = row_squares(rows).double()
@@ -147,7 +152,7 @@ class NormedWeight:
     @property
     def sums_positions(self) -> bool:
         """Whether the weighted sum adds up positions, as after ghost norms, and forms no gradient again."""
-        return isinstance(self.use, Outer) and not self.use.exact
+        return isinstance(self.use, Outer)
 
     def chunks(self) -> list[tuple[int, int]]:
         """Records whose gradients are formed at once."""
@@ -159,7 +164,7 @@ class NormedWeight:
             total = factors.new_zeros(self.shape)
             self.use.add_weighted(total, factors)
             return total.flatten(1)
-        return weighted_sum(self.use, self.shape, self.chunks(), factors).flatten(1)
+        return _weighted_sum(self.use, self.shape, self.chunks(), factors).flatten(1)
 
 
 class _Part(Use):
@@ -237,3 +242,20 @@ def _dots_of_rows(rows: Tensor, unit: Tensor) -> Tensor:
         block = slice(k, k + GRAM_DEPTH)
         total.baddbmm_(rows[:, :, block].transpose(0, 1), unit[:, block, None])
     return total.squeeze(2).T
+
+
+def _weighted_sum(use: Use, shape: torch.Size, parts: list[tuple[int, int]], factors: Tensor) -> Tensor:
+    """Return sum_i factors_i G_i, of ``shape``, from gradients that are formed again part by part."""
+    total = factors.new_zeros(shape)
+    for start, stop in parts:
+        formed, order = _in_order(use.gradients(start, stop))
+        part = formed.new_zeros(formed.shape[1:], dtype=factors.dtype)
+        Kept(formed).add_weighted(part, factors[start:stop])
+        total.permute(order).add_(part)
+    return total
+
+
+def _in_order(formed: Tensor) -> tuple[Tensor, list[int]]:
+    """Gradients (m, O, ...) with a row's dimensions as they lie in memory, and that order of a weight's."""
+    order = sorted(range(2, formed.dim()), key=formed.stride, reverse=True)
+    return formed.permute(0, 1, *order), [0, *(dim - 1 for dim in order)]

@@ -15,10 +15,9 @@ from torch.autograd.graph import Node
 
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example import tied
-from tacit.clipping.per_example.derived_weights import RowByRow, form_of
 from tacit.clipping.per_example.linear import Outer, Pair
 from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
-from tacit.clipping.per_example.use import EXACT, Kept, Rearranged, Use, chunks, widened
+from tacit.clipping.per_example.use import Kept, Rearranged, Use, chunks, widened
 
 __all__ = ["Gradient", "Joined", "Recorded", "gradients_of", "joined"]
 
@@ -26,9 +25,6 @@ SMALL = {"cpu": 2**11, "cuda": 2**16}
 """Numbers of a parameter, by device, up to which its gradients are joined with others'.
 
 Each small operation takes some microseconds, and on CUDA devices it is they that a step waits for."""
-
-ONE_BY_ONE_FROM = 2**14
-"""Numbers of a weight, from which on a few gradients are pulled back faster each by itself than at once."""
 
 
 @final
@@ -77,11 +73,6 @@ class Gradient:
         if self._alone is not None:
             return self._alone.squared_norms()
         return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
-
-    @property
-    def form(self) -> str:
-        """How the norms are found, see :attr:`~tacit.clipping.per_example.use.Use.form`."""
-        return EXACT if self._alone is None else self._alone.form
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
         """Yield g_i of the records start to stop - 1, with these numbers."""
@@ -205,7 +196,6 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> 
             p,
             uses.get(id(p), []),
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
-            n,
             most,
             hooked=recorder.hooked,
             normed=normed,
@@ -218,7 +208,6 @@ def _gradient_of(
     parameter: nn.Parameter,
     own: list[Use],
     derived: list[tuple[Tensor, list[Use]]],
-    n: int,
     most: int,
     *,
     hooked: bool,
@@ -226,8 +215,7 @@ def _gradient_of(
 ) -> Gradient:
     """Return g_i; the uses of a source that is only another view of the parameter are its own.
 
-    So is the only use of the only source, where it is made of the parameter row by row.  Where there are
-    hooks on the way, whose answers may be others each time, what is formed is kept.
+    Where there are hooks on the way, whose answers may be others each time, what is formed is kept.
     """
     others: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
@@ -237,13 +225,10 @@ def _gradient_of(
         else:
             others.append((source, uses))
     if len(others) == 1 and not own:
-        source, uses = others[0]
-        weight = normed.get(id(source))
-        by_form = None if weight is None else weight.use_by(parameter)
-        if by_form is None:
-            by_form = _row_by_row(parameter, source, uses, n, most)
-        if by_form is not None:
-            return Gradient(parameter, [by_form], [], most)
+        weight = normed.get(id(others[0][0]))
+        by_norm = None if weight is None else weight.use_by(parameter)
+        if by_norm is not None:
+            return Gradient(parameter, [by_norm], [], most)
     return Gradient(parameter, own, others, most, hooked=hooked)
 
 
@@ -253,21 +238,6 @@ def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
     if transposed and isinstance(use, Outer | Pair):
         return use.turned()
     return Rearranged(use, source, parameter)
-
-
-def _row_by_row(
-    parameter: nn.Parameter, source: Tensor, uses: list[Use], n: int, most: int
-) -> RowByRow | None:
-    if len(uses) > 1:
-        return None
-
-    def pull(gradients: Tensor) -> Tensor:
-        if source.numel() < ONE_BY_ONE_FROM:
-            return _pulled([source], parameter, [gradients])
-        return torch.stack([_gradient([source], parameter, [one]) for one in gradients])
-
-    form = form_of(source, parameter, pull)
-    return None if form is None else RowByRow(uses[0], source, tuple(parameter.shape), form, n, most)
 
 
 def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:

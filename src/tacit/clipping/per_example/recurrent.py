@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU, whole or as cells.
+"""RNN, LSTM and GRU.
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
 
@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.per_example import recurrent_scan
-from tacit.clipping.per_example.linear import linear, outer
-from tacit.clipping.per_example.recorder import Handler, Recorder, Unseen
-from tacit.clipping.per_example.recurrent_scan import Cell, Pull, Pulled, Run, State, Weights, previous_of
+from tacit.clipping.per_example.linear import outer
+from tacit.clipping.per_example.recorder import Handler, NoRule, Recorder
+from tacit.clipping.per_example.recurrent_scan import Pull, Pulled, Run, State, Weights, previous_of
 from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
 
-__all__ = ["gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"]
+__all__ = ["gru", "lstm", "rnn_relu", "rnn_tanh"]
 
 
 @final
@@ -30,7 +30,6 @@ __all__ = ["gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", 
 class _Kind:
     """One layer in one direction, and how many tensors its state has."""
 
-    operation: str
     run: Run
     pull: Pull
     states: int = 1
@@ -58,7 +57,7 @@ def _direction(
         return [of_x, *pulled.state], list(_uses(recorder, sources, pulled, x, previous))
 
     found = recorder.function(
-        kind.operation, forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
+        forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
     )
     T = x.shape[1]
     outputs = found[:, :T] if kind.states == 2 else found[:, :T].clone()  # as torch has: it may be changed
@@ -73,7 +72,7 @@ def _uses(
     of_z = of_a if pulled.z is pulled.a else recorder.positions(pulled.z)
     for source, left, right in zip(sources[:2], (of_a, of_z), (x, previous), strict=True):
         if source is not None and recorder.owns(source):
-            yield source, outer(left, recorder.positions(right), recorder.budget.linear_slack, recorder.exact)
+            yield source, outer(left, recorder.positions(right), recorder.budget.linear_slack)
     sums = over_positions(of_a)
     for source, left in zip(sources[2:], (of_a, of_z), strict=True):
         if source is not None and recorder.owns(source):
@@ -98,12 +97,9 @@ def _layers(kind: _Kind) -> Handler:
         directions = 2 if bidirectional else 1
         per_scan = 4 if has_biases is True else 2
         if not isinstance(params, list | tuple) or len(params) != num_layers * directions * per_scan:
-            raise Unseen(f"operation {kind.operation!r} with packed sequences or projections")
+            raise NoRule  # packed sequences or projections
         first = (hx,) if isinstance(hx, Tensor) else hx
-        if any(recorder.owns(s) for s in first):
-            raise Unseen(f"operation {kind.operation!r} with a learned initial state")
         x = input if batch_first else input.transpose(0, 1)
-        recorder = recorder.of_rows(kind.operation, x, 3)
         last: list[State] = []
         for layer in range(num_layers):
             outputs = []
@@ -131,34 +127,7 @@ def _result_type(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _single(operation: str, cell: Cell) -> Handler:
-    """Return the recording form of ``torch.lstm_cell`` and the like."""
-
-    def single(
-        recorder: Recorder,
-        input: Tensor,  # noqa: A002
-        hx: Tensor | tuple[Tensor, ...],
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Tensor | None = None,
-        b_hh: Tensor | None = None,
-    ) -> Tensor | State:
-        recorder = recorder.of_rows(operation, input, 2)
-        state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        if any(recorder.owns(s) for s in state):
-            raise Unseen(f"operation {operation!r} with a learned initial state")
-        a, z = linear(recorder, input, w_ih, b_ih), linear(recorder, state[0], w_hh, b_hh)
-        after = cell(a, z, state)
-        return after if len(after) > 1 else after[0]
-
-    return single
-
-
-lstm = _layers(_Kind("lstm", recurrent_scan.run_lstm, recurrent_scan.pull_lstm, 2))
-gru = _layers(_Kind("gru", recurrent_scan.run_gru, recurrent_scan.pull_gru))
-rnn_tanh = _layers(_Kind("rnn_tanh", recurrent_scan.run_tanh, recurrent_scan.pull_tanh))
-rnn_relu = _layers(_Kind("rnn_relu", recurrent_scan.run_relu, recurrent_scan.pull_relu))
-lstm_cell = _single("lstm_cell", recurrent_scan.lstm)
-gru_cell = _single("gru_cell", recurrent_scan.gru)
-rnn_tanh_cell = _single("rnn_tanh_cell", recurrent_scan.tanh)
-rnn_relu_cell = _single("rnn_relu_cell", recurrent_scan.relu)
+lstm = _layers(_Kind(recurrent_scan.run_lstm, recurrent_scan.pull_lstm, 2))
+gru = _layers(_Kind(recurrent_scan.run_gru, recurrent_scan.pull_gru))
+rnn_tanh = _layers(_Kind(recurrent_scan.run_tanh, recurrent_scan.pull_tanh))
+rnn_relu = _layers(_Kind(recurrent_scan.run_relu, recurrent_scan.pull_relu))

@@ -1,74 +1,285 @@
-"""Which operations have a rule of their own, and where."""
+"""Which operations have a rule under vmap, and how the records come to it.
+
+Letters: n records; k rows of one record in this operation; B = n k.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
+from tacit.clipping.isolation.under_vmap import NotCarried, Pass
 from tacit.clipping.per_example import (
     affine,
     attention,
     convolution,
-    einsum,
     embedding,
     group_norm,
     linear,
     recurrent,
+    recurrent_scan,
 )
-from tacit.clipping.per_example.recorder import Handler
+from tacit.clipping.per_example.asked import ASKED
+from tacit.clipping.per_example.pooling import FASTER
+from tacit.clipping.per_example.recorder import NoRule, Recorder
 
-__all__ = ["HANDLERS"]
+__all__ = ["RULES"]
 
-HANDLERS: Mapping[Any, Handler] = {
-    F.linear: linear.linear,
-    F.conv1d: convolution.conv1d,
-    F.conv2d: convolution.conv2d,
-    F.conv3d: convolution.conv3d,
-    F.conv_transpose1d: convolution.conv_transpose1d,
-    F.conv_transpose2d: convolution.conv_transpose2d,
-    F.conv_transpose3d: convolution.conv_transpose3d,
-    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), einsum.matmul),
-    **dict.fromkeys((torch.mv, Tensor.mv), einsum.matmul),
-    **dict.fromkeys((torch.addmm, Tensor.addmm), linear.addmm),
-    F.embedding: embedding.embedding,
-    F.embedding_bag: embedding.embedding_bag,
-    F.layer_norm: affine.layer_norm,
-    F.rms_norm: affine.rms_norm,
-    F.group_norm: group_norm.group_norm,
-    F.instance_norm: group_norm.instance_norm,
-    F.batch_norm: affine.batch_norm,
-    F.prelu: affine.prelu,
-    torch.where: affine.where,
-    Tensor.where: affine.where_of,
-    **dict.fromkeys((torch.masked_fill, Tensor.masked_fill), affine.masked_fill),
-    Tensor.expand: affine.expand,
-    Tensor.expand_as: affine.expand_as,
-    **dict.fromkeys((torch.broadcast_to, Tensor.broadcast_to), affine.broadcast_to),
-    Tensor.repeat: affine.repeat,
-    **dict.fromkeys((torch.tile, Tensor.tile), affine.tile),
-    **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), affine.repeat_interleave),
-    **dict.fromkeys((Tensor.to, Tensor.type_as), affine.to),
-    torch.einsum: einsum.einsum,
-    **dict.fromkeys((F.bilinear, torch.bilinear), einsum.bilinear),
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__), affine.add),
-    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), affine.mul),
-    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.__sub__), affine.sub),
-    **dict.fromkeys((torch.rsub, Tensor.__rsub__), affine.rsub),
-    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), affine.add_in_place),
-    **dict.fromkeys((Tensor.mul_, Tensor.__imul__), affine.mul_in_place),
-    **dict.fromkeys((Tensor.sub_, Tensor.__isub__), affine.sub_in_place),
-    F.multi_head_attention_forward: attention.multi_head_attention_forward,
-    F.scaled_dot_product_attention: attention.scaled_dot_product_attention,
-    torch.lstm: recurrent.lstm,
-    torch.gru: recurrent.gru,
-    torch.rnn_tanh: recurrent.rnn_tanh,
-    torch.rnn_relu: recurrent.rnn_relu,
-    torch.lstm_cell: recurrent.lstm_cell,
-    torch.gru_cell: recurrent.gru_cell,
-    torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
-    torch.rnn_relu_cell: recurrent.rnn_relu_cell,
+
+def _free(of: Pass, *tensors: Tensor | None) -> bool:
+    """Whether these have no record: they are sources, constants or not there."""
+    return all(t is None or not of.is_batched(t) for t in tensors)
+
+
+def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
+    """A rule for ``f(x, *weights)`` in which all dimensions of x but the last are positions of the record.
+
+    ``maps``: a record of one position, (1, d), goes as a row (d,), which costs less.
+    """
+
+    def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        if not isinstance(input, Tensor) or not of.is_batched(input) or not _free(of, *tensors):
+            return NotImplemented
+        if not any(map(of.owns, tensors)):
+            return NotImplemented
+        with temporarily_pop_interpreter_stack():
+            x = of.physical(input)
+            single = maps and x.dim() == 3 and x.shape[1] == 1
+            try:
+                found = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
+            except NoRule:
+                return NotImplemented
+            found = found.unsqueeze(1) if single else found
+        return of.batched(found)
+
+    return rule
+
+
+def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
+    """A rule for ``f(x, *weights)`` whose x (k, C, s...) has rows, or is one row, (C, s...)."""
+
+    def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        if not isinstance(input, Tensor) or not of.is_batched(input) or not _free(of, *tensors):
+            return NotImplemented
+        if not any(map(of.owns, tensors)):
+            return NotImplemented
+        one = dimensions and input.dim() == dimensions - 1
+        if not one and (input.dim() < 2 or (dimensions and input.dim() != dimensions)):
+            return NotImplemented
+        k = 1 if one else input.shape[0]
+        with temporarily_pop_interpreter_stack():
+            x = of.physical(input)
+            try:
+                found = handler(Recorder(of, k), x if one else x.flatten(0, 1), *args, **kwargs)
+            except NoRule:
+                return NotImplemented
+            found = found if one else found.view(of.n, k, *found.shape[1:])
+        return of.batched(found)
+
+    return rule
+
+
+def _addmm(of: Pass, input: Any, mat1: Any, mat2: Any, **kwargs: Any) -> Any:  # noqa: A002
+    handler: Any = linear.addmm
+    if not of.is_batched(mat1) or not _free(of, input, mat2) or not of.owns(mat2):
+        return NotImplemented
+    with temporarily_pop_interpreter_stack():
+        try:
+            found = handler(Recorder(of, 1), input, of.physical(mat1), mat2, **kwargs)
+        except NoRule:
+            return NotImplemented
+    return of.batched(found)
+
+
+def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    handler: Any = embedding.embedding
+    if not of.is_batched(input) or not of.owns(weight):
+        return NotImplemented
+    with temporarily_pop_interpreter_stack():
+        numbers = of.physical(input)
+        try:
+            found = handler(Recorder(of, 1), numbers, weight, *args, **kwargs)
+        except NoRule:
+            return NotImplemented
+    return of.batched(found)
+
+
+def _embedding_bag(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """``F.embedding_bag`` of bags of one size, (k, L) numbers: their rows of the table, then sum or mean."""
+    del norm_type, sparse, include_last_offset  # of which one goes with max_norm, the others with offsets
+    if offsets is not None or mode not in ("sum", "mean") or max_norm is not None or scale_grad_by_freq:
+        raise NotCarried("F.embedding_bag has offsets, max_norm, scale_grad_by_freq or mode='max'")
+    rows = F.embedding(input, weight, padding_idx)
+    shares = torch.ones_like(input, dtype=rows.dtype) if per_sample_weights is None else per_sample_weights
+    if padding_idx is not None:
+        shares = shares.masked_fill(input == padding_idx % len(weight), 0.0)
+    if mode == "mean":
+        shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
+    return (shares[:, :, None] * rows).sum(1)
+
+
+def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa: A002
+    """``x.squeeze()``, which leaves the rows of one record what it leaves those of a batch of several."""
+    if dims or kwargs or not of.is_batched(input) or input.dim() == 0 or input.shape[0] != 1:
+        return NotImplemented
+    with of:
+        return input.squeeze([dim for dim in range(1, input.dim()) if input.shape[dim] == 1])
+
+
+def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
+    """A rule for ``torch.lstm`` and the like: rows are second, (T, k, d), or first."""
+
+    def rule(of: Pass, input: Any, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        if not isinstance(params, list | tuple) or not of.is_batched(input) or input.dim() != 3:
+            return NotImplemented
+        first = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        batch_first = args[-1] if len(args) == 6 else kwargs.get("batch_first", False)
+        at = 0 if batch_first else 1
+        k = input.shape[at]
+        if of.group is not None and any(isinstance(arg, float) and arg for arg in (*args, *kwargs.values())):
+            if of.group.exact:
+                raise NotCarried("dropout within a recurrent layer, behind which Python reads numbers")
+            of.drawn_at_once = True
+        if not _free(of, *params) or any(s.dim() != 3 for s in first):
+            return NotImplemented
+        first = tuple(map(of.lent, first))
+
+        def joined(t: Tensor, at: int) -> Tensor:
+            return of.physical(t, at).flatten(at, at + 1)  # (T, n, k, d): n before k
+
+        def apart(t: Tensor, at: int) -> Tensor:
+            return of.batched(t.view(*t.shape[:at], of.n, k, *t.shape[at + 1 :]), at)
+
+        with temporarily_pop_interpreter_stack():
+            state = [joined(s, 1) for s in first]
+            try:
+                found = handler(
+                    Recorder(of, k),
+                    joined(input, at),
+                    state[0] if states == 1 else tuple(state),
+                    params,
+                    *args,
+                    **kwargs,
+                )
+            except NoRule:
+                return NotImplemented
+        return (apart(found[0], at), *(apart(s, 1) for s in found[1:]))
+
+    return rule
+
+
+def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that is the operation by others, each of which the pass sees."""
+
+    def rule(of: Pass, *args: Any, **kwargs: Any) -> Any:
+        with of:
+            return function(*args, **kwargs)
+
+    return rule
+
+
+def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    """Max pooling by the quick kernel that has one for all rows."""
+    if not of.is_batched(input) or input.dim() != 4:
+        return NotImplemented
+    with temporarily_pop_interpreter_stack():
+        x = of.physical(input)
+        found = FASTER[F.max_pool2d](x.flatten(0, 1), *args, **kwargs)
+        if not isinstance(found, Tensor):
+            return NotImplemented
+        found = found.view(*x.shape[:2], *found.shape[1:])
+    return of.batched(found)
+
+
+def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
+    """A rule for what torch computes of each row (C, s...) by itself, (k, C, s...), and vmap by a loop."""
+
+    def rule(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        if not of.is_batched(input) or input.dim() != dimensions:
+            return NotImplemented
+        with temporarily_pop_interpreter_stack():
+            x = of.physical(input)
+            found = function(x.flatten(0, 1), *args, **kwargs)
+            found = found.view(*x.shape[:2], *found.shape[1:])
+        return of.batched(found)
+
+    return rule
+
+
+def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    """``x.scatter_(dim, index, number)``, for which vmap has a rule where it is not in place."""
+    value = args[0] if len(args) == 1 else kwargs.get("value")
+    if not isinstance(value, int | float) or kwargs.keys() - {"value"} or not of.is_batched(input):
+        return NotImplemented
+    return input.copy_(input.scatter(dim, index, value))
+
+
+def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.lstm_cell`` and the like by linear maps."""
+
+    def single(input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:  # noqa: A002
+        state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        after = cell(F.linear(input, w_ih, b_ih), F.linear(state[0], w_hh, b_hh), state)
+        return after if len(after) > 1 else after[0]
+
+    return single
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    F.linear: _anywhere(linear.linear, maps=True),
+    **dict.fromkeys(
+        (torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm),
+        _anywhere(linear.matmul, maps=True),
+    ),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
+    F.embedding: _embedding,
+    F.embedding_bag: _decomposed(_embedding_bag),
+    **dict.fromkeys((torch.squeeze, Tensor.squeeze), _squeeze),
+    F.conv1d: _rows_first(convolution.conv1d, 3),
+    F.conv2d: _rows_first(convolution.conv2d, 4),
+    F.conv3d: _rows_first(convolution.conv3d, 5),
+    F.conv_transpose1d: _rows_first(convolution.conv_transpose1d, 3),
+    F.conv_transpose2d: _rows_first(convolution.conv_transpose2d, 4),
+    F.conv_transpose3d: _rows_first(convolution.conv_transpose3d, 5),
+    F.layer_norm: _anywhere(affine.layer_norm),
+    F.group_norm: _rows_first(group_norm.group_norm),
+    F.instance_norm: _rows_first(group_norm.instance_norm),
+    F.batch_norm: _rows_first(affine.batch_norm),
+    F.scaled_dot_product_attention: attention.attend,
+    F.multi_head_attention_forward: _decomposed(attention.multi_head),
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _pool),
+    **dict.fromkeys(
+        (F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _rows_alike(F.adaptive_avg_pool1d, 3)
+    ),
+    F.adaptive_avg_pool2d: _rows_alike(F.adaptive_avg_pool2d, 4),
+    F.adaptive_avg_pool3d: _rows_alike(F.adaptive_avg_pool3d, 5),
+    Tensor.scatter_: _scatter,
+    **{func: _decomposed(in_other_words) for func, in_other_words in ASKED.items()},
+    torch.lstm_cell: _decomposed(_cell(recurrent_scan.lstm)),
+    torch.gru_cell: _decomposed(_cell(recurrent_scan.gru)),
+    torch.rnn_tanh_cell: _decomposed(_cell(recurrent_scan.tanh)),
+    torch.rnn_relu_cell: _decomposed(_cell(recurrent_scan.relu)),
+    torch.lstm: _recurrent(recurrent.lstm, 2),
+    torch.gru: _recurrent(recurrent.gru, 1),
+    torch.rnn_tanh: _recurrent(recurrent.rnn_tanh, 1),
+    torch.rnn_relu: _recurrent(recurrent.rnn_relu, 1),
 }

@@ -47,7 +47,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
         return table
     head = linear.merged(others)
     head = head.at_positions() if isinstance(head, linear.Pair) else head
-    return _Tied(head, table) if isinstance(head, Outer) and not head.exact else None
+    return _Tied(head, table) if isinstance(head, Outer) else None
 
 
 @final

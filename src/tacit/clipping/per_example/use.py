@@ -16,7 +16,6 @@ from torch import Tensor
 from tacit.clipping.per_example import triton_outer
 
 __all__ = [
-    "EXACT",
     "Kept",
     "Rearranged",
     "Rows",
@@ -32,8 +31,6 @@ __all__ = [
     "widened_type",
 ]
 
-EXACT = "exact"
-"""Norms of gradients that are formed, or of which each number is one product."""
 PARTS = 8
 """Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
 SPLIT_FROM = 2**20
@@ -62,11 +59,6 @@ class Use(ABC):
     @abstractmethod
     def of(self, records: Tensor) -> Use:
         """Return the same of some ``records``, (n,) bool."""
-
-    @property
-    def form(self) -> str:
-        """How the norms are found: ``EXACT``, those of formed gradients; or by what they may be larger."""
-        return type(self).__name__
 
     @property
     def skips_zeros(self) -> bool:
@@ -109,11 +101,6 @@ class Kept(Use):
     def squared_norms(self) -> Tensor:
         """Return the sums of squares, (n,)."""
         return self._rows.squares
-
-    @property
-    def form(self) -> str:
-        """It is formed."""
-        return EXACT
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""
@@ -163,11 +150,6 @@ class Rearranged(Use):
     def squared_norms(self) -> Tensor:
         """Return |g_i|^2, (n,)."""
         return self._use.squared_norms()
-
-    @property
-    def form(self) -> str:
-        """As of the source's use."""
-        return self._use.form
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""

@@ -12,11 +12,6 @@ _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\."
 def said(reason: BaseException) -> str:
     """Return why vmap does not carry a model, and what would make it fast where that is known."""
     text = str(reason).partition("\n")[0]
-    if "must override the setup_context staticmethod" in text:
-        return (
-            "a torch.autograd.Function that vmap cannot carry. Give it a setup_context, so that forward is "
-            "without ctx, and generate_vmap_rule = True"
-        )
     if "dynamic shape" in text:
         found = _SIZES.search(text)
         name = found[1] if found else "an index"

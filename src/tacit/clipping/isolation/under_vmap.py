@@ -18,7 +18,7 @@ Letters: n records; K views; B = n K rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -37,14 +37,14 @@ from torch._functorch.autograd_function import custom_function_call, has_overrid
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import saved_tensors_hooks
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import _StopRecomputationError
 
+from tacit.clipping.isolation.draws import Group
 from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.memory import MemoryBudget
-from tacit.clipping.per_example.use import Kept, Use
-from tacit.clipping.vmap_draws import Group
 from tacit.errors import UnsupportedModel
 
 __all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass"]
@@ -100,6 +100,7 @@ class Pass(TorchFunctionMode):
         parameters: the private ones.
         n: records.
         views: K.
+        kept: what makes a use of the gradients of all records, (n, *shape).
         rules: by operation, ``rule(pass, *args, **kwargs)``, or ``NotImplemented`` where it does not fit.
         budget: what may be kept.
         group: these records, if Python may ask for their numbers, for its state is kept.
@@ -110,7 +111,8 @@ class Pass(TorchFunctionMode):
         parameters: Iterable[nn.Parameter],
         n: int,
         views: int,
-        rules: dict[Any, Callable[..., Any]],
+        rules: Mapping[Any, Callable[..., Any]],
+        kept: Callable[[Tensor], Any],
         budget: MemoryBudget,
         *,
         group: Group | None = None,
@@ -118,7 +120,7 @@ class Pass(TorchFunctionMode):
         super().__init__()
         self.n, self.views, self.rows, self.budget = n, views, n * views, budget
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
-        self.uses: dict[int, list[Use]] = {}
+        self.uses: dict[int, list[Any]] = {}
         self.anchor = torch.empty(0, requires_grad=True)
         """Makes the output of a rule require a gradient, and gets none."""
         self.hooked = False
@@ -132,8 +134,10 @@ class Pass(TorchFunctionMode):
         self.checkpointed = False
         self.drawn_at_once = False
         """Whether a rule drew for the records of the pass alone."""
-        self.group, self._rules, self._in_backward = group, rules, False
+        self.group, self._rules, self._kept, self._in_backward = group, rules, kept, False
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
+        self._read: dict[int, int | None] = {}
+        """Versions of the sources that met records."""
 
     def returns(self, losses: object) -> None:
         """Check that losses come from operations of this pass that were seen; raise what the model caught."""
@@ -175,11 +179,21 @@ class Pass(TorchFunctionMode):
         for tensor in (*args, found):
             if _is_wrapped(tensor) and getattr(tensor, "_tacit_pass", self) is not self:
                 raise KeptTensor
+        of = getattr(func, "__self__", None)
+        if of is Tensor.requires_grad and self.is_batched(args[0]):
+            return get_unwrapped(args[0]).requires_grad  # which vmap does not say, and hooks are put by
+        if of in (Tensor.grad_fn, Tensor.is_leaf) and self.is_batched(args[0]):
+            raise NotCarried("Python reads the graph of what is computed from records")
         return found
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
         sourced, batched = self._look(args, kwargs)
+        formatted = batched and kwargs.pop("memory_format", None) is not None  # which says nothing of numbers
+        if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
+            return args[0]
+        if batched and func is Tensor.requires_grad_ and args[1:] != (False,) and not kwargs:
+            return args[0]  # as hooks on embeddings do, for checkpoints; whoever takes a gradient fails
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
         if not batched and not (sourced and func in _DRAWS):  # as F.dropout(W), which each record draws
@@ -189,9 +203,11 @@ class Pass(TorchFunctionMode):
             return self._run(func, *tree_map(self.lent, (args, kwargs)))  # it draws too
         if func in _ANSWERS:
             return self._answer(func, args[0])
-        if func in _READS:
-            raise NotCarried("Python reads the numbers of records, as print(x) does")
-        _refuse_own_rule(func, args)
+        if func is Tensor.register_hook and self.is_batched(args[0]):
+            return self._hook(*args, **kwargs)
+        if sourced:
+            self._note_read(tree_leaves((args, kwargs)))
+        _refuse_what_sees_all(func, args)
         self._check_hooks()
         rule = self._rules.get(func)
         if rule is not None and maybe_current_level() == self.level:
@@ -204,6 +220,22 @@ class Pass(TorchFunctionMode):
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs) if self.group is None else self.group.carry_out(self, func, args, kwargs)
+
+    def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        """Let a hook see the gradient of each record by itself."""
+        at = maybe_get_bdim(tensor)
+
+        def one(g: Tensor) -> Tensor:
+            with self:
+                found = hook(self.mark(g))
+                return g if found is None else found
+
+        def whole(g: Tensor) -> Tensor:
+            with temporarily_pop_interpreter_stack() if maybe_current_level() else _NOTHING:
+                result: Tensor = vmap(one, at, at, randomness="different")(g)
+                return result
+
+        return get_unwrapped(tensor).register_hook(whole)  # type: ignore[no-untyped-call]
 
     def _check_hooks(self) -> None:
         """Refuse hooks on what autograd saves, which would see all records; checkpoints' own are known."""
@@ -274,6 +306,14 @@ class Pass(TorchFunctionMode):
             return iter([self.mark(each) for each in result])
         return result
 
+    def _note_read(self, values: Iterable[Any]) -> None:
+        """Note of sources that meet records what they are, which must stay until the backward pass."""
+        for value in values:
+            if not isinstance(value, Tensor) or not self.owns(value):
+                continue
+            if self._read.setdefault(id(value), _version(value)) != _version(value):
+                raise NotCarried(_CHANGED)
+
     def owns(self, tensor: Tensor | None) -> bool:
         """Whether it is a source."""
         return id(tensor) in self.sources
@@ -335,6 +375,9 @@ class Pass(TorchFunctionMode):
     def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
         """What ``torch.autograd.grad`` calls, which itself would leave the mode ``within``."""
         self._in_backward = True
+        for key, version in self._read.items():
+            if not self.sources[key].is_leaf and _version(self.sources[key]) != version:
+                raise NotCarried(_CHANGED)
         leaves = {key: leaf for key, (leaf, _) in self._lent.items()}
         own = [s for s in self.sources.values() if s.is_leaf]
         inputs = (*own, *leaves.values(), self.anchor)
@@ -347,12 +390,11 @@ class Pass(TorchFunctionMode):
             raise UnsupportedModel(UNSEEN)
         for key, g in zip(leaves, found[len(own) : -1], strict=True):
             if g is not None:
-                self.uses.setdefault(key, []).append(Kept(g))
+                self.uses.setdefault(key, []).append(self._kept(g))
         self._lent.clear()
 
-    def record(self, uses: Iterable[tuple[Tensor, Use]], g: Tensor) -> None:
+    def record(self, uses: Iterable[tuple[Tensor, Any]]) -> None:
         """Keep the uses that a rule found in the backward pass."""
-        del g
         if not self._in_backward:
             raise NotCarried("a gradient is taken within the forward pass")
         for source, use in uses:
@@ -365,8 +407,10 @@ class Pass(TorchFunctionMode):
         self._lent.clear()
 
 
-def _refuse_own_rule(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Refuse rules for ``vmap`` of the user's own, to which all records are given at once."""
+def _refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Refuse what is given all records at once: Python, and rules for ``vmap`` of the user's own."""
+    if func in _READS:
+        raise NotCarried("Python reads the numbers of records, as print(x) does")
     if func is custom_function_call and has_overridden_vmap_rule(args[0]):
         raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
     if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
@@ -381,6 +425,10 @@ def _note(tensor: Any, of: Pass) -> None:
     tensor._tacit_pass = of
 
 
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
@@ -393,6 +441,7 @@ def _alike(values: Tensor) -> Tensor:
     return groups
 
 
+_CHANGED = "what is computed from parameters is changed in place after it was used"
 _UNSEEN_OPERATION = (
     "records go through operations that Python does not see, as of torch.jit, or through a transform of "
     "torch.func within the model"

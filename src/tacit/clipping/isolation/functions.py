@@ -1,0 +1,130 @@
+"""A ``torch.autograd.Function`` of the user's own whose ``forward`` takes ``ctx``: by vmap, both ways.
+
+Torch carries out such a function for one tensor, and refuses it within ``vmap``, for it does not see what
+``forward`` leaves in ``ctx``.  Here ``forward`` sees one record, and so does ``backward``, each in a vmap;
+what ``ctx`` holds in between is kept for all records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor, maybe_current_level
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.func import vmap
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from tacit.clipping.isolation.under_vmap import NotCarried, Pass
+
+__all__ = ["functions_carried"]
+
+_PASS: ContextVar[Pass | None] = ContextVar("_PASS", default=None)
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+
+
+@contextmanager
+def functions_carried(of: Pass) -> Iterator[None]:
+    """The scope of a pass in which such functions are carried out; other threads see none of it."""
+    token = _PASS.set(of)
+    torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = _APPLY  # type: ignore[method-assign]
+        _PASS.reset(token)
+
+
+def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+    of, own = _PASS.get(), torch.autograd.Function.setup_context
+    by_torch = of is None or kwargs or function.setup_context is not own or maybe_current_level() != of.level
+    if of is None or by_torch or not any(isinstance(a, Tensor) and is_batchedtensor(a) for a in args):
+        return _APPLY.__func__(function, *args, **kwargs)
+    return _carried(of, function, tree_map(of.lent, args))
+
+
+class _Context:
+    """What ``forward`` leaves for ``backward``."""
+
+    saved_tensors: tuple[Tensor | None, ...] = ()
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        raise NotCarried("a torch.autograd.Function changes its input in place")
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        raise NotCarried("a torch.autograd.Function has an output without a gradient")
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Gradients are always there."""
+
+
+def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
+    places = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and of.is_batched(arg)]
+    with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
+        inputs = [of.physical(args[i]) for i in places]
+    needs = dict(zip(places, (t.requires_grad for t in inputs), strict=True))
+    ctx = _Context(tuple(needs.get(i, False) for i in range(len(args))))
+    with torch.no_grad():
+        found = function.forward(ctx, *args)
+    outputs, form = tree_flatten(found)
+    if not all(isinstance(t, Tensor) and of.is_batched(t) for t in outputs):
+        raise NotCarried("a torch.autograd.Function has an output that is no tensor of a record")
+    state, form_of_state = tree_flatten(vars(ctx))
+    held = [isinstance(value, Tensor) and is_batchedtensor(value) for value in state]
+    with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
+        kept = [of.physical(value).detach() for value, is_held in zip(state, held, strict=True) if is_held]
+        values = [of.physical(t).detach() for t in outputs]
+
+    def backward(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            of.mark(tensors)
+            own = iter(tensors[len(gradients) :])
+            again = _Context(())
+            vars(again).update(
+                tree_unflatten(
+                    [next(own) if is_held else value for value, is_held in zip(state, held, strict=True)],
+                    form_of_state,
+                )
+            )
+            seen = of in _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # where a checkpoint is computed anew
+            with nullcontext() if seen else of, torch.no_grad():
+                found = function.backward(again, *tensors[: len(gradients)])
+                found = found if isinstance(found, tuple) else (found,)
+                return tuple(t.new_zeros(t.shape[1:]) if found[i] is None else found[i] for i, t in pairs)
+
+        with temporarily_pop_interpreter_stack() if maybe_current_level() else nullcontext():
+            result: tuple[Tensor, ...] = vmap(one, randomness="different")(*gradients, *kept)
+            return result
+
+    pairs = list(zip(places, inputs, strict=True))
+    with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
+        carried: Any = _Carried.apply(values, backward, *inputs)  # type: ignore[no-untyped-call]
+        found = [of.batched(t) for t in carried]
+    return of.mark(tree_unflatten(found, form))
+
+
+class _Carried(torch.autograd.Function):
+    """Outputs that are known, and how gradients go back from them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Sequence[Tensor], backward: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        del inputs
+        ctx.backward_of_all = backward
+        return tuple(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *ctx.backward_of_all(gradients))

@@ -1,0 +1,182 @@
+"""Is a record's loss the same beside others?  Asked once, on made-up records, before any data are read.
+
+Under vmap no record can reach another, whatever the model does: a model that mixes records would be trained
+as if each record were alone.  That is private, and not what its user means.  So the losses of a batch are
+compared with those of its records, each alone, and a model or loss for which they differ is refused.  So is
+one that keeps what it saw.
+
+Letters: n records; K views; B = n K rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from tacit.clipping.isolation.modules import check_losses
+from tacit.clipping.isolation.randomness import WithoutDraws, begin_at, devices_of, only_torch_draws
+from tacit.clipping.isolation.state import Memory, Place, refuse_kept
+from tacit.errors import TacitError, UnsupportedModel
+
+__all__ = ["Alone", "check_records", "each_alone", "made_up", "pass_of_zeros"]
+
+Losses: TypeAlias = Callable[..., Tensor]
+Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
+"""(B,) losses of rows, each record alone, and each beginning with what is in memory."""
+RECORDS = 8
+"""How many are made up: mixing in groups of four, or above a capacity of a few, is seen."""
+MIXES = (
+    "a record's loss in a batch is another than that of the record alone: the model or the loss mixes "
+    "records, and a private step takes the gradient of each record by itself. Look for batch statistics "
+    "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
+    "len(x), for arange(len(x)), and for layers that take (T, B, d) and are given (B, T, d) "
+    "(batch_first=False)."
+)
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+_NARROW = 2e-2
+
+
+def made_up(batch: Sequence[Tensor], views: int, integers: int = 2) -> tuple[Tensor, ...]:
+    """Return records of normal numbers, and of the whole numbers from 0 to below ``integers``.
+
+    Of these shapes and types, and no more than there are, but two.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = min(RECORDS, max(2, len(batch[0]) // views)) * views
+
+    def like(t: Tensor) -> Tensor:
+        shape = rows, *t.shape[1:]
+        if t.is_floating_point():
+            return torch.randn(shape, generator=generator).to(t)
+        return torch.randint(integers, shape, generator=generator).to(t)
+
+    return tuple(map(like, batch))
+
+
+def check_records(
+    model: nn.Module,
+    per_example_loss: Losses,
+    batch: tuple[Tensor, ...],
+    views: int,
+    around: Memory,
+    after_zeros: Mapping[Place, Any],
+    alone: Alone,
+) -> bool:
+    """Refuse a model or loss that mixes or keeps records; return whether a pass changes the model or counts.
+
+    Args:
+        model: it is left as it was.
+        per_example_loss: of the rows of a batch.
+        batch: (B, ...) rows of which shapes and types are read, and nothing else.
+        views: K.
+        around: model and loss as they are.
+        after_zeros: what a pass of zeros changes in the model.
+        alone: how losses of records alone are had.
+    """
+    left: list[Mapping[Place, Any]] = []
+    left_around: list[Mapping[Place, Any]] = []
+    types = _Types()
+
+    def together(rows: tuple[Tensor, ...]) -> Tensor:
+        around.restore()
+        with only_torch_draws(), torch.enable_grad(), types:
+            found = per_example_loss(model, *rows)
+        left.append(around.changes())
+        left_around.append(around.changes(loss=True))
+        return check_losses(found, len(rows[0])).detach()
+
+    def by_itself(rows: tuple[Tensor, ...]) -> Tensor:
+        around.restore()
+        with warnings.catch_warnings(action="ignore"):  # of one record: std of a single number
+            return alone(rows, around).detach()
+
+    def same(draws: bool, integers: int = 2) -> bool:
+        rows, devices, found = made_up(batch, views, integers), devices_of(batch), []
+        for losses in (together, by_itself):
+            with torch.random.fork_rng(devices=devices), nullcontext() if draws else WithoutDraws():
+                begin_at(0, devices)
+                found.append(losses(rows))
+        most = _NARROW if types.narrow else _ROUNDING.get(found[0].dtype, _NARROW)
+        return _same(found[0], found[1], most)
+
+    try:
+        try:
+            is_same = same(draws=False)
+        except TacitError:
+            raise
+        except Exception:  # noqa: BLE001 (of whole numbers the user's own code may take 0 alone)
+            is_same = same(draws=False, integers=1)
+        if not is_same and not same(draws=True):  # where what is drawn has a meaning, as an order of places
+            raise UnsupportedModel(MIXES)
+        refuse_kept(around, after_zeros, left[0])
+    finally:
+        around.restore()
+    return bool(left[0]) or any(map(_is_count, left_around[0].values()))
+
+
+def pass_of_zeros(model: nn.Module, per_example_loss: Losses, rows: Sequence[Tensor]) -> Tensor:
+    """Carry out an ordinary forward pass of zeros of these shapes, which leaves what no record says."""
+    zeros = tuple(torch.zeros_like(t) for t in rows)
+    with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
+        return per_example_loss(model, *zeros)
+
+
+def each_alone(
+    model: nn.Module, per_example_loss: Losses, views: int, rows: tuple[Tensor, ...], around: Memory
+) -> Tensor:
+    """Return the losses (B,) of records that the model sees one after the other."""
+    found = []
+    for start in range(0, len(rows[0]), views):
+        around.restore()
+        try:
+            with torch.enable_grad():
+                one = per_example_loss(model, *(t[start : start + views] for t in rows))
+        except Exception as reason:
+            said = f"{type(reason).__name__}: {reason}".partition("\n")[0]
+            raise UnsupportedModel(f"{MIXES} It fails for a record alone: {said}.") from reason
+        found.append(check_losses(one, views).detach())
+    return torch.cat(found)
+
+
+def _is_count(value: Any) -> bool:
+    """Whether it is something but tensors, as is what says how often a loss was called."""
+    return value is not None and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+@final
+class _Types(TorchFunctionMode):
+    """Sees whether results are of a narrow type, as under autocast: losses are no better than those then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor) and found.is_floating_point():
+            self.narrow |= found.dtype not in _ROUNDING or torch.is_autocast_enabled(found.device.type)
+        return found
+
+
+def _same(a: Tensor, b: Tensor, most: float) -> bool:
+    """Equal up to rounding; what is not finite, to the last bit."""
+    return torch.allclose(a.double(), b.double(), rtol=most, atol=most * _scale(a), equal_nan=True)
+
+
+def _scale(a: Tensor) -> float:
+    finite = a[a.isfinite()].abs()
+    return float(finite.max()) if len(finite) else 1.0

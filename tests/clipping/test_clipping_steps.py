@@ -1,0 +1,165 @@
+"""From step to step: how often a loss is called, what the user may change, and what passes leave behind.
+
+Letters: n records; C the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from oracles import Loss, clipped_sum, definition
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.reference import ReferenceEngine
+
+C = 0.3
+FIRST, LATER = 6, 1
+"""How often a loss may be called in the first step, and is in each that follows."""
+
+
+class Net(nn.Module):
+    """Two layers, a weight that the user sets between steps, and what passes may count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.rate, self.passes = 0.5, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.last(self.first(x).sin()))
+
+
+def squares(m: nn.Module, x: Tensor) -> Tensor:
+    out = m(x)
+    return torch.as_tensor(out.square().sum(1) + out.sum(1))
+
+
+def records(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def engine_of(loss: Loss, make: Callable[[], nn.Module] = Net) -> FastEngine:
+    torch.manual_seed(0)
+    return FastEngine(make(), loss, FlatClipping(C))
+
+
+def right(engine: GradientEngine, x: Tensor, loss: Loss) -> bool:
+    found = clipped_sum(engine, x, C=C)
+    return float((found - definition(engine.model, loss, (x,), C)).norm()) <= 2e-5 * C * len(x)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "perceptron": Net,
+    "dropout": lambda: nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_new(
+    make: Callable[[], nn.Module], n: int
+) -> None:
+    calls: list[int] = []
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return squares(m, x)
+
+    engine, counts = engine_of(loss, make), []
+    for step in range(12):
+        engine.model.train(step not in (5, 6))
+        calls.clear()
+        clipped_sum(engine, records(n + step % 3, step), C=C)
+        counts.append(len(calls))
+    assert counts.pop(5) <= FIRST
+    assert counts.pop(0) <= FIRST
+    assert counts == [LATER] * 10
+    assert engine.route == "fast"
+
+
+def scheduled(m: nn.Module, x: Tensor) -> Tensor:
+    """Weighted by a number that the user changes between steps."""
+    assert isinstance(m, Net)
+    return torch.as_tensor(squares(m, x) * m.rate + m.last.weight.norm() * 0.01 * m.rate)
+
+
+def test_a_number_of_a_schedule_counts_in_the_next_step() -> None:
+    engine = engine_of(scheduled)
+    assert isinstance(engine.model, Net)
+    for step in range(4):
+        engine.model.rate = 0.5 + 0.05 * step
+        assert right(engine, records(5 + step, step), scheduled)
+    assert engine.route == "fast"
+
+
+def counting(m: nn.Module, x: Tensor) -> Tensor:
+    """Counts its passes, and warms up by them."""
+    assert isinstance(m, Net)
+    m.passes += 1
+    return squares(m, x) * min(1.0, m.passes / 4)
+
+
+def counting_alone(m: nn.Module, x: Tensor) -> Tensor:
+    """Passes that nothing is computed from."""
+    assert isinstance(m, Net)
+    m.passes += 1
+    return squares(m, x)
+
+
+def told(m: nn.Module, x: Tensor) -> Tensor:
+    """The same, and Python is given numbers of records."""
+    return counting(m, x) * (1.0 if x.sum().item() > -1e9 else 2.0)
+
+
+def out_of_sight(m: nn.Module, x: Tensor) -> Tensor:
+    """The same, record by record."""
+    return counting(m, x) * float(x.numpy()[0, 0] > -1e9)
+
+
+def states(loss: Loss, sizes: list[int], kind: type[GradientEngine]) -> Iterator[tuple[int, float]]:
+    """The passes that the model has counted after each batch, and the length of the sum."""
+    torch.manual_seed(0)
+    engine = kind(Net(), loss, FlatClipping(1e9))
+    assert isinstance(engine.model, Net)
+    for n in sizes:
+        total = clipped_sum(engine, records(1).expand(n, 4).contiguous(), C=1e9)
+        yield engine.model.passes, float(total.norm()) / max(1, n)
+
+
+@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+@pytest.mark.parametrize("loss", [counting, counting_alone, told, out_of_sight])
+def test_what_a_model_becomes_does_not_depend_on_how_many_records_there_are(
+    loss: Loss, kind: type[GradientEngine]
+) -> None:
+    """A step counts as one pass, with any number of records, none among them."""
+    many, few, none = ([*states(loss, [8, n, 8, 8], kind)] for n in (9, 1, 0))
+    assert [passes for passes, _ in many] == [1, 2, 3, 4]
+    assert [passes for passes, _ in few] == [passes for passes, _ in none] == [1, 2, 3, 4]
+    for found in (few, none):
+        assert [size for _, size in found][2:] == pytest.approx([size for _, size in many][2:], rel=1e-5)
+
+
+def flagging(m: nn.Module, x: Tensor) -> Tensor:
+    """An attribute that a record of a later batch changes."""
+    assert isinstance(m, Net)
+    if bool((x > 5).any()):
+        m.rate = 0.25
+    return squares(m, x) * m.rate
+
+
+def test_an_attribute_that_one_record_changes_is_changed_for_it_alone() -> None:
+    engine, x = engine_of(flagging), records(9)
+    assert isinstance(engine.model, Net)
+    clipped_sum(engine, x, C=C)
+    x[3, 0] = 6.0
+    found = clipped_sum(engine, x, C=C)
+    assert engine.model.rate == 0.5
+    rest = clipped_sum(engine, x[[0, 1, 2, 4, 5, 6, 7, 8]], C=C)
+    own = definition(engine.model, flagging, (x[3:4],), C)
+    torch.testing.assert_close(found - rest, own, rtol=1e-4, atol=1e-5)
+    assert engine.route == "fast"
