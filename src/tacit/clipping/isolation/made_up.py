@@ -36,8 +36,8 @@ MIXES = (
     "a record's loss in a batch is another than that of the record alone: the model or the loss mixes "
     "records, and a private step takes the gradient of each record by itself. Look for batch statistics "
     "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
-    "len(x), for arange(len(x)), and for layers that take (T, B, d) and are given (B, T, d) "
-    "(batch_first=False)."
+    "len(x), for arange(len(x)), for padding up to the longest record that no mask hides, and for layers "
+    "that take (T, B, d) and are given (B, T, d) (batch_first=False)."
 )
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _NARROW = 2e-2
