@@ -131,8 +131,8 @@ class PrivateSession:
         plan: what the run does and what it costs.
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
             loss per record, no mean; a loss module of ``torch.nn``, which is used without its reduction; or
-            one of :mod:`tacit.losses`.  It is called once in a step, for one record by meaning, and four
-            or five times in the first; once more for each group of records where Python asks for numbers.
+            one of :mod:`tacit.losses`.  It is called once in each pass of a step, for one record by meaning,
+            and three times more in the first; once more for each group where Python asks for numbers.
             Count steps by :attr:`steps_done`.
         collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
             such as :func:`tacit.collate.pad`.
