@@ -1,4 +1,4 @@
-"""How do the uses that a pass kept become norms and a clipped sum?  What both engines with rules share.
+"""How do the uses that a pass kept become norms and a clipped sum?  What the fast engine does with a pass.
 
 Letters: n records; K views; G groups of parameters.
 """
@@ -22,7 +22,7 @@ __all__ = ["SummingEngine"]
 
 
 class SummingEngine(GradientEngine):
-    """An engine whose passes keep the uses of parameters; it falls back on the reference engine."""
+    """An engine whose passes keep the uses of parameters; the loop is at hand for what they do not carry."""
 
     def __init__(
         self,

@@ -36,6 +36,13 @@ def _free(of: Pass, *tensors: Tensor | None) -> bool:
     return all(t is None or not of.is_batched(t) for t in tensors)
 
 
+def _meets(of: Pass, input: Any, others: tuple[Any, ...]) -> bool:  # noqa: A002
+    """Whether a record and a source are arguments, and no other of them has a record."""
+    tensors = [t for t in others if isinstance(t, Tensor)]
+    batched = isinstance(input, Tensor) and of.is_batched(input)
+    return batched and _free(of, *tensors) and any(map(of.owns, tensors))
+
+
 def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
     """A rule for ``f(x, *weights)`` in which all dimensions of x but the last are positions of the record.
 
@@ -43,10 +50,7 @@ def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
     """
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-        if not isinstance(input, Tensor) or not of.is_batched(input) or not _free(of, *tensors):
-            return NotImplemented
-        if not any(map(of.owns, tensors)):
+        if not _meets(of, input, (*args, *kwargs.values())):
             return NotImplemented
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
@@ -65,10 +69,7 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
     """A rule for ``f(x, *weights)`` whose x (k, C, s...) has rows, or is one row, (C, s...)."""
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-        if not isinstance(input, Tensor) or not of.is_batched(input) or not _free(of, *tensors):
-            return NotImplemented
-        if not any(map(of.owns, tensors)):
+        if not _meets(of, input, (*args, *kwargs.values())):
             return NotImplemented
         one = dimensions and input.dim() == dimensions - 1
         if not one and (input.dim() < 2 or (dimensions and input.dim() != dimensions)):
